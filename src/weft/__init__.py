@@ -1,0 +1,25 @@
+"""Turn your own text into small, fast, private language models, and look inside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import UserError
+from weft.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from weft.tasks.model import Model, load, new
+    from weft.text.tokenizer import Tokenizer
+
+__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "new"]
+
+# `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
+_LAZY = {"Model": "weft.tasks.model", "load": "weft.tasks.model", "new": "weft.tasks.model", "Tokenizer": "weft.text.tokenizer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,194 @@
+"""Strict frozen dataclasses to and from TOML and JSON: an unknown key, a wrong type or a wrong value is named with its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import read_text, write_text
+
+T = TypeVar("T")
+
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"}
+
+
+def build(kind: type[T], values: Mapping[str, Any], where: str, section: str = "") -> T:
+    """A config of this kind from plain values; `where` is the file or flag that they came from."""
+    assert dataclasses.is_dataclass(kind)
+    place = f"{where} [{section}]" if section else where
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for name in values:
+        if name not in fields:
+            raise UserError(f"{place}: unknown key {shown(str(name))!r}{did_you_mean(str(name), fields)}")
+    hints = get_type_hints(kind)
+    found = {
+        name: _fit(hints[name], value, where, f"{section}.{name}" if section else name)
+        for name, value in values.items()
+    }
+    needed = [name for name, field in fields.items() if name not in found and _has_no_default(field)]
+    if needed:
+        raise UserError(f"{place}: missing {listed(needed)}")
+    try:
+        return kind(**found)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _fit(hint: Any, value: Any, where: str, key: str) -> Any:
+    """The value as the type of its field asks for it."""
+    section, _, name = key.rpartition(".")
+    place = f"{where} [{section}]: {name}" if section else f"{where}: {name}"
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in inside:
+            return None
+        others = [choice for choice in inside if choice is not type(None)]
+        if len(others) == 1:
+            return _fit(others[0], value, where, key)
+        for choice in others:
+            if isinstance(value, choice) and not (isinstance(value, bool) and choice is not bool):
+                return value
+        raise UserError(f"{place} must be {_named(hint)}, not {_shown(value)}")
+    if origin is Literal:
+        if value in inside and type(value) in {type(choice) for choice in inside}:
+            return value
+        near = did_you_mean(value, [c for c in inside if isinstance(c, str)]) if isinstance(value, str) else ""
+        raise UserError(f"{place} must be one of {', '.join(map(str, inside))}, not {_shown(value)}{near}")
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_fit(inside[0], item, where, f"{key}.{number}") for number, item in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {str(name): _fit(inside[1], item, where, f"{key}.{name}") for name, item in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return build(hint, value, where, key)  # type: ignore[arg-type]
+    if hint is Any:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise UserError(f"{place} must be {_named(hint)}, not {_shown(value)}")
+
+
+def _named(hint: Any) -> str:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_named(choice) for choice in inside)
+    if origin is tuple:
+        return f"a list, each {_named(inside[0])}"
+    if origin is dict or dataclasses.is_dataclass(hint):
+        return "a section of keys and values"
+    return WORDS.get(hint, str(hint))
+
+
+def _shown(value: Any) -> str:
+    return shown(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """A config as plain values, ready for JSON or TOML; what is None is left out."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is not None:
+            found[field.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return values_of(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def settings_of(settings: Iterable[str]) -> dict[str, Any]:
+    """What a row of `--set a.b=value` says, as nested values; a value that is not TOML is taken as text."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
+            raise UserError(f"--set {shown(setting)}: write it as key=value or section.key=value")
+        section = found
+        for part in parts[:-1]:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise UserError(f"--set {shown(setting)}: {part!r} was already set to a value")
+        section[parts[-1]] = _toml_value(text.strip())
+    return found
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    return found["value"] if len(found) == 1 else text
+
+
+def changed(config: T, values: Mapping[str, Any], where: str = "--set") -> T:
+    """The config with these values in place of its own; sections are changed key by key."""
+    return build(type(config), _merged(values_of(config), values), where)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(old)
+    for name, value in new.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+        found[name] = _merged(found[name], value) if both else value
+    return found
+
+
+def read_toml(kind: type[T], path: Path) -> T:
+    """A config from a TOML file."""
+    try:
+        values = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML: {shown(str(error), 120)}") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
+    return build(kind, values, path.name)
+
+
+def write_toml(config: Any, path: Path) -> None:
+    """A config as a TOML file that `read_toml` gives back equal."""
+    write_text(path, "\n".join(_toml_lines(values_of(config), ())) + "\n")
+
+
+def _toml_lines(values: Mapping[str, Any], section: tuple[str, ...]) -> list[str]:
+    # Plain values come first: in TOML a key after a [section] line would belong to that section.
+    lines = [f"{_key(name)} = {_toml(value)}" for name, value in values.items() if not isinstance(value, Mapping)]
+    if section and (lines or not values):
+        lines.insert(0, f"[{'.'.join(map(_key, section))}]")
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += ([""] if lines else []) + _toml_lines(value, (*section, name))
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(name)} = {_toml(item)}' for name, item in value.items())}}}"
+    if isinstance(value, float):
+        return repr(value) if value == value and abs(value) != float("inf") else str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,132 @@
+"""Reading with a limit and writing whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from weft.errors import UserError, shown
+
+MEGABYTE = 1 << 20
+
+
+def reason(error: OSError) -> str:
+    """The system's words for what went wrong, in lower case: 'permission denied'."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The whole file, unless it is larger than such a file may be."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+    if len(data) > most:
+        raise UserError(f"{path}: larger than {most // MEGABYTE} MiB, which no such file is")
+    return data
+
+
+def read_text(path: Path, most: int = 64 * MEGABYTE) -> str:
+    """The whole file as UTF-8, a byte-order mark dropped."""
+    data = read_bytes(path, most)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path} line {line}: byte {data[error.start]:#04x} is not UTF-8 text") from None
+
+
+def read_json(path: Path, most: int = 64 * MEGABYTE) -> dict[str, Any]:
+    """A JSON object; NaN, duplicate keys and anything that is not an object are refused."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UserError(f"{path}: key {shown(twice)!r} stands there twice")
+        return found
+
+    def constant(name: str) -> Any:
+        raise UserError(f"{path}: {name} is not a JSON number")
+
+    try:
+        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise UserError(f"{path}: {shown(str(error))}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: holds a JSON {type(found).__name__} where an object is expected")
+    return found
+
+
+def write_text(path: Path, text: str) -> None:
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write the file whole or leave what was there: temporary file, fsync, rename."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """A JSON object, indented, in the order given."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def whole_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
+    """A folder that appears with all its files or not at all: fill the one that is handed out.
+
+    An existing folder that holds something is refused, unless `replace` says that it may go.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, not a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not replace:
+        raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
+    try:
+        inside = scratch / "new"
+        inside.mkdir(mode=0o755)
+        yield inside
+        for path in inside.iterdir():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        if folder.exists():
+            os.replace(folder, scratch / "old")
+        os.replace(inside, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
