@@ -1,0 +1,241 @@
+"""From files, plain or compressed, to numbered lines of UTF-8 text, holding a line at a time."""
+
+from __future__ import annotations
+
+import codecs
+import fnmatch
+import gzip
+import io
+import lzma
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import cast
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import MEGABYTE, reason
+
+LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
+CHUNK = 64 * 1024
+PACKED = (".gz", ".xz", ".zip")
+STANDARD_INPUT = Path("-")
+DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One open text: a file, a member of a zip, or standard input."""
+
+    name: str  # as messages call it: "corpus.zip/a.txt"
+    stream: io.BufferedIOBase
+    suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
+    plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
+
+
+Line = tuple[int, str, UserError | None]  # number, text, and what is wrong with its bytes
+
+
+def telling_suffix(path: PurePath) -> str:
+    """The suffix that tells what is in a file: '.csv' of 'Reviews.CSV.gz'."""
+    suffix = path.suffix.lower()
+    return PurePath(path.stem).suffix.lower() if suffix in PACKED else suffix
+
+
+def zip_and_member(path: Path) -> tuple[Path, str | None]:
+    """'corpus.zip/a.txt' as the zip file and the member's name; any other path as itself and None."""
+    for parent in path.parents:
+        if parent.suffix.lower() == ".zip" and parent.is_file():
+            return parent, path.relative_to(parent).as_posix()
+    return path, None
+
+
+def find_members(path: Path, pattern: str) -> list[str]:
+    """The names inside a zip that a name or a glob stands for, sorted."""
+    name = shown(str(path), 300)
+    with ExitStack() as stack:
+        names = [info.filename for info in _members(_open_zip(_open(path, name, stack), name, stack))]
+    found = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+    if not found:
+        hint = did_you_mean(pattern, names) or f"; it holds {listed(shown(each) for each in names) or 'no file'}"
+        raise UserError(f"{name}: no member {shown(pattern, 200)!r}{hint}")
+    return found
+
+
+def open_sources(path: Path) -> Iterator[Source]:
+    """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
+    if path == STANDARD_INPUT:
+        yield Source("standard input", cast(io.BufferedIOBase, sys.stdin.buffer), ())
+        return
+    file, member = zip_and_member(path)
+    name, suffix = shown(str(file), 300), telling_suffix(file)
+    with ExitStack() as stack:
+        stream = _open(file, name, stack)
+        match file.suffix.lower():
+            case ".zip":
+                yield from _open_members(stream, name, member, suffix, stack)
+            case ".gz":
+                _refuse_nothing(stream, name)
+                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,))
+            case ".xz":
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,))
+            case _:
+                yield Source(name, stream, (suffix,), plain=True)
+
+
+def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
+    """A file on disk, open until the stack unwinds."""
+    if path.is_dir():
+        raise UserError(f"{name}: is a folder, not a file")
+    try:
+        return stack.enter_context(open(path, "rb"))
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise UserError(f"{name}: cannot be read: {_words(error)}") from None
+
+
+def _refuse_nothing(stream: io.BufferedReader, name: str) -> None:
+    """Stop at a file of no bytes, which gzip takes for a whole one."""
+    try:
+        head = stream.peek(1)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {_words(error)}") from None
+    if not head:
+        raise UserError(f"{name}: cut short: the compressed data ends too early")
+
+
+def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile.ZipFile:
+    """The table of contents of a zip file."""
+    try:
+        return stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+    except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
+        raise UserError(f"{name}: damaged or cut short: {_words(error)}") from None
+
+
+def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The files in a zip in the order of their names, without what a Mac or an editor left there."""
+    found = [
+        info
+        for info in archive.infolist()
+        if not info.is_dir()
+        and not info.filename.startswith("__MACOSX/")
+        and not PurePath(info.filename).name.startswith(".")
+    ]
+    return sorted(found, key=lambda info: info.filename)
+
+
+def _open_members(
+    stream: io.BufferedReader, name: str, member: str | None, suffix: str, stack: ExitStack
+) -> Iterator[Source]:
+    """The members of a zip one after the other, or the one that is asked for."""
+    archive = _open_zip(stream, name, stack)
+    found = [info for info in _members(archive) if member in (None, info.filename)]
+    if not found:
+        raise UserError(f"{name}: holds no file" + (f" {shown(member, 200)!r}" if member else ""))
+    for info in found:
+        inner = f"{name}/{shown(info.filename, 200)}"
+        own = PurePath(info.filename).suffix.lower()
+        if own in PACKED:
+            raise UserError(f"{inner}: compressed inside the zip; unpack the zip first")
+        if info.flag_bits & 1:
+            raise UserError(f"{inner}: encrypted; unpack it with its password first")
+        try:
+            opened = archive.open(info)
+        except Exception as error:  # as for the table of contents, and NotImplementedError for rare compressions
+            raise UserError(f"{inner}: cannot be read: {_words(error)}") from None
+        with opened:
+            yield Source(inner, cast(io.BufferedIOBase, opened), (own, suffix))
+
+
+def _words(error: Exception) -> str:
+    """What an exception of the standard library says, fit for one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return reason(error)
+    return shown(str(error), 120) or type(error).__name__
+
+
+def _chunks(source: Source) -> Iterator[bytes]:
+    """The bytes of a source; what is damaged or cut short is one clear line."""
+    while True:
+        try:
+            chunk = source.stream.read1(CHUNK)  # read1: a line typed at the terminal is there at once
+        except EOFError:
+            raise UserError(f"{source.name}: cut short: the compressed data ends too early") from None
+        except DAMAGED as error:
+            raise UserError(f"{source.name}: damaged: {_words(error)}") from None
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise UserError(f"{source.name}: cannot be read: {_words(error)}") from None
+        if not chunk:
+            return
+        yield chunk
+
+
+def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a source without its byte-order mark, each chunk with the number of the line it begins in."""
+    line = 1
+    head = b""
+    chunks = _chunks(source)
+    for chunk in chunks:  # a pipe may hand out single bytes: wait for enough to see a byte-order mark
+        head += chunk
+        if len(head) >= 3:
+            break
+    wide = head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    chunk = head.removeprefix(codecs.BOM_UTF8) or next(chunks, b"")  # the mark may come alone
+    while chunk:
+        nul = chunk.find(b"\0")
+        if nul >= 0:
+            line += chunk.count(b"\n", 0, nul)
+            words = "is UTF-16 text; save it as UTF-8" if wide else "holds a NUL byte: a binary file, not text"
+            raise UserError(f"{source.name} line {line}: {words}")
+        yield line, chunk
+        line += chunk.count(b"\n")
+        chunk = next(chunks, b"")
+
+
+def read_lines(source: Source) -> Iterator[Line]:
+    r"""The lines of a text without their ends (\n or \r\n), numbered from 1."""
+    number, pieces, size = 1, list[bytes](), 0  # pieces: of a line that began in an earlier chunk
+    for _, chunk in _text_chunks(source):
+        *whole, rest = chunk.split(b"\n")
+        for data in whole:
+            if pieces:
+                data = b"".join((*pieces, data))
+                pieces, size = [], 0
+            yield _decoded(source, number, data)
+            number += 1
+        if rest:
+            pieces.append(rest)
+            size += len(rest)
+        if size > LIMIT:
+            raise UserError(f"{source.name} line {number}: longer than {LIMIT // MEGABYTE} MiB")
+    if pieces:
+        yield _decoded(source, number, b"".join(pieces))
+
+
+def _decoded(source: Source, number: int, data: bytes) -> Line:
+    """One line as text; a bad byte is told beside it, so that a reader can pass over the whole row."""
+    if data.endswith(b"\r"):
+        data = data[:-1]
+    try:
+        return number, data.decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        words = f"byte {data[error.start]:#04x} is not UTF-8 text"
+        return number, data.decode("utf-8", "replace"), UserError(f"{source.name} line {number}: {words}")
+
+
+def read_pieces(source: Source) -> Iterator[str]:
+    """The text in pieces that end anywhere: for JSON files, which are often one single line."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line, chunk = 1, b""
+    for line, chunk in _text_chunks(source):
+        try:
+            yield decoder.decode(chunk)
+        except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
+            words = f"byte {error.object[error.start]:#04x} is not UTF-8 text"
+            raise UserError(f"{source.name} line {line}: {words}") from None
+    if decoder.getstate()[0]:  # bytes that wait for the rest of their character
+        line += chunk.count(b"\n")
+        raise UserError(f"{source.name} line {line}: ends in the middle of a character")
