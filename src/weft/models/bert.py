@@ -1,0 +1,123 @@
+"""BERT (Devlin et al., 2019): token + position + segment embeddings, then Transformer layers that look both ways.
+
+N: tokens; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.models.sizes import check_sizes, start_weights
+from weft.nn.heads import Labels, MaskedWords, Pooler
+from weft.nn.layers import Activation, Layer, NormKind, NormPlace, norm
+from weft.nn.positions import Kind, Positions
+from weft.nn.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """Sizes of a BERT encoder; the defaults are bert-base-uncased."""
+
+    vocabulary: int = 30522
+    context: int = 512
+    segments: int = 2
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    head_width: int | None = None  # width / heads unless said
+    inner: int = 3072
+    activation: Activation = "gelu"
+    positions: Kind = "learned"
+    norm: NormKind = "layer"
+    norm_place: NormPlace = "after"
+    norm_epsilon: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float | None = None  # before the heads of tasks; as `dropout` unless said
+    pooler: bool = True
+    tied: bool = True  # the word head reads the table of tokens backwards
+    weight_scale: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+
+
+class Bert(nn.Module):
+    """The encoder, and the heads asked for: words, next, classify, choose, tag, answer."""
+
+    HEADS = ("words", "next", "classify", "choose", "tag", "answer")
+
+    def __init__(self, config: BertConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = config
+        self.config = c
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.segments = nn.Embedding(c.segments, c.width)
+        head_width = c.head_width or c.width // c.heads
+        self.positions = Positions(
+            c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width
+        )
+        self.embedding_norm = norm(c.norm, c.width, c.norm_epsilon)
+        self.dropout = nn.Dropout(c.dropout)
+        self.layers = nn.ModuleList(
+            Layer(
+                width=c.width,
+                heads=c.heads,
+                head_width=head_width,
+                inner=c.inner,
+                activation=c.activation,
+                norm_kind=c.norm,
+                norm_place=c.norm_place,
+                norm_epsilon=c.norm_epsilon,
+                dropout=c.dropout,
+                attention_dropout=c.attention_dropout,
+            )
+            for _ in range(c.layers)
+        )
+        self.final_norm = norm(c.norm, c.width, c.norm_epsilon) if c.norm_place == "before" else nn.Identity()
+        self.pooler = Pooler(c.width) if c.pooler else None
+        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+
+    def _head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if name == "words":
+            return MaskedWords(c.width, outputs, c.activation, c.norm_epsilon, c.tied)
+        dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
+        return Labels(c.width, outputs, dropout)
+
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None) -> Tensor:
+        """N tokens -> N width"""
+        places = self.positions.places(rows, tokens.shape[0], None)
+        # Without segments every token is of the first text.
+        segment = self.segments.weight[0] if segments is None else self.segments(segments)
+        x = self.positions.add(self.tokens(tokens) + segment, places)
+        x = self.dropout(self.embedding_norm(x))
+        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, None)
+        for layer in self.layers:
+            x = layer(x, rows, bias, turns)
+        return self.final_norm(x)
+
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: a summary of each row, which the heads `next`, `classify` and `choose` read."""
+        assert self.pooler is not None
+        return self.pooler(hidden[rows.firsts()])
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all words at the places asked for: n width -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says: of each token (words, tag, answer), or of each row (next, classify, choose)."""
+        if head == "words":
+            return self.words(hidden)
+        return self.heads[head](hidden if head in ("tag", "answer") else self.pooled(hidden, rows))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights, as published: normal with `weight_scale`, biases 0, norms 1."""
+        start_weights(self, self.config.weight_scale)

@@ -1,0 +1,140 @@
+"""GPT, GPT-2 and the GPT-3 sizes (Radford et al., 2018 and 2019; Brown et al., 2020): Transformer layers that look back.
+
+GPT puts its norms after each part, GPT-2 before, with one more at the end. GPT-3's layers that look only at parts of the
+text (Sparse Transformer) are not here: every layer of these sizes looks at all of it.
+
+N: tokens; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.models.sizes import check_sizes, start_weights
+from weft.nn.cache import Cache
+from weft.nn.heads import Labels, NextWords, in_full
+from weft.nn.layers import Activation, Layer, NormKind, NormPlace, norm
+from weft.nn.positions import Kind, Positions
+from weft.nn.rows import Ragged, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptConfig:
+    """Sizes of a GPT decoder; the defaults are gpt2."""
+
+    vocabulary: int = 50257
+    context: int = 1024
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    head_width: int | None = None  # width / heads unless said
+    inner: int | None = None  # 4 x width unless said
+    activation: Activation = "gelu-tanh"
+    positions: Kind = "learned"
+    norm: NormKind = "layer"
+    norm_place: NormPlace = "before"
+    norm_epsilon: float = 1e-5
+    embedding_dropout: float = 0.1
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float = 0.1
+    tied: bool = True  # the word head reads the table of tokens backwards
+    weight_scale: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+
+
+class Gpt(nn.Module):
+    """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
+
+    HEADS = ("words", "classify", "choose", "tag", "answer")
+
+    def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = config
+        self.config = c
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        head_width = c.head_width or c.width // c.heads
+        self.positions = Positions(
+            c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width
+        )
+        self.dropout = nn.Dropout(c.embedding_dropout)
+        self.layers = nn.ModuleList(
+            Layer(
+                width=c.width,
+                heads=c.heads,
+                head_width=head_width,
+                inner=c.inner or 4 * c.width,
+                activation=c.activation,
+                norm_kind=c.norm,
+                norm_place=c.norm_place,
+                norm_epsilon=c.norm_epsilon,
+                dropout=c.dropout,
+                attention_dropout=c.attention_dropout,
+                causal=True,
+            )
+            for _ in range(c.layers)
+        )
+        self.final_norm = norm(c.norm, c.width, c.norm_epsilon) if c.norm_place == "before" else nn.Identity()
+        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+
+    def _head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if name == "words":
+            return NextWords(c.width, outputs, c.tied)
+        return Labels(c.width, outputs, c.head_dropout if name in ("choose", "tag") else 0.0, bias=name != "classify")
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """N tokens -> N width; with a cache that holds something, one new token per row."""
+        places = self.positions.places(rows, tokens.shape[0], cache)
+        x = self.tokens(tokens)
+        if segments is not None:  # GPT-2 reads a segment as one more token (Wolf et al., 2019)
+            x = x + self.tokens(segments)
+        x = self.dropout(self.positions.add(x, places))
+        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rows, bias, turns, None if cache is None else cache.layers[number])
+        return self.final_norm(x)
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says: of each token (words, tag, answer), or of each row from its last token (classify, choose)."""
+        if head == "words":
+            return self.words(hidden)
+        return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.lasts()])
+
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0) -> tuple[Tensor, Cache]:
+        """Read the prompts; scores of each row's next word (B vocabulary, float32), and what to remember.
+
+        `room` is how many tokens a row may grow to, prompt included, before the memory has to be laid out anew.
+        """
+        assert source is None, "a decoder has no source"
+        cache = Cache(self.config.layers, prompt.rows, room)
+        hidden = self(prompt.tokens, prompt.rows, cache=cache)
+        return in_full(self.words(hidden[prompt.rows.lasts()])), cache
+
+    def step(self, tokens: Tensor, state: Cache) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        hidden = self(tokens, Rows.of([1] * len(tokens), tokens.device), cache=state)
+        state.advance()
+        return in_full(self.words(hidden))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights, as published: GPT-2 makes the last projection of each part smaller the deeper the network is."""
+        start_weights(self, self.config.weight_scale)
+        if self.config.norm_place == "before":
+            for layer in self.layers:
+                for last in (layer.attention.output, layer.feedforward.down):
+                    last.weight.normal_(0.0, self.config.weight_scale / (2 * self.config.layers) ** 0.5)

@@ -1,0 +1,62 @@
+"""What the families share about sizes: the checks every config needs, and how fresh weights are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from weft.errors import UserError
+
+
+# Far above anything published; a config from outside that asks for more would only exhaust the machine.
+LIMITS = {
+    "vocabulary": 1 << 26,
+    "context": 1 << 24,
+    "segments": 1 << 16,
+    "width": 1 << 18,
+    "layers": 2048,
+    "heads": 1 << 14,
+    "head_width": 1 << 16,
+    "inner": 1 << 20,
+}
+
+
+def check_sizes(config: Any) -> None:
+    """Refuse sizes that no Transformer can have, before anything is allocated."""
+    for name, limit in LIMITS.items():
+        size = getattr(config, name, None)
+        if size is not None and not 1 <= size <= limit:
+            raise UserError(f"{name} must be between 1 and {limit}, not {size}")
+    if config.head_width is None and config.width % config.heads:
+        raise UserError(
+            f"width {config.width} cannot be cut into {config.heads} equal heads; "
+            f"try heads={nearest_divisor(config.width, config.heads)}"
+        )
+    if config.positions == "rotary" and (config.head_width or config.width // config.heads) % 2:
+        raise UserError(
+            f"rotary positions turn pairs of numbers, so the width of a head must be even, "
+            f"not {config.head_width or config.width // config.heads}"
+        )
+    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout"):
+        value = getattr(config, name, None)
+        if value is not None and not 0.0 <= value < 1.0:
+            raise UserError(f"{name} must be at least 0 and below 1, not {value}")
+    if not config.norm_epsilon > 0.0:
+        raise UserError(f"norm_epsilon must be above 0, not {config.norm_epsilon}")
+
+
+def nearest_divisor(number: int, wish: int) -> int:
+    """The divisor of a number that is nearest to what was wished for."""
+    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))
+
+
+def start_weights(network: nn.Module, scale: float) -> None:
+    """Normal matrices and tables, biases 0, norms 1."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.normal_(0.0, scale)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.zero_()
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            module.reset_parameters()

@@ -1,0 +1,303 @@
+"""Attention over ragged rows: one function with fused and written-out paths, and the module around it.
+
+N: query tokens; M: key tokens; B: rows; H: heads; D: width of a head; b, t, s: rows, queries and keys of one square.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+
+from weft.nn.cache import LayerCache
+from weft.nn.positions import turn
+from weft.nn.rows import Rows
+
+
+@dataclass(frozen=True)
+class Side:
+    """Some rows of a flat run laid out as a rectangle, for the queries or for the keys."""
+
+    tokens: Tensor | None  # n: their places in the flat run; None: the whole run
+    slots: Tensor | None  # n: where each goes in the rectangle; None: rows are equally long, so a reshape does it
+    count: int  # b
+    longest: int  # t or s
+
+    def lay(self, x: Tensor) -> Tensor:
+        """N H D -> b H t D"""
+        if self.tokens is not None:
+            x = x.index_select(0, self.tokens)
+        if self.slots is not None:
+            square = x.new_zeros(self.count * self.longest, *x.shape[1:])
+            x = square.index_copy(0, self.slots, x)
+        return x.view(self.count, self.longest, *x.shape[1:]).transpose(1, 2)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """b H t D -> n H D"""
+        x = x.transpose(1, 2).flatten(0, 1)
+        return x if self.slots is None else x.index_select(0, self.slots)
+
+
+@dataclass(frozen=True)
+class Square:
+    """Rows of similar length that are attended to together."""
+
+    rows: Tensor | None  # b: which rows; None: all, in order
+    query: Side
+    key: Side
+    real: Tensor | None  # b 1 1 s, True where a key is a token and not padding; None: all are
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Rows,
+    key_rows: Rows | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    want_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Mix the values of each row by how well its queries fit its keys: N H D (and the weights, B H longest longest).
+
+    `key_rows` says where the rows of keys begin when they are not the queries' own (cross attention). `mask` (True = may
+    look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest.
+    """
+    assert key_rows is None or not causal, "a causal mask between two texts means nothing"
+    if not want_weights and mask is None and bias is None and _has_ragged_kernel(query):
+        return _ragged(query, key, value, rows, key_rows or rows, causal, scale, dropout), None
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    squares = squares_of(rows, key_rows, query.shape[0], key.shape[0])
+    mixed, weights = [], []
+    for square in squares:
+        q, k, v = square.query.lay(query), square.key.lay(key), square.key.lay(value)
+        if want_weights:
+            out, seen = _written_out(q, k, v, _addition(square, mask, bias, causal, q), scale, dropout)
+            weights.append(seen)
+        elif causal and mask is None and bias is None:
+            # Padding stands after the tokens of its row, so a causal query never sees it.
+            out = F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True, scale=scale)
+        else:
+            addition = _addition(square, mask, bias, causal, q)
+            out = F.scaled_dot_product_attention(q, k, v, addition, dropout, scale=scale)
+        mixed.append(square.query.gather(out))
+    return _together(squares, mixed), _padded(squares, weights, rows, key_rows or rows) if want_weights else None
+
+
+def _addition(square: Square, mask: Tensor | None, bias: Tensor | None, causal: bool, q: Tensor) -> Tensor | None:
+    """What is added to a square's scores: the bias, and minus infinity where a query may not look; None: nothing."""
+    t, s = square.query.longest, square.key.longest
+    may = square.real
+    if causal:
+        past = torch.ones(t, s, dtype=torch.bool, device=q.device).tril()
+        may = past if may is None else may & past
+    if mask is not None:
+        # A padded query has no mask of its own, and one that may look nowhere would turn into NaN.
+        allowed = _of_square(square, mask)
+        allowed = allowed | ~allowed.any(-1, keepdim=True)
+        may = allowed if may is None else may & allowed
+    if bias is None:
+        return None if may is None else torch.zeros((), dtype=q.dtype, device=q.device).where(may, -math.inf)
+    bias = _of_square(square, bias).to(q.dtype)
+    return bias if may is None else bias.masked_fill(~may, -math.inf)
+
+
+def _of_square(square: Square, x: Tensor) -> Tensor:
+    """The part of a mask or bias over all rows (B H longest longest, or fewer dimensions) that belongs to this square."""
+    x = x[..., : square.query.longest, : square.key.longest]
+    return x[square.rows] if square.rows is not None and x.dim() == 4 and x.shape[0] > 1 else x
+
+
+def _written_out(
+    q: Tensor, k: Tensor, v: Tensor, addition: Tensor | None, scale: float, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Attention as the paper has it, for those who want to see the weights."""
+    scores = q @ k.transpose(-2, -1) * scale  # b H t s
+    if addition is not None:
+        scores = scores + addition
+    weights = scores.softmax(-1)
+    return F.dropout(weights, dropout) @ v, weights
+
+
+def _together(squares: Sequence[Square], mixed: list[Tensor]) -> Tensor:
+    """The squares' results put back into the flat run."""
+    if len(squares) == 1 and squares[0].query.tokens is None:
+        return mixed[0]
+    order = torch.cat([square.query.tokens for square in squares if square.query.tokens is not None])
+    joined = torch.cat(mixed)
+    return torch.empty_like(joined).index_copy(0, order, joined)
+
+
+def _padded(squares: Sequence[Square], weights: list[Tensor], rows: Rows, key_rows: Rows) -> Tensor:
+    """All squares' weights in one B H longest longest tensor; where there is no token they are 0."""
+    heads = weights[0].shape[1]
+    whole = weights[0].new_zeros(rows.count, heads, rows.longest, key_rows.longest)
+    for square, seen in zip(squares, weights, strict=True):
+        t, s = seen.shape[-2:]
+        numbers = torch.arange(rows.count, device=whole.device) if square.rows is None else square.rows
+        real = torch.arange(t, device=whole.device) < rows.lengths()[numbers][:, None]  # b t
+        whole[numbers, :, :t, :s] = seen * real[:, None, :, None]
+    return whole
+
+
+# ---------------------------------------------------------------- rows into squares
+
+
+def squares_of(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
+    """How these rows are laid out for a kernel that knows only squares; worked out once for all layers."""
+    name = ("squares", id(key_rows) if key_rows is not None else None)
+    if name not in rows.memo:
+        # The memo keeps key_rows alive too, so that its id cannot come to mean another object.
+        rows.memo[name] = (_lay_out(rows, key_rows, total, key_total), key_rows)
+    return rows.memo[name][0]
+
+
+def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
+    keys = key_rows or rows
+    if total == rows.count * rows.longest and key_total == keys.count * keys.longest:
+        return [Square(None, Side(None, None, rows.count, rows.longest), Side(None, None, keys.count, keys.longest), None)]
+    if rows.starts.device.type != "cpu":  # one square: a launch costs more there than the padding
+        query, key = _whole_side(rows, total), _whole_side(keys, key_total)
+        return [Square(None, query, key, _real(keys.lengths(), keys.longest))]
+    lengths, key_lengths = rows.lengths(), keys.lengths()
+    squares = []
+    for group in similar(key_lengths.tolist() if key_rows is not None else lengths.tolist()):
+        chosen = torch.tensor(group)
+        query = _side(rows.starts[:-1], lengths, chosen)
+        key = query if key_rows is None else _side(keys.starts[:-1], key_lengths, chosen)
+        real = None if key.slots is None else _real(key_lengths[chosen], key.longest)
+        squares.append(Square(chosen, query, key, real))
+    return squares
+
+
+def _real(lengths: Tensor, longest: int) -> Tensor:
+    """b 1 1 s: True where a place holds a token."""
+    return (torch.arange(longest, device=lengths.device) < lengths[:, None])[:, None, None]
+
+
+def _whole_side(rows: Rows, total: int) -> Side:
+    slots = rows.numbers(total) * rows.longest + rows.places(total)
+    return Side(None, slots, rows.count, rows.longest)
+
+
+def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
+    """The chosen rows as a rectangle."""
+    lengths = lengths[chosen].long()
+    longest = int(lengths.max())
+    every = torch.arange(longest)
+    real = every < lengths[:, None]  # b t
+    tokens = (starts[chosen].long()[:, None] + every)[real]
+    slots = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
+    return Side(tokens, slots, len(chosen), longest)
+
+
+def similar(lengths: Sequence[int], overhead: int = 4096) -> list[list[int]]:
+    """Row numbers in groups of similar length: the cut that wastes least, where a further square costs `overhead`.
+
+    Costs are counted in scores (cells of a square); the best cut of the sorted rows is found by dynamic programming.
+    """
+    order = sorted((number for number in range(len(lengths)) if lengths[number]), key=lambda number: lengths[number])
+    sizes = [lengths[number] for number in order]
+    best = torch.zeros(len(sizes) + 1, dtype=torch.float64)  # cost of the first n rows
+    begins = [0] * (len(sizes) + 1)  # where the last group of the first n rows begins
+    counts = torch.arange(len(sizes), -1, -1, dtype=torch.float64)
+    for end in range(1, len(sizes) + 1):
+        cell = sizes[end - 1] ** 2 + 32 * sizes[end - 1]  # the scores, and the copies that grow with the length alone
+        costs = best[:end] + cell * counts[-end - 1 : -1] + overhead
+        begins[end] = int(costs.argmin())
+        best[end] = costs[begins[end]]
+    groups: list[list[int]] = []
+    end = len(sizes)
+    while end:
+        begin = begins[end]
+        groups.append(order[begin:end])
+        end = begin
+    return groups[::-1]
+
+
+# ---------------------------------------------------------------- CUDA kernels that know rows
+
+
+def _has_ragged_kernel(query: Tensor) -> bool:
+    return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] % 8 == 0
+
+
+def _ragged(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, keys: Rows, causal: bool, scale: float | None, dropout: float
+) -> Tensor:
+    """N H D through the flash kernels, which read the row starts themselves."""
+    if dropout == 0.0:
+        window = (-1, 0) if causal else (-1, -1)
+        return varlen_attn(
+            query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, scale=scale, window_size=window
+        )
+    # The public function has no dropout in torch 2.11 to 2.13; the operator below it has.
+    return torch.ops.aten._flash_attention_forward(
+        query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, dropout, causal, False, scale=scale
+    )[0]
+
+
+# ---------------------------------------------------------------- the module
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a watcher is handed for one layer and one batch."""
+
+    query: Tensor  # N H D
+    key: Tensor  # N H D
+    weights: Tensor  # B H longest longest
+    rows: Rows
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over ragged rows."""
+
+    def __init__(
+        self, width: int, heads: int, *, head_width: int | None = None, dropout: float = 0.0, causal: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_width = head_width or width // heads
+        self.dropout = dropout
+        self.causal = causal
+        self.qkv = nn.Linear(width, 3 * heads * self.head_width)
+        self.output = nn.Linear(heads * self.head_width, width)
+        self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
+
+    def forward(
+        self,
+        x: Tensor,
+        rows: Rows,
+        bias: Tensor | None = None,
+        turns: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(1)  # N H D each
+        if turns is not None:
+            query, key = turn(query, turns), turn(key, turns)
+        if cache is not None and cache.filled:  # a decoding step: one new token per row
+            return self.output(cache.attend(query, key, value, bias).flatten(1))
+        if cache is not None:
+            cache.fill(key, value, rows)
+        mixed, weights = attend(
+            query,
+            key,
+            value,
+            rows,
+            bias=bias,
+            causal=self.causal,
+            dropout=self.dropout if self.training else 0.0,
+            want_weights=self.watcher is not None,
+        )
+        if self.watcher is not None and weights is not None:
+            self.watcher(Sighting(query, key, weights, rows))
+        return self.output(mixed.flatten(1))

@@ -1,0 +1,68 @@
+"""What stands on top of an encoder or decoder: words, labels for a text, labels for its tokens, spans.
+
+N: tokens; n: the places asked for; B: rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.nn.layers import activate
+
+
+def in_full(scores: Tensor) -> Tensor:
+    """Scores in float32 at least: half precision is too coarse to choose words by."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+class Pooler(nn.Module):
+    """BERT's summary of a text: its first token through one more layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, firsts: Tensor) -> Tensor:
+        return self.dense(firsts).tanh()
+
+
+class Labels(nn.Module):
+    """Dropout and one linear map: labels of a text, of tokens, or the two ends of a span."""
+
+    def __init__(self, width: int, outputs: int, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, outputs, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.dropout(x))
+
+
+class MaskedWords(nn.Module):
+    """BERT's word head: one more layer, then the table of tokens read backwards (or a table of its own)."""
+
+    def __init__(self, width: int, vocabulary: int, activation: str, epsilon: float, tied: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, epsilon)
+        self.activation = activation
+        self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
+        self.bias = nn.Parameter(self.dense.bias.new_zeros(vocabulary))
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """n width, vocabulary width -> n vocabulary"""
+        x = self.norm(activate(self.dense(x), self.activation))
+        return F.linear(x, tokens if self.decoder is None else self.decoder.weight, self.bias)
+
+
+class NextWords(nn.Module):
+    """GPT's word head: the table of tokens read backwards, or a table of its own."""
+
+    def __init__(self, width: int, vocabulary: int, tied: bool) -> None:
+        super().__init__()
+        self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        return F.linear(x, tokens if self.decoder is None else self.decoder.weight)

@@ -1,0 +1,99 @@
+"""Norms, feed-forward networks and the Transformer layer made of them.
+
+N: tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.nn.attention import Attention
+from weft.nn.cache import LayerCache
+from weft.nn.rows import Rows
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
+NormKind = Literal["layer", "rms"]
+NormPlace = Literal["before", "after"]
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """The non-linearity by name; the two GELUs differ by up to 5e-4, which parity tests can see."""
+    match activation:
+        case "relu":
+            return F.relu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu-tanh":
+            return F.gelu(x, approximate="tanh")
+        case "silu":
+            return F.silu(x)
+        case "tanh":
+            return F.tanh(x)
+    raise AssertionError(activation)
+
+
+def norm(kind: NormKind, width: int, epsilon: float) -> nn.Module:
+    """Layer norm, or the RMS norm that neither centres nor shifts."""
+    return nn.LayerNorm(width, epsilon) if kind == "layer" else nn.RMSNorm(width, epsilon)
+
+
+class FeedForward(nn.Module):
+    """Each token on its own: wide, bent, and back; gated kinds multiply by a second wide projection."""
+
+    def __init__(self, width: int, inner: int, activation: Activation) -> None:
+        super().__init__()
+        self.gated = activation.startswith("gated-")
+        self.activation = activation.removeprefix("gated-")
+        self.up = nn.Linear(width, 2 * inner if self.gated else inner)
+        self.down = nn.Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        if self.gated:
+            gate, x = x.chunk(2, -1)
+            return self.down(activate(gate, self.activation) * x)
+        return self.down(activate(x, self.activation))
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each with a residual and a norm before (GPT-2) or after (BERT, GPT) it."""
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int,
+        inner: int,
+        head_width: int | None = None,
+        activation: Activation = "gelu",
+        norm_kind: NormKind = "layer",
+        norm_place: NormPlace = "after",
+        norm_epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, head_width=head_width, dropout=attention_dropout, causal=causal)
+        self.attention_norm = norm(norm_kind, width, norm_epsilon)
+        self.feedforward = FeedForward(width, inner, activation)
+        self.feedforward_norm = norm(norm_kind, width, norm_epsilon)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_before = norm_place == "before"
+
+    def forward(
+        self,
+        x: Tensor,
+        rows: Rows,
+        bias: Tensor | None = None,
+        turns: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        if self.norm_before:
+            x = x + self.dropout(self.attention(self.attention_norm(x), rows, bias, turns, cache))
+            return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows, bias, turns, cache)))
+        return self.feedforward_norm(x + self.dropout(self.feedforward(x)))

@@ -1,0 +1,99 @@
+"""Ways to tell a network where a token stands: sinusoids, a learned table, rotation, a linear bias, or nothing.
+
+N: tokens; H: heads; D: width of a head; T, S: queries and keys of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.nn.cache import Cache
+from weft.nn.rows import Rows
+
+Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", "none"]
+
+
+class Positions(nn.Module):
+    """One of the kinds, behind one face: what is added to the tokens, what turns the queries, what biases the scores."""
+
+    def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.context = context
+        self.width = width
+        self.heads = heads
+        self.head_width = head_width
+        self.table = nn.Embedding(context, width) if kind == "learned" else None
+
+    def places(self, rows: Rows, total: int, cache: Cache | None) -> Tensor:
+        """N: the place of each token in its text; in a decoding step it follows what is in the cache."""
+        stepping = cache is not None and cache.layers[0].filled
+        longest = cache.longest + 1 if cache is not None and stepping else rows.longest
+        if longest > self.context:
+            raise UserError(f"a text of {longest} tokens is longer than the model's context of {self.context}")
+        return cache.lengths if cache is not None and stepping else rows.places(total)
+
+    def add(self, x: Tensor, places: Tensor) -> Tensor:
+        """The token vectors with their positions, for the kinds that are added."""
+        if self.table is not None:
+            return x + self.table(places)
+        if self.kind in ("sinusoidal", "sinusoidal-halves"):
+            return x + sinusoids(places, self.width, halves=self.kind == "sinusoidal-halves").to(x.dtype)
+        return x
+
+    def turns(self, places: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """2 N 1 D: cosine and sine by which queries and keys are turned (Su et al., 2021), for rotary positions."""
+        if self.kind != "rotary":
+            return None
+        angles = places[:, None].double() * _frequencies(self.head_width, places.device)  # N D/2
+        angles = torch.cat([angles, angles], -1)[:, None]  # N 1 D
+        return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+
+    def bias(self, rows: Rows, cache: Cache | None) -> Tensor | None:
+        """What is added to the scores (Press et al., 2022): the further away a key, the less it counts, by head."""
+        if self.kind != "alibi":
+            return None
+        device = rows.starts.device
+        slopes = alibi_slopes(self.heads).to(device)[:, None, None]  # H 1 1
+        if cache is not None and cache.layers[0].filled:
+            places = torch.arange(cache.longest + 1, device=device)
+            distance = (cache.lengths[:, None] - places).abs()[:, None, None]  # B 1 1 S
+        else:
+            places = torch.arange(rows.longest, device=device)
+            distance = (places[:, None] - places).abs()  # T S
+        return -slopes * distance
+
+
+def sinusoids(places: Tensor, width: int, halves: bool = False) -> Tensor:
+    """N width: the fixed positions of Vaswani et al. (2017), sine and cosine interleaved or in two halves."""
+    angles = places[:, None].double() * _frequencies(width, places.device)  # N ceil(width/2)
+    sine, cosine = angles.sin(), angles.cos()[:, : width // 2]
+    if halves:
+        return torch.cat([sine, cosine], -1)
+    table = sine.new_empty(len(places), width)
+    table[:, 0::2], table[:, 1::2] = sine, cosine
+    return table
+
+
+def _frequencies(width: int, device: torch.device) -> Tensor:
+    # In double precision: at place 10,000 the angle of a float32 frequency is already off in the third decimal.
+    return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(10000.0) / width))
+
+
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """N H D, each half-and-half pair of numbers turned by its angle."""
+    first, second = x.chunk(2, -1)
+    return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """H: the paper's geometric slopes; for a number of heads that is no power of two, those of the next larger one fill up."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * (heads - power), 2)]
+    return torch.tensor(slopes)

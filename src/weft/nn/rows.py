@@ -1,0 +1,101 @@
+"""Ragged batches: a flat run of tokens and the places where each text begins. There is no padding above `attend()`.
+
+N: tokens of all rows together; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where each text begins in a flat run of tokens."""
+
+    starts: Tensor  # B+1 int32: row b is tokens[starts[b]:starts[b+1]]
+    longest: int
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # what was worked out from the starts
+
+    @staticmethod
+    def of(lengths: Sequence[int], device: torch.device | str | None = None) -> Rows:
+        """Rows of these lengths, one after the other."""
+        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+        starts[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+        return Rows(starts.to(device), max(lengths, default=0))
+
+    @property
+    def count(self) -> int:
+        return self.starts.shape[0] - 1
+
+    def lengths(self) -> Tensor:
+        """B: tokens of each row."""
+        return self.starts[1:] - self.starts[:-1]
+
+    def firsts(self) -> Tensor:
+        """B: index of each row's first token; what first-token pooling needs."""
+        return self.starts[:-1].long()
+
+    def lasts(self) -> Tensor:
+        """B: index of each row's last token; what next-word scores need."""
+        return self.starts[1:].long() - 1
+
+    def numbers(self, total: int) -> Tensor:
+        """N: the row that each of the `total` tokens belongs to."""
+        if "numbers" not in self.memo:
+            rows = torch.arange(self.count, device=self.starts.device)
+            # With output_size the GPU need not be asked how many tokens there are.
+            self.memo["numbers"] = torch.repeat_interleave(rows, self.lengths(), output_size=total)
+        return self.memo["numbers"]
+
+    def places(self, total: int) -> Tensor:
+        """N: the place of each of the `total` tokens in its own row, from 0."""
+        if "places" not in self.memo:
+            every = torch.arange(total, device=self.starts.device)
+            self.memo["places"] = every - self.starts[:-1].long()[self.numbers(total)]
+        return self.memo["places"]
+
+    def to(self, device: torch.device | str) -> Rows:
+        return Rows(self.starts.to(device, non_blocking=True), self.longest)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Tokens of several texts in one flat run."""
+
+    tokens: Tensor  # N int64
+    rows: Rows
+
+    @staticmethod
+    def of(texts: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
+        flat = [token for text in texts for token in text]
+        return Ragged(
+            torch.tensor(flat, dtype=torch.int64, device=device), Rows.of([len(text) for text in texts], device)
+        )
+
+    def to(self, device: torch.device | str) -> Ragged:
+        return Ragged(self.tokens.to(device, non_blocking=True), self.rows.to(device))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a network reads and an objective scores in one step."""
+
+    tokens: Tensor
+    rows: Rows
+    segments: Tensor | None = None  # N: 0 for the first text of a pair, 1 for the second
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+    source: Ragged | None = None  # what an encoder-decoder reads
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(
+            self.tokens.to(device, non_blocking=True),
+            self.rows.to(device),
+            None if self.segments is None else self.segments.to(device, non_blocking=True),
+            {name: target.to(device, non_blocking=True) for name, target in self.targets.items()},
+            None if self.source is None else self.source.to(device),
+        )
