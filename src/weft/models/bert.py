@@ -59,9 +59,7 @@ class Bert(nn.Module):
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.segments = nn.Embedding(c.segments, c.width)
         head_width = c.head_width or c.width // c.heads
-        self.positions = Positions(
-            c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width
-        )
+        self.positions = Positions(c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width)
         self.embedding_norm = norm(c.norm, c.width, c.norm_epsilon)
         self.dropout = nn.Dropout(c.dropout)
         self.layers = nn.ModuleList(
@@ -86,7 +84,7 @@ class Bert(nn.Module):
     def _head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
-            return MaskedWords(c.width, outputs, c.activation, c.norm_epsilon, c.tied)
+            return MaskedWords(c.width, outputs, c.activation.removeprefix("gated-"), c.norm_epsilon, c.tied)
         dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
         return Labels(c.width, outputs, dropout)
 

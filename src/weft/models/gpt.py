@@ -61,9 +61,7 @@ class Gpt(nn.Module):
         self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         head_width = c.head_width or c.width // c.heads
-        self.positions = Positions(
-            c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width
-        )
+        self.positions = Positions(c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width)
         self.dropout = nn.Dropout(c.embedding_dropout)
         self.layers = nn.ModuleList(
             Layer(
@@ -90,9 +88,7 @@ class Gpt(nn.Module):
             return NextWords(c.width, outputs, c.tied)
         return Labels(c.width, outputs, c.head_dropout if name in ("choose", "tag") else 0.0, bias=name != "classify")
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, cache: Cache | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """N tokens -> N width; with a cache that holds something, one new token per row."""
         places = self.positions.places(rows, tokens.shape[0], cache)
         x = self.tokens(tokens)
@@ -135,6 +131,6 @@ class Gpt(nn.Module):
         """Fresh weights, as published: GPT-2 makes the last projection of each part smaller the deeper the network is."""
         start_weights(self, self.config.weight_scale)
         if self.config.norm_place == "before":
-            for layer in self.layers:
-                for last in (layer.attention.output, layer.feedforward.down):
-                    last.weight.normal_(0.0, self.config.weight_scale / (2 * self.config.layers) ** 0.5)
+            for name, parameter in self.layers.named_parameters():
+                if name.endswith(("attention.output.weight", "feedforward.down.weight")):
+                    parameter.normal_(0.0, self.config.weight_scale / (2 * self.config.layers) ** 0.5)

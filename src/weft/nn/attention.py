@@ -163,7 +163,9 @@ def squares_of(rows: Rows, key_rows: Rows | None, total: int, key_total: int) ->
 def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
     keys = key_rows or rows
     if total == rows.count * rows.longest and key_total == keys.count * keys.longest:
-        return [Square(None, Side(None, None, rows.count, rows.longest), Side(None, None, keys.count, keys.longest), None)]
+        return [
+            Square(None, Side(None, None, rows.count, rows.longest), Side(None, None, keys.count, keys.longest), None)
+        ]
     if rows.starts.device.type != "cpu":  # one square: a launch costs more there than the padding
         query, key = _whole_side(rows, total), _whole_side(keys, key_total)
         return [Square(None, query, key, _real(keys.lengths(), keys.longest))]
@@ -199,7 +201,7 @@ def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
     return Side(tokens, slots, len(chosen), longest)
 
 
-def similar(lengths: Sequence[int], overhead: int = 4096) -> list[list[int]]:
+def similar(lengths: Sequence[int], overhead: int = 16384) -> list[list[int]]:
     """Row numbers in groups of similar length: the cut that wastes least, where a further square costs `overhead`.
 
     Costs are counted in scores (cells of a square); the best cut of the sorted rows is found by dynamic programming.
@@ -236,9 +238,11 @@ def _ragged(
     """N H D through the flash kernels, which read the row starts themselves."""
     if dropout == 0.0:
         window = (-1, 0) if causal else (-1, -1)
-        return varlen_attn(
+        mixed = varlen_attn(
             query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, scale=scale, window_size=window
         )
+        assert isinstance(mixed, Tensor)
+        return mixed
     # The public function has no dropout in torch 2.11 to 2.13; the operator below it has.
     return torch.ops.aten._flash_attention_forward(
         query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, dropout, causal, False, scale=scale

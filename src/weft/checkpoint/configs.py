@@ -1,0 +1,154 @@
+"""Published `config.json` keys to ours and back: each is read, fixed or ignored with a reason; anything else is named."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from weft.config import build
+from weft.errors import UserError, listed, shown
+
+# Keys by which a folder asks for its own Python code to be run. Weft runs none.
+CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
+
+# Keys that every published config may have and that change nothing about the numbers.
+HARMLESS = {
+    "transformers_version": "which library wrote the file",
+    "_name_or_path": "where the file once was",
+    "name_or_path": "where the file once was",
+    "_attn_implementation_autoset": "chosen at run time",
+    "_commit_hash": "where the file once was",
+    "torch_dtype": "the tensors say it themselves",
+    "dtype": "the tensors say it themselves",
+    "use_cache": "chosen at run time",
+    "gradient_checkpointing": "chosen at run time",
+    "output_attentions": "chosen at run time",
+    "output_hidden_states": "chosen at run time",
+    "output_past": "chosen at run time",
+    "return_dict": "chosen at run time",
+    "torchscript": "chosen at run time",
+    "use_bfloat16": "chosen at run time",
+    "chunk_size_feed_forward": "chosen at run time",
+    "pad_token_id": "the tokenizer says it",
+    "bos_token_id": "the tokenizer says it",
+    "eos_token_id": "the tokenizer says it",
+    "sep_token_id": "the tokenizer says it",
+    "cls_token_id": "the tokenizer says it",
+    "tokenizer_class": "the tokenizer says it",
+    "decoder_start_token_id": "for other families",
+    "prefix": "for other families",
+    "finetuning_task": "a name only",
+    "task_specific_params": "defaults of another library",
+    "problem_type": "the task says it",
+    "num_labels": "the labels say it",
+    "num_choices": "for another library's head",
+    "architectures": "read with the heads",
+    "model_type": "read with the family",
+    "id2label": "read with the labels",
+    "label2id": "read with the labels",
+    "directionality": "unused by the published code",
+}
+# Defaults of another library's decoding that older files repeat in every config.
+DECODING = (
+    "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p "
+    "typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
+    "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id "
+    "remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens"
+).split()
+HARMLESS |= dict.fromkeys(DECODING, "how to decode is asked for at run time")
+
+# Keys that would change the numbers unless they have this value.
+ALWAYS: dict[str, Any] = {
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+    "tf_legacy_loss": False,
+}
+
+
+@dataclass(frozen=True)
+class ConfigTable:
+    """How one family publishes its sizes."""
+
+    read: Mapping[str, str]  # their key -> our field
+    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)  # their key -> their value -> ours
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # their key -> the one value that we have
+    ignored: Mapping[str, str] = field(default_factory=dict)  # their key -> why it does not matter
+
+
+def read_config(
+    table: ConfigTable, kind: type[Any], standard: Mapping[str, Any], published: Mapping[str, Any], where: str
+) -> Any:
+    """Our config out of a published one; `standard` has the fields in which the family differs from the defaults."""
+    for key in CODE:
+        if published.get(key):
+            raise UserError(
+                f"{where}: {key} names code ({shown(str(published[key]))}), and Weft runs no code from a model folder"
+            )
+    fixed = {**ALWAYS, **table.fixed}
+    for key, wanted in fixed.items():
+        if key in published and published[key] != wanted and published[key] is not None:
+            raise UserError(f"{where}: {key} is {shown(str(published[key]))}; only {wanted} is supported")
+    known = {*table.read, *fixed, *table.ignored, *HARMLESS, *CODE}
+    unknown = [shown(str(key)) for key in published if key not in known]
+    if unknown:
+        warnings.warn(f"{where}: not used, since no rule knows them: {listed(unknown)}", stacklevel=2)
+    found: dict[str, Any] = dict(standard)
+    for theirs, ours in table.read.items():
+        if published.get(theirs) is None:
+            continue
+        value = published[theirs]
+        if theirs in table.values:
+            choices = table.values[theirs]
+            if not isinstance(value, str) or value not in choices:
+                raise UserError(
+                    f"{where}: {theirs} is {shown(str(value))!r}; supported are {listed(map(str, choices), 20)}"
+                )
+            value = choices[value]
+        found[ours] = value
+    try:
+        return build(kind, found, where)
+    except UserError as error:
+        raise UserError(_in_their_words(str(error), table)) from None
+
+
+def _in_their_words(message: str, table: ConfigTable) -> str:
+    """An error about one of our fields also names the key of the file that it came from."""
+    for theirs, ours in table.read.items():
+        if f": {ours} must" in message:
+            return message.replace(f": {ours} must", f": {theirs} ({ours}) must")
+    return message
+
+
+def write_config(table: ConfigTable, config: Any) -> dict[str, Any]:
+    """The published keys of our config."""
+    written: dict[str, Any] = {}
+    for theirs, ours in table.read.items():
+        value = getattr(config, ours)
+        if theirs in table.values:
+            value = next(their for their, our in table.values[theirs].items() if our == value)
+        written[theirs] = value
+    return {**written, **table.fixed}
+
+
+def is_published(table: ConfigTable, config: Any, standard: Mapping[str, Any]) -> bool:
+    """Whether the published format can say this config: no block swapped for one that it does not know."""
+    usual = {"head_width": config.width // config.heads, "inner": 4 * config.width}  # what None stands for
+    theirs_of = {ours: theirs for theirs, ours in table.read.items()}
+    for spec in fields(config):
+        value = getattr(config, spec.name)
+        theirs = theirs_of.get(spec.name)
+        if theirs is not None:
+            if theirs in table.values and value not in table.values[theirs].values():
+                return False
+        elif spec.name == "pooler":  # seen from the tensors
+            continue
+        elif value not in (standard.get(spec.name, spec.default), usual.get(spec.name)):
+            return False
+    return True

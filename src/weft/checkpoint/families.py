@@ -1,0 +1,164 @@
+"""Every family in one table: its config, network, published names and sizes, and what it can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.checkpoint import bert, gpt
+from weft.checkpoint.configs import ConfigTable, is_published
+from weft.checkpoint.names import Names
+from weft.errors import UserError, did_you_mean, listed, one_of
+from weft.models.bert import Bert, BertConfig
+from weft.models.gpt import Gpt, GptConfig
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of model; `name` is also the `model_type` under which it is published."""
+
+    name: str
+    paper: str
+    config: type[Any]
+    network: type[Any]
+    names: Names
+    table: ConfigTable
+    architectures: Mapping[str, tuple[str, ...]]  # published class -> heads
+    sizes: Mapping[str, Any]
+    tokenizer: str  # the kind of vocabulary that it is published with
+    task: str  # what it does when nothing else is asked for
+    speaks: bool  # writes text word by word
+    standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
+
+    def is_published(self, config: Any) -> bool:
+        return is_published(self.table, config, self.standard)
+
+    def architecture(self, heads: Mapping[str, int]) -> str:
+        """The published class for these heads: the one with the same, else the first whose heads are all there."""
+        exact = [name for name, has in self.architectures.items() if set(has) == set(heads)]
+        return (exact or [name for name, has in self.architectures.items() if set(has) <= set(heads)])[0]
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            name="bert",
+            paper="Devlin et al., 2019",
+            config=BertConfig,
+            network=Bert,
+            names=bert.NAMES,
+            table=bert.CONFIG,
+            architectures=bert.ARCHITECTURES,
+            sizes=bert.SIZES,
+            tokenizer="wordpiece",
+            task="fill",
+            speaks=False,
+        ),
+        Family(
+            name="openai-gpt",
+            paper="Radford et al., 2018",
+            config=GptConfig,
+            network=Gpt,
+            names=gpt.GPT_NAMES,
+            table=gpt.GPT_CONFIG,
+            architectures=gpt.GPT_ARCHITECTURES,
+            sizes=gpt.GPT_SIZES,
+            tokenizer="bpe",
+            task="complete",
+            speaks=True,
+            standard=gpt.GPT_STANDARD,
+        ),
+        Family(
+            name="gpt2",
+            paper="Radford et al., 2019; Brown et al., 2020",
+            config=GptConfig,
+            network=Gpt,
+            names=gpt.GPT2_NAMES,
+            table=gpt.GPT2_CONFIG,
+            architectures=gpt.GPT2_ARCHITECTURES,
+            sizes=gpt.GPT2_SIZES,
+            tokenizer="bpe",
+            task="complete",
+            speaks=True,
+        ),
+    )
+}
+SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
+
+
+def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
+    """A family and a config by name: a family ('bert': its usual size), a published size ('bert-tiny'), or LxH ('3x256')."""
+    if name in SIZES and size is None:
+        return SIZES[name]
+    if name not in FAMILIES:
+        if name in SIZES:
+            raise UserError(f"{name} is a size already; ask for its family, {SIZES[name][0].name}, to choose another")
+        choices = [*FAMILIES, *SIZES]
+        raise UserError(f"no model is called {name!r}{did_you_mean(name, choices)} (see: weft models)")
+    family = FAMILIES[name]
+    if size is None:
+        return family, family.config(**family.standard)
+    if size in family.sizes:
+        return SIZES[size]
+    found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
+    if not found:
+        raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
+    layers, width = int(found[1]), int(found[2])
+    if width % 64:
+        raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
+    sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    return family, family.config(**{**family.standard, **sizes})
+
+
+def usual_heads(family: Family, config: Any) -> dict[str, int]:
+    """The heads with which a family is pre-trained."""
+    return {"words": config.vocabulary, "next": 2} if family.name == "bert" else {"words": config.vocabulary}
+
+
+def check_heads(family: Family, heads: Mapping[str, int]) -> None:
+    for head in heads:
+        one_of(head, family.network.HEADS, f"head of {family.name}")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a model of some size weighs and costs."""
+
+    parameters: int
+    flops: float  # per token, forward, over a text that fills the context
+
+    def bytes(self, kind: str) -> int:
+        """Of the weights alone; int8 keeps one scale per output in float32, which is left out here."""
+        return self.parameters * {"fp32": 4, "bf16": 2, "int8": 1}[kind]
+
+
+def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
+    """Count a model's parameters and operations without making it."""
+    with torch.device("meta"):
+        network = family.network(config, heads)
+    parameters = sum(p.numel() for p in network.parameters())
+    matrices = sum(m.weight.numel() for m in network.layers.modules() if isinstance(m, nn.Linear))
+    if "words" in heads:
+        matrices += config.vocabulary * config.width
+    head_width = config.head_width or config.width // config.heads
+    keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
+    # A multiplication and an addition per weight; scores and mixed values per key and head.
+    flops = 2.0 * matrices + 4.0 * config.layers * config.heads * head_width * keys
+    return Measure(parameters, flops)
+
+
+def swapped(family: Family, config: Any) -> list[str]:
+    """The fields in which a config leaves the published format, for a message."""
+    return [
+        spec.name
+        for spec in fields(config)
+        if spec.name not in family.table.read.values()
+        and spec.name != "pooler"
+        and getattr(config, spec.name) != family.standard.get(spec.name, spec.default)
+    ]

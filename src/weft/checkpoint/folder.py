@@ -1,0 +1,326 @@
+"""Model folders: `config.json`, `model.safetensors`, the tokenizer's files and `weft.json`, read and written whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings
+from weft.checkpoint.configs import CODE, read_config, write_config
+from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.names import to_ours, to_theirs
+from weft.config import build, values_of
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import MEGABYTE, read_json, whole_folder, write_json
+from weft.text.tokenizer import Tokenizer
+
+OWN = "weft-"  # before the model_type of a model that the published format cannot say
+SHARD = 5_000_000_000  # bytes of tensors in one file
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is in a model folder."""
+
+    family: Family
+    config: Any
+    network: nn.Module
+    heads: Mapping[str, int]
+    tokenizer: Tokenizer | None
+    card: Card
+    carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
+
+
+def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: int = 0) -> Opened:
+    """Read a model folder; `new_heads` are the only parts that may be absent from it, and get fresh weights."""
+    new_heads = dict(new_heads or {})
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
+    where = str(folder / "config.json")
+    published = read_json(folder / "config.json", 16 * MEGABYTE)
+    family, own = _family(published, where)
+    stored = read_tensors(folder)
+    if not own:
+        spelled: dict[str, Tensor] = {}
+        for name, tensor in stored.items():
+            if family.names.spelled(name) in spelled:
+                raise UserError(f"{folder}: tensor {shown(name)} stands there under two names")
+            spelled[family.names.spelled(name)] = tensor
+        stored = spelled
+        config = read_config(family.table, family.config, family.standard, published, where)
+        heads = _heads(family, published, stored, where)
+        if hasattr(config, "pooler"):
+            wanted = any(head in ("next", "classify", "choose") for head in [*heads, *new_heads])
+            config = replace(config, pooler="pooler.dense.weight" in stored or wanted)
+    else:
+        config, heads = _own_config(family, published, where)
+    check_heads(family, new_heads)
+    everything = {**heads, **new_heads}
+    with torch.device("meta"):
+        network = family.network(config, everything)
+    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
+    if any(head in ("next", "classify", "choose") for head in new_heads):
+        fresh |= {name for name in expected if name.startswith("pooler.")}
+    if own:
+        tensors = _own_tensors(stored, expected, fresh)
+    else:
+        tensors = to_ours(family.names, everything, stored, expected, fresh)
+    _fill(network, tensors, expected, config, seed)
+    labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
+    card = _card(folder, labels, heads)
+    tokenizer = Tokenizer.load(folder) if has_tokenizer(folder) else None
+    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
+        )
+    known = {*family.table.read, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
+    known |= set() if card.labels is None else {"id2label", "label2id"}
+    carried = {} if own else {key: value for key, value in published.items() if key not in known}
+    return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
+
+
+def _family(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
+    name = published.get("model_type")
+    if not isinstance(name, str):
+        raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
+    own = name.startswith(OWN)
+    plain = name.removeprefix(OWN)
+    if plain not in FAMILIES:
+        choices = ", ".join(FAMILIES)
+        raise UserError(f"{where}: model_type {shown(name)!r} is not one of {choices}{did_you_mean(plain, FAMILIES)}")
+    return FAMILIES[plain], own
+
+
+def _heads(family: Family, published: Mapping[str, Any], stored: Mapping[str, Tensor], where: str) -> dict[str, int]:
+    """Which heads a published folder has, by its architecture and by its tensors, and how many outputs each has."""
+    architectures = published.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise UserError(f"{where}: architectures must be a list of names")
+    found: dict[str, None] = {}
+    for name in architectures:
+        if name not in family.architectures:
+            raise UserError(
+                f"{where}: architecture {shown(name)!r} is not supported; {family.name} has "
+                f"{listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
+            )
+        found |= dict.fromkeys(family.architectures[name])
+    names = family.names.head_names
+    for head, tensors in names.items():
+        # A published folder may hold more than its architecture says: bert-base-uncased has both pre-training heads.
+        unique = [name for name in tensors if sum(name in other for other in names.values()) == 1]
+        if any(name in stored for name in unique):
+            found[head] = None
+    if not found and "classifier.weight" in stored and "tag" in names:
+        found["classify" if "pooler.dense.weight" in stored else "tag"] = None
+    order = [head for head in family.network.HEADS if head in found]
+    return {head: _outputs(family, head, stored, published) for head in order}
+
+
+def _outputs(family: Family, head: str, stored: Mapping[str, Tensor], published: Mapping[str, Any]) -> int:
+    if head == "words":
+        size = published.get("vocab_size", family.config(**family.standard).vocabulary)
+        return size if isinstance(size, int) and size > 0 else 1
+    weight = stored.get(next(name for name in family.names.head_names[head] if name.endswith(".weight")))
+    return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Own:
+    """`config.json` of a model that the published format cannot say: our own words, and nothing else."""
+
+    model_type: str
+    architectures: tuple[str, ...]
+    heads: dict[str, int]
+    sizes: dict[str, Any]
+    id2label: dict[str, str] | None = None
+    label2id: dict[str, int] | None = None
+
+
+def _own_config(family: Family, published: Mapping[str, Any], where: str) -> tuple[Any, dict[str, int]]:
+    file = build(_Own, published, where)
+    check_heads(family, file.heads)
+    for head, outputs in file.heads.items():
+        if not 1 <= outputs <= 1 << 26:
+            raise UserError(f"{where} [heads]: {head} must be between 1 and {1 << 26}, not {outputs}")
+    return build(family.config, {**family.standard, **file.sizes}, where, "sizes"), dict(file.heads)
+
+
+def _own_tensors(
+    stored: Mapping[str, Tensor], expected: Mapping[str, torch.Size], fresh: set[str]
+) -> dict[str, Tensor]:
+    missing = [name for name in expected if name not in stored and name not in fresh]
+    extra = [shown(name, 100) for name in stored if name not in expected]
+    faults = [f"missing: {listed(missing)}"] if missing else []
+    faults += [f"extra: {listed(extra)}"] if extra else []
+    faults += [
+        f"{name}: checkpoint {tuple(stored[name].shape)}, model {tuple(shape)}"
+        for name, shape in expected.items()
+        if name in stored and stored[name].shape != shape
+    ]
+    if faults:
+        raise UserError("the checkpoint does not fit the model\n  " + "\n  ".join(faults[:20]))
+    return {name: tensor.clone() for name, tensor in stored.items()}
+
+
+def _fill(
+    network: nn.Module, tensors: dict[str, Tensor], expected: Mapping[str, torch.Size], config: Any, seed: int
+) -> None:
+    """Put the tensors into a network that has none yet; what is new gets fresh weights."""
+    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    chance = torch.Generator().manual_seed(seed)
+    for name, shape in expected.items():
+        if name not in tensors:
+            tensors[name] = torch.zeros(shape, dtype=kind)
+            if name.endswith("weight"):
+                tensors[name].normal_(0.0, config.weight_scale, generator=chance)
+    network.load_state_dict({name: tensor.to(kind) for name, tensor in tensors.items()}, assign=True)
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+
+
+def _card(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
+    card = read_card(folder)
+    outputs = heads.get("classify", heads.get("tag"))
+    for name, found in (("config.json", labels), ("weft.json", card.labels if card else None)):
+        if found is not None and outputs is not None and len(found) != outputs:
+            raise UserError(f"{folder / name}: {len(found)} labels for a head of {outputs} outputs")
+    if card is None:
+        return Card(labels=labels, **sentence_settings(folder))
+    if card.labels is not None and labels is not None and card.labels != labels:
+        differing = next((a, b) for a, b in zip(card.labels, labels, strict=True) if a != b)
+        raise UserError(
+            f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
+        )
+    return card
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder by their stored names, from one file or from shards."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return _read_file(single)
+    if not index.exists():
+        if any(folder.glob("pytorch_model*.bin")):
+            raise UserError(
+                f"{folder}: holds only pytorch_model.bin, a pickle that could run code; convert it once with transformers: "
+                f"AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
+            )
+        raise UserError(f"{folder}: has no model.safetensors")
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise UserError(f"{index}: weight_map must say which file holds each tensor")
+    tensors: dict[str, Tensor] = {}
+    for name in dict.fromkeys(table.values()):
+        # A shard is a plain file beside its index: never a path that leads elsewhere.
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name):
+            raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
+        if not (folder / name).exists():
+            raise UserError(f"{folder}: shard {name} is missing")
+        for tensor_name, tensor in _read_file(folder / name).items():
+            if table.get(tensor_name) != name:
+                raise UserError(f"{folder / name}: tensor {shown(tensor_name)} is not what the index says is there")
+            tensors[tensor_name] = tensor
+    lost = [shown(str(name)) for name in table if name not in tensors]
+    if lost:
+        raise UserError(f"{index}: not in the shards: {listed(lost)}")
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
+    strange = [
+        shown(name)
+        for name, tensor in tensors.items()
+        if tensor.dtype not in (*FLOATS, torch.int64, torch.bool, torch.uint8)
+    ]
+    if strange:
+        raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
+    return tensors
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether any of the files is there that a tokenizer can be made of."""
+    known = ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json", "spiece.model", "sentencepiece.bpe.model")
+    return any((folder / name).exists() for name in known) or any(folder.glob("*.spm"))
+
+
+# ---------------------------------------------------------------- saving
+
+
+def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
+    """Write a model folder, whole or not at all; the folder must be new or empty."""
+    family, config, card = opened.family, opened.config, opened.card
+    published = family.is_published(config)
+    state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
+    architecture = family.architecture(opened.heads)
+    if published:
+        tensors = to_theirs(family.names, opened.heads, state)
+        values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
+        values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
+        values |= {key: value for key, value in opened.carried.items() if key not in values}
+        for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
+            if key not in values and opened.tokenizer is not None and family.speaks:
+                values[key] = opened.tokenizer.id_of(role)
+    else:
+        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+        own = _Own(
+            model_type=OWN + family.name,
+            architectures=(f"Weft{architecture}",),
+            heads=dict(opened.heads),
+            sizes=values_of(config),
+        )
+        values = values_of(own)
+    if card.labels is not None:
+        values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
+        values["label2id"] = {label: number for number, label in enumerate(card.labels)}
+    with whole_folder(folder) as inside:
+        write_tensors(inside, tensors, shard)
+        write_json(inside / "config.json", values)
+        write_json(inside / "weft.json", card_values(card))
+        if opened.tokenizer is not None:
+            opened.tokenizer.save(inside)
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
+    """One `model.safetensors`, or shards and their index where one file would be larger than `shard` bytes."""
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and size + tensor.nbytes > shard:
+            groups.append({})
+            size = 0
+        groups[-1][name] = tensor
+        size += tensor.nbytes
+    if len(groups) == 1:
+        save_file(groups[0], folder / "model.safetensors", {"format": "pt"})
+        return
+    table: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(group, folder / name, {"format": "pt"})
+        table |= dict.fromkeys(group, name)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})

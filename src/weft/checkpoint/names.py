@@ -1,0 +1,180 @@
+"""Published tensor names to ours and back, as two-way rules with `{}` for the layer; nothing may be left over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.errors import UserError, listed, shown
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor of ours, and the tensor or tensors that publish it."""
+
+    theirs: tuple[str, ...]
+    ours: str  # empty: what is published is no weight
+    how: Literal["same", "transposed", "joined", "dropped"]
+
+
+def same(theirs: str, ours: str) -> Rule:
+    return Rule((theirs,), ours, "same")
+
+
+def both(theirs: str, ours: str) -> tuple[Rule, Rule]:
+    """The weight and the bias of one module."""
+    return same(f"{theirs}.weight", f"{ours}.weight"), same(f"{theirs}.bias", f"{ours}.bias")
+
+
+def transposed(theirs: str, ours: str) -> Rule:
+    """GPT's Conv1D stores its matrices the other way round."""
+    return Rule((theirs,), ours, "transposed")
+
+
+def joined(theirs: tuple[str, ...], ours: str) -> Rule:
+    """Several of theirs, one below the other, are one of ours."""
+    return Rule(theirs, ours, "joined")
+
+
+def dropped(theirs: str) -> Rule:
+    """Stored, but no weight: a mask or a row of numbers that anyone can work out."""
+    return Rule((theirs,), "", "dropped")
+
+
+@dataclass(frozen=True)
+class Names:
+    """How one family publishes its tensors."""
+
+    prefix: str  # stands before the body's tensors when a head is saved with it
+    spellings: tuple[tuple[str, str], ...]  # older or longer ways to write a name: pattern, replacement
+    body: tuple[Rule, ...]
+    heads: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
+    tied: tuple[tuple[str, str], ...] = ()  # (theirs, ours): may be stored a second time, and must then be equal
+
+    def rules(self, heads: Iterable[str]) -> tuple[Rule, ...]:
+        return (*self.body, *(rule for head in heads for rule in self.heads[head]))
+
+    def spelled(self, name: str) -> str:
+        """A published name in its one canonical spelling."""
+        for pattern, replacement in self.spellings:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    @cached_property
+    def head_names(self) -> dict[str, tuple[str, ...]]:
+        """The published names of each head's tensors, tied ones left out."""
+        tied = {theirs for theirs, _ in self.tied}
+        return {
+            head: tuple(name for rule in rules for name in rule.theirs if name not in tied)
+            for head, rules in self.heads.items()
+        }
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(r"\{\}", r"(0|[1-9][0-9]{0,4})"))
+
+
+def to_ours(
+    names: Names,
+    heads: Iterable[str],
+    stored: Mapping[str, Tensor],
+    expected: Mapping[str, torch.Size],
+    fresh: set[str],
+) -> dict[str, Tensor]:
+    """The network's tensors out of the stored ones; every fault of the whole folder comes in one error.
+
+    `expected` has the network's own names and shapes; those in `fresh` belong to a new head and may be absent.
+    """
+    rules = [(rule, [_pattern(name) for name in rule.theirs]) for rule in names.rules(heads)]
+    tied = dict(names.tied)
+    parts: dict[str, dict[int, Tensor]] = {}  # ours -> which part -> tensor
+    hows: dict[str, Rule] = {}
+    copies: list[tuple[str, str]] = []
+    extra: list[str] = []
+    for name, tensor in stored.items():
+        for rule, patterns in rules:
+            found = [(number, match) for number, p in enumerate(patterns) if (match := p.fullmatch(name))]
+            if not found:
+                continue
+            number, match = found[0]
+            ours = rule.ours.format(*match.groups())
+            if rule.how != "dropped" and ours in expected:
+                parts.setdefault(ours, {})[number] = tensor
+                hows[ours] = rule
+                break
+            if rule.how == "dropped":
+                break
+        else:
+            if name in tied and tied[name] in expected:
+                copies.append((name, tied[name]))
+            else:
+                extra.append(name)
+    result: dict[str, Tensor] = {}
+    faults: list[str] = []
+    for ours, found_parts in parts.items():
+        rule = hows[ours]
+        if len(found_parts) < len(rule.theirs):
+            continue  # named below, as missing
+        try:
+            result[ours] = _ours(rule, [found_parts[number] for number in range(len(rule.theirs))])
+        except (RuntimeError, IndexError):
+            shapes = ", ".join(str(tuple(part.shape)) for part in found_parts.values())
+            faults.append(f"{ours}: checkpoint {shapes}, which do not fit together")
+    for theirs, ours in copies:  # some published classes store a tied tensor under its second name alone
+        if ours not in parts:
+            result[ours] = stored[theirs].clone()
+    missing = [
+        _first(names, heads, ours, parts.get(ours, {})) for ours in expected if ours not in {*parts, *result, *fresh}
+    ]
+    missing += [
+        _first(names, heads, ours, found) for ours, found in parts.items() if len(found) < len(hows[ours].theirs)
+    ]
+    if missing:
+        faults.append(f"missing: {listed(missing)}")
+    if extra:
+        faults.append(f"extra: {listed(shown(name, 100) for name in extra)}")
+    for ours, tensor in result.items():
+        if tensor.shape != expected[ours]:
+            faults.append(f"{ours}: checkpoint {tuple(tensor.shape)}, model {tuple(expected[ours])}")
+    for theirs, ours in copies:
+        if ours in result and not torch.equal(stored[theirs], result[ours]):
+            faults.append(f"{theirs}: stored a second time and not equal to {ours}, though the config ties them")
+    if faults:
+        raise UserError("the checkpoint does not fit the model\n  " + "\n  ".join(faults[:20]))
+    return result
+
+
+def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
+    if rule.how == "joined":
+        return torch.cat(found)
+    # A clone, so that the model does not hang on the file that it was read from.
+    return found[0].t().contiguous() if rule.how == "transposed" else found[0].clone()
+
+
+def _first(names: Names, heads: Iterable[str], ours: str, found: Mapping[int, Tensor]) -> str:
+    """The published name under which a tensor of ours was looked for."""
+    for rule in names.rules(heads):
+        match = _pattern(rule.ours).fullmatch(ours) if rule.ours else None
+        if match:
+            return next(name for number, name in enumerate(rule.theirs) if number not in found).format(*match.groups())
+    return ours
+
+
+def to_theirs(names: Names, heads: Iterable[str], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The network's tensors under their published names, in the network's order."""
+    heads = list(heads)
+    rules = [(rule, _pattern(rule.ours), rule in names.body) for rule in names.rules(heads) if rule.ours]
+    result: dict[str, Tensor] = {}
+    for name, tensor in ours.items():
+        rule, match, of_body = next((r, m, b) for r, pattern, b in rules if (m := pattern.fullmatch(name)))
+        pieces = tensor.chunk(len(rule.theirs)) if rule.how == "joined" else (tensor,)
+        for theirs, piece in zip(rule.theirs, pieces, strict=True):
+            full = (names.prefix if of_body and heads else "") + theirs.format(*match.groups())
+            result[full] = (piece.t() if rule.how == "transposed" else piece).contiguous()
+    return result

@@ -1,0 +1,78 @@
+"""`weft`: the verbs, and what happens when something goes wrong. Nothing here or above imports torch before a verb runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli import models, tokenizer, words
+from weft.errors import UserError
+from weft.version import VERSION
+
+# typer carries its own copy of click, or uses the installed one, by version: this finds either.
+ClickError: Any = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="weft",
+    help="Turn your own text into small, fast, private language models, and look inside them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(tokenizer.app, name="tokenizer")
+app.command("models")(models.models)
+app.command("info")(models.info)
+app.command("new")(models.new)
+app.command("generate")(words.generate)
+app.command("fill")(words.fill)
+app.command("embed")(words.embed)
+
+
+@app.callback(invoke_without_command=True)
+def weft(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"weft {VERSION}")
+        raise typer.Exit
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One call of the command line; the exit status: 0 done, 1 our bug, 2 the user's mistake, 130 interrupted."""
+    warnings.showwarning = _note  # type: ignore[assignment]
+    try:
+        status = app(args=list(arguments), prog_name="weft", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except UserError as error:
+        return _refuse(arguments, str(error))
+    except ClickError as error:
+        return _refuse(arguments, error.format_message().replace("\n", " ") or "see --help")
+    except (KeyboardInterrupt, typer.Abort):
+        print("weft: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `weft ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _refuse(arguments: Sequence[str], message: str) -> int:
+    verbs = [argument for argument in arguments if not argument.startswith("-")]
+    name = " ".join(verbs[: 2 if verbs[:1] == ["tokenizer"] else 1])
+    print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
+    return 2
+
+
+def _note(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    if category is UserWarning:
+        print(f"weft: note: {message}", file=sys.stderr)
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))

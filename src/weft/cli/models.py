@@ -1,0 +1,162 @@
+"""`weft models`, `weft info`, `weft new`: what there is, what a folder holds, and a fresh model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.show import amount, table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
+
+
+def models(as_json: Json = False) -> None:
+    """List every family: its published sizes, what they weigh and cost, and what they can do.
+
+    Operations are counted per token, forward, over a text that fills the context.
+
+    Example: weft models
+    """
+    from weft.checkpoint.families import FAMILIES, measure, usual_heads
+
+    rows = []
+    for family in FAMILIES.values():
+        for name, config in family.sizes.items():
+            heads = usual_heads(family, config)
+            found = measure(family, config, heads)
+            rows.append(
+                {
+                    "family": family.name,
+                    "size": name,
+                    "layers": config.layers,
+                    "width": config.width,
+                    "heads": config.heads,
+                    "context": config.context,
+                    "parameters": found.parameters,
+                    **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
+                    "flops_per_token": found.flops,
+                    "can": [family.task, "embed"],
+                    "heads_published": list(family.network.HEADS),
+                    "paper": family.paper,
+                }
+            )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    header = [
+        "family",
+        "size",
+        "layers",
+        "width",
+        "heads",
+        "context",
+        "parameters",
+        "fp32",
+        "bf16",
+        "int8",
+        "FLOPs/token",
+        "can",
+    ]
+    lines = [
+        [
+            *(str(row[name]) for name in header[:6]),
+            amount(row["parameters"]),
+            *(amount(row[kind], "B") for kind in ("fp32", "bf16", "int8")),
+            amount(row["flops_per_token"]),
+            ", ".join(row["can"]),
+        ]
+        for row in rows
+    ]
+    print(table(header, lines))
+    for family in FAMILIES.values():
+        print(f"{family.name}: {family.paper}; heads {', '.join(family.network.HEADS)}; {family.tokenizer} vocabulary")
+
+
+def info(
+    model: Annotated[str, typer.Argument(help="A model folder, a name in the local cache, or a published size.")],
+    as_json: Json = False,
+    online: Online = False,
+) -> None:
+    """Say what is in a model folder: family, sizes, weight, cost, tokenizer, heads and card.
+
+    Example: weft info runs/gpt
+    """
+    from weft.checkpoint.card import card_values
+    from weft.checkpoint.families import SIZES, measure, usual_heads
+    from weft.config import values_of
+
+    if model in SIZES and not Path(model).exists():
+        family, config = SIZES[model]
+        heads, kind, tokenizer, card, task = usual_heads(family, config), None, None, {}, family.task
+    else:
+        from weft.tasks.model import load
+
+        loaded = load(model, online=online)
+        family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
+        kind = str(next(loaded.network.parameters()).dtype).removeprefix("torch.")
+        tokenizer, card, task = loaded.tokenizer, card_values(loaded.card), loaded.task
+    found = measure(family, config, heads)
+    said: dict[str, Any] = {
+        "model": model,
+        "family": family.name,
+        "paper": family.paper,
+        "task": task,
+        "format": "published" if family.is_published(config) else f"weft-{family.name}",
+        "heads": heads,
+        "parameters": found.parameters,
+        "stored as": kind,
+        **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
+        "flops_per_token": found.flops,
+        "sizes": values_of(config),
+        "tokenizer": None
+        if tokenizer is None
+        else {"kind": tokenizer.kind, "vocabulary": tokenizer.vocabulary, "roles": values_of(tokenizer.roles)},
+        "card": card,
+    }
+    if as_json:
+        print(json.dumps(said, indent=2, ensure_ascii=False))
+        return
+    said |= {kind: amount(said[kind], "B") for kind in ("fp32", "bf16", "int8")}
+    said |= {"parameters": f"{found.parameters:,}", "flops_per_token": amount(found.flops)}
+    for name, value in said.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+        if value not in (None, ""):
+            print(f"{name.replace('_', ' '):<15} {value}")
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+
+
+def new(
+    model: Annotated[str, typer.Option(help="A family (bert, gpt2 ...) or a published size (bert-tiny ...).")],
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer folder; its size becomes the vocabulary.")] = None,
+    size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 3x256.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="model.KEY=VALUE; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Where the fresh weights come from.")] = 0,
+) -> None:
+    """Write a model folder with fresh weights, its blocks chosen by --set: the start of a training run.
+
+    Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
+    """
+    from weft.config import settings_of
+    from weft.errors import UserError, did_you_mean, shown
+    from weft.tasks.model import new as fresh
+
+    sections = settings_of(settings or [])
+    for name in sections:
+        if name != "model" or not isinstance(sections[name], dict):
+            hint = did_you_mean(name, ["model"])
+            raise UserError(f"--set {shown(name)}: only keys of the section model can be set, as model.KEY{hint}")
+    made = fresh(model, tokenizer, size=size, settings=sections.get("model", {}), seed=seed)
+    made.save(out)
+    family = made.opened.family
+    kind = "published format" if family.is_published(made.config) else f"weft-{family.name}: a block was swapped"
+    count = sum(parameter.numel() for parameter in made.network.parameters())
+    print(f"{out}: {family.name}, {count:,} parameters, fresh weights from seed {seed} ({kind})")

@@ -1,0 +1,50 @@
+"""What the command line prints: tables, numbers and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    numeric = [all(row[column][:1].isdigit() for row in cells[1:]) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def amount(number: float, unit: str = "") -> str:
+    """1234567 -> '1.23 M': three digits and a thousand's letter."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}{unit}"
+    return f"{number:.3g} {unit}".rstrip()
+
+
+class Ticker(Protocol):
+    def __call__(self, more: int) -> None: ...
+
+
+@contextmanager
+def progress(what: str, unit: str) -> Iterator[Ticker]:
+    """A live count on the terminal for work whose end is not known; silent where nobody watches."""
+    if not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn(what), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda more: bar.advance(task, more)

@@ -1,0 +1,101 @@
+"""`weft tokenizer`: learn a vocabulary from text, and see what one does to a text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.show import progress, table
+from weft.errors import UserError
+
+app = typer.Typer(help="Learn a vocabulary from text, and see what one does to a text.", no_args_is_help=True)
+
+
+@app.command()
+def learn(
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
+    kind: Annotated[str, typer.Option(help="wordpiece, bpe, unigram, word or character.")] = "wordpiece",
+    size: Annotated[int, typer.Option(help="How many tokens, special ones included.")] = 8000,
+    lowercase: Annotated[bool | None, typer.Option(help="As the kind is published unless given.")] = None,
+    minimum_count: Annotated[int, typer.Option(help="How often a piece must be seen to be learned.")] = 2,
+    column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
+    documents: Annotated[str, typer.Option(help="In txt files a document is a line or a block.")] = "line",
+    on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
+) -> None:
+    """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
+
+    Example: weft tokenizer learn --kind wordpiece --size 8000 --text corpus/*.txt --out tok/
+    """
+    from weft.files import whole_folder
+    from weft.text.learning import learn as learn_from
+    from weft.text.records import Skipped, read_texts
+
+    skipped = Skipped()
+    seen = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal seen
+        found = read_texts(
+            [*text, *(more or [])], column=column, documents=documents, on_bad_row=on_bad_row, skipped=skipped
+        )
+        for document in found:
+            seen += 1
+            read(1)
+            yield document.text
+
+    # The folder is tried first, so that a name that cannot be written does not cost the learning.
+    with whole_folder(out) as inside, progress("reading", "documents") as read:
+        tokenizer = learn_from(texts(), kind, size, lowercase=lowercase, minimum_count=minimum_count)
+        tokenizer.save(inside)
+    if skipped.count:
+        print(f"weft: note: {skipped}", file=sys.stderr)
+    less = "" if tokenizer.vocabulary == size else f" ({size} were asked for; the text has no more)"
+    print(f"{out}: {tokenizer.kind}, {tokenizer.vocabulary} tokens{less}, from {seen} documents")
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(help="A tokenizer or model folder, or one of its files.")],
+    text: Annotated[str, typer.Argument(help="Any text.")],
+    pair: Annotated[str | None, typer.Option(help="A second text, as for a pair task.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show the tokens of a text: their ids, the characters they stand for, and what comes back.
+
+    Example: weft tokenizer show tok/ "The weaver sang."
+    """
+    from weft.text.tokenizer import Tokenizer
+
+    if not folder.exists():
+        raise UserError(f"{str(folder)!r} is neither a tokenizer folder nor a file of one")
+    tokenizer = Tokenizer.load(folder)
+    encoded = tokenizer.encode(text, pair)
+    back = tokenizer.decode(encoded.ids)
+    if as_json:
+        said = {"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets, "decoded": back}
+        print(json.dumps(said, ensure_ascii=False))
+        return
+    unknown = tokenizer.id_of("unknown")
+    sources = (text, pair or "")
+    rows = [
+        [
+            str(place),
+            str(number),
+            token,
+            "special" if special else repr(sources[segment][start:end]),
+            "" if special else f"{start}-{end}",
+        ]
+        for place, (number, token, special, segment, (start, end)) in enumerate(
+            zip(encoded.ids, encoded.tokens, encoded.specials, encoded.segments, encoded.offsets, strict=True)
+        )
+    ]
+    print(table(["place", "id", "token", "text", "characters"], rows))
+    missed = sum(number == unknown for number in encoded.ids)
+    print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")

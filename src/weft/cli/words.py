@@ -1,0 +1,172 @@
+"""`weft generate`, `weft fill`, `weft embed`: words and vectors out of a model folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import progress
+from weft.errors import UserError
+
+if TYPE_CHECKING:
+    from weft.tasks.model import Model
+
+Folder = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or a name in the local cache.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text.")]
+
+
+def opened(folder: str, task: str, device: str | None, online: bool) -> Model:
+    """The model for a verb, on the device asked for or on the best there is."""
+    import torch
+
+    from weft.tasks.model import load
+
+    model = load(folder, task=task, online=online)
+    try:
+        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def from_input(texts: list[str] | None) -> Iterator[str]:
+    """The texts given, or one per line of standard input."""
+    if texts:
+        yield from texts
+        return
+    from weft.text.records import read_texts
+
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("no text: give some after the model, or one per line on standard input")
+    for document in read_texts(["-"]):
+        yield document.text
+
+
+def generate(
+    folder: Folder,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="One or several; none starts a text from nothing.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="New tokens at most; without it, until the text ends itself.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0: always the best token; 1: the model's own chances.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the fewest that together have this chance.")] = None,
+    seed: Annotated[int, typer.Option(help="Prompt n draws from seed + n.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    jsonl: Jsonl = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Write on from a prompt; without --temperature, --top-k or --top-p always the best token.
+
+    Example: weft generate runs/gpt "The weaver said" --tokens 40 --top-p 0.9
+    """
+    model = opened(folder, "complete", device, online)
+    given = prompts or [""]
+    with progress("writing", "tokens") as heard:
+        answers: list[Any] = model(
+            given,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            most=tokens,
+            stop=stop or [],
+            heard=heard,
+        )
+    for prompt, answer in zip(given, answers, strict=True):
+        if jsonl:
+            print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
+            continue
+        print(f"{prompt}{answer.text}")
+        print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
+
+
+def fill(
+    folder: Folder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help='Texts with gaps, such as "the [MASK] of the loom".')
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many words for each gap.")] = 5,
+    jsonl: Jsonl = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Fill the gaps of a text with the likeliest words.
+
+    Example: weft fill runs/bert "the [MASK] of the loom"
+    """
+    model = opened(folder, "fill", device, online)
+    for text in from_input(texts):
+        answer: Any = model(text, top=top)
+        if jsonl:
+            print(json.dumps({"input": text, **asdict(answer)}, ensure_ascii=False))
+            continue
+        print(answer.text)
+        for number, gap in enumerate(answer.gaps, 1):
+            print(f"  gap {number}: " + ", ".join(f"{word.word} {word.probability:.3f}" for word in gap))
+
+
+def embed(
+    folder: Folder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts; without any, one per line of standard input.")
+    ] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean or first; as the folder says unless given.")] = None,
+    normalise: Annotated[
+        bool | None, typer.Option(help="Vectors of length 1; as the folder says unless given.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a .npy array here instead of JSON lines.")] = None,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Turn texts into vectors; a text of any length goes in whole, through windows.
+
+    Example: weft embed all-MiniLM-L6-v2 --out vectors.npy < texts.txt
+    """
+    model = opened(folder, "embed", device, online)
+    if out is not None and out.suffix != ".npy":
+        raise UserError(f"{out}: an array is written as .npy")
+    source = from_input(texts)
+    kept: list[tuple[float, ...]] = []
+    windows = 0
+    with progress("embedding", "texts") as read:
+        while some := list(islice(source, 256)):
+            answers: list[Any] = model(some, pooling=pooling, normalise=normalise)
+            read(len(some))
+            windows += sum(answer.n_windows for answer in answers)
+            if out is not None:
+                kept += [answer.values for answer in answers]
+                continue
+            for answer in answers:
+                print(json.dumps({**asdict(answer)}))
+    if out is not None:
+        save_array(out, kept)
+        print(
+            f"{out}: {len(kept)} vectors of {len(kept[0]) if kept else 0} numbers, {windows} windows", file=sys.stderr
+        )
+
+
+def save_array(path: Path, rows: list[tuple[float, ...]]) -> None:
+    """A float32 array, written whole or not at all."""
+    import io
+
+    import numpy
+
+    from weft.files import write_bytes
+
+    buffer = io.BytesIO()
+    numpy.save(buffer, numpy.array(rows, dtype=numpy.float32))
+    write_bytes(path, buffer.getvalue())

@@ -1,0 +1,151 @@
+"""`weft.load` and `weft.new`: a model with its tokenizer, ready to be called, saved and looked into."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+from weft.checkpoint.card import Card, Made
+from weft.checkpoint.families import find_size, usual_heads
+from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.config import changed
+from weft.errors import UserError, one_of
+from weft.tasks.answers import Answer
+from weft.tasks.complete import complete
+from weft.tasks.embed import embed
+from weft.tasks.fill import fill
+from weft.text.tokenizer import Tokenizer
+from weft.version import VERSION
+
+TASKS = {"complete": complete, "fill": fill, "embed": embed}
+
+
+class Model:
+    """A network, its tokenizer and its card; `model(texts)` answers as its task says."""
+
+    def __init__(self, opened: Opened, task: str) -> None:
+        self.opened = opened
+        self.task = task
+
+    @property
+    def network(self) -> nn.Module:
+        return self.opened.network
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.opened.tokenizer
+
+    @property
+    def config(self) -> Any:
+        return self.opened.config
+
+    @property
+    def card(self) -> Card:
+        return self.opened.card
+
+    @overload
+    def __call__(self, texts: str, **options: Any) -> Answer: ...
+    @overload
+    def __call__(self, texts: Sequence[str], **options: Any) -> list[Answer]: ...
+    def __call__(self, texts: str | Sequence[str], **options: Any) -> Answer | list[Answer]:
+        """Answer one text or many; `options` are those of the task (see `weft.tasks`)."""
+        if self.task not in TASKS:
+            raise UserError(
+                f"a model for {self.task} loads and saves, but has no answers yet; its network has the scores"
+            )
+        several = [texts] if isinstance(texts, str) else list(texts)
+        answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
+        return answers[0] if isinstance(texts, str) else answers
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a model folder, which transformers opens too; the folder must be new or empty."""
+        save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
+
+    def to(self, device: str | torch.device) -> Model:
+        self.network.to(device)
+        return self
+
+
+def load(
+    name: str | os.PathLike[str],
+    task: str | None = None,
+    device: str | torch.device | None = None,
+    backend: str | None = None,
+    online: bool = False,
+) -> Model:
+    """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub."""
+    if backend not in (None, "torch"):
+        raise UserError(f"backend {backend!r} is not one of torch")
+    opened = open_folder(find_folder(os.fspath(name), online))
+    found = opened.card.task or _task(opened)
+    if task is not None:
+        found = one_of(task, TASKS, "task")
+    model = Model(opened, found)
+    return model if device is None else model.to(device)
+
+
+def _task(opened: Opened) -> str:
+    """What a published folder is for: its head says it; without a head it embeds."""
+    for head in ("answer", "tag", "classify"):
+        if head in opened.heads:
+            return head
+    return opened.family.task if "words" in opened.heads else "embed"
+
+
+def find_folder(name: str, online: bool = False) -> Path:
+    """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
+        raise UserError(f"{name!r} is not a model folder: there is no such folder")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
+    try:
+        return Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        if not online:
+            raise UserError(
+                f"{name!r} is neither a folder nor in the local Hugging Face cache; to download it say --online (online=True)"
+            ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise UserError(f"{name!r} could not be downloaded: {str(error).splitlines()[0]}") from None
+
+
+def new(
+    model: str,
+    tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+    *,
+    size: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Model:
+    """A model with fresh weights: a family or a published size, its blocks swapped by `settings`."""
+    family, config = find_size(model, size)
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = Tokenizer.load(Path(tokenizer))
+    if tokenizer is not None and "vocabulary" not in (settings or {}):
+        config = replace(config, vocabulary=tokenizer.vocabulary)
+    config = changed(config, settings or {}, "--set model")
+    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
+        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    heads = usual_heads(family, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = family.network(config, heads)
+        network.initialise()
+    made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
+    card = Card(weft=VERSION, task=family.task, made=made)
+    return Model(Opened(family, config, network.eval(), heads, tokenizer, card), family.task)

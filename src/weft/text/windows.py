@@ -1,0 +1,42 @@
+"""Long texts into overlapping windows and back: every token belongs to exactly one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One window over the tokens of a text: what it reads, and which of that it answers for."""
+
+    start: int
+    end: int
+    first: int  # its own tokens are those from here ...
+    last: int  # ... up to, not including, here
+
+
+def cut(length: int, size: int, stride: int) -> list[Cut]:
+    """Windows of `size` tokens, `stride` apart, over `length` tokens; in an overlap each token goes to the window that
+    shows more of its surroundings."""
+    assert 1 <= stride <= size
+    starts = [0]
+    while starts[-1] + size < length:
+        starts.append(starts[-1] + stride)
+    ends = [min(start + size, length) for start in starts]
+    borders = [0, *((start + end) // 2 for start, end in zip(starts[1:], ends[:-1], strict=True)), length]
+    return [
+        Cut(start, end, first, last)
+        for start, end, first, last in zip(starts, ends, borders[:-1], borders[1:], strict=True)
+    ]
+
+
+def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before and after a text."""
+    encoded = tokenizer.encode("a")
+    ids, specials = list(encoded.ids), list(encoded.specials)
+    inside = [place for place, special in enumerate(specials) if not special]
+    if not inside:  # not even a letter is known: then nothing tells before from after
+        return ids, []
+    return ids[: inside[0]], ids[inside[-1] + 1 :]

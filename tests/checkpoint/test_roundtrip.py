@@ -1,0 +1,188 @@
+"""Published folders go in and come out: bit-equal tensors, the same config, opened by transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import weft
+from tests.parity.test_heads import TEXTS, outputs_of, peer_of
+from tests.table import CASES
+from weft.checkpoint.folder import open_folder, save_folder
+from weft.errors import UserError
+
+AUTO = {
+    "words": "AutoModelForMaskedLM",
+    "next": "AutoModelForNextSentencePrediction",
+    "classify": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+    "choose": "AutoModelForMultipleChoice",
+}
+
+
+def auto_class(family: str, architecture: str, heads: tuple[str, ...]) -> Any:
+    """The Auto class that a user would open this folder with."""
+    if not heads:
+        return transformers.AutoModel
+    if len(heads) > 1 or (family != "bert" and heads == ("choose",)):
+        return getattr(transformers, architecture)
+    if family != "bert" and heads == ("words",):
+        return transformers.AutoModelForCausalLM
+    return getattr(transformers, AUTO[heads[0]])
+
+
+@pytest.mark.parametrize("family, architecture", [(name, head) for name, case in CASES.items() for head in case.heads])
+def test_in_and_out_is_bit_equal(family: str, architecture: str, tmp_path: Path) -> None:
+    case = CASES[family]
+    peer = peer_of(case, architecture, "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "peer")
+    weft.load(tmp_path / "peer").save(tmp_path / "copy")
+    kind = auto_class(family, architecture, case.heads[architecture])
+    back, report = kind.from_pretrained(tmp_path / "copy", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert type(back).__name__ == architecture
+    state = peer.state_dict()
+    for name, tensor in back.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    for key, value in peer.config.to_dict().items():
+        if key not in ("_name_or_path", "dtype", "transformers_version", "architectures"):
+            assert back.config.to_dict()[key] == value, key
+    stored = load_file(tmp_path / "peer" / "model.safetensors")
+    copied = load_file(tmp_path / "copy" / "model.safetensors")
+    tied = {"lm_head.weight", "transformer.tokens_embed.weight"}
+    assert {*stored} - tied == {*copied} - tied
+
+
+def test_all_the_ways_to_spell_a_name(tmp_path: Path) -> None:
+    """With and without prefix, with the old gamma and beta, with tied copies and buffers, in shards."""
+    peer = peer_of(CASES["bert"], "BertForPreTraining", "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "a")
+    tensors = load_file(tmp_path / "a" / "model.safetensors")
+    old = {
+        name.removeprefix("bert.")
+        .replace("LayerNorm.weight", "LayerNorm.gamma")
+        .replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for name, t in tensors.items()
+    }
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].clone()
+    old["embeddings.position_ids"] = torch.arange(40)[None]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.json").write_text((tmp_path / "a" / "config.json").read_text())
+    save_file(old, tmp_path / "b" / "model.safetensors")
+    first, second = open_folder(tmp_path / "a"), open_folder(tmp_path / "b")
+    state = first.network.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in second.network.state_dict().items())
+    save_folder(tmp_path / "shards", first, shard=20_000)
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 3
+    third = open_folder(tmp_path / "shards")
+    assert all(torch.equal(state[name], tensor) for name, tensor in third.network.state_dict().items())
+    back = transformers.BertForPreTraining.from_pretrained(tmp_path / "shards")
+    assert all(torch.equal(back.state_dict()[name], tensor) for name, tensor in peer.state_dict().items())
+    # A tied copy that is not equal is a fault, not a choice.
+    old["cls.predictions.decoder.weight"][0, 0] += 1
+    save_file(old, tmp_path / "b" / "model.safetensors")
+    with pytest.raises(UserError, match="stored a second time and not equal"):
+        open_folder(tmp_path / "b")
+
+
+def test_untied_words(tmp_path: Path) -> None:
+    for family, architecture in (("bert", "BertForMaskedLM"), ("gpt2", "GPT2LMHeadModel")):
+        case = CASES[family]
+        config = case.peer(vocabulary=101, context=40, width=48, layers=1, heads=3, inner=192)
+        config.tie_word_embeddings = False
+        peer = getattr(transformers, architecture)(config).eval()
+        with torch.no_grad():
+            peer.get_output_embeddings().weight.normal_(0.0, 0.3)
+        peer.save_pretrained(tmp_path / family)
+        opened = open_folder(tmp_path / family)
+        assert opened.config.tied is False
+        from weft.nn.rows import Ragged
+
+        batch = Ragged.of(TEXTS)
+        with torch.inference_mode():
+            found = opened.network.words(opened.network(batch.tokens, batch.rows))
+            expected = torch.cat([peer(torch.tensor([text])).logits[0] for text in TEXTS])
+        assert (found - expected).abs().max() < 1e-4
+        save_folder(tmp_path / f"{family}-copy", opened)
+        back = getattr(transformers, architecture).from_pretrained(tmp_path / f"{family}-copy")
+        assert all(torch.equal(back.state_dict()[name], tensor) for name, tensor in peer.state_dict().items())
+
+
+def test_labels_go_through(tmp_path: Path) -> None:
+    config = CASES["bert"].peer(vocabulary=101, context=40, width=48, layers=1, heads=3, inner=192)
+    config.id2label = {0: "good", 1: "bad", 2: "so-so"}
+    config.label2id = {"good": 0, "bad": 1, "so-so": 2}
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "a")
+    model = weft.load(tmp_path / "a")
+    assert model.card.labels == ("good", "bad", "so-so") and model.task == "classify"
+    model.save(tmp_path / "b")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "b").id2label == config.id2label
+    assert weft.load(tmp_path / "b").card.labels == model.card.labels
+    card = json.loads((tmp_path / "b" / "weft.json").read_text())
+    card["labels"] = ["good", "so-so", "bad"]
+    (tmp_path / "b" / "weft.json").write_text(json.dumps(card))
+    with pytest.raises(UserError, match="labels of weft.json and config.json differ: 'so-so' against 'bad'"):
+        weft.load(tmp_path / "b")
+
+
+def test_a_new_head_is_the_only_thing_that_may_be_missing(tmp_path: Path) -> None:
+    peer = peer_of(CASES["bert"], "BertModel", "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "a")
+    opened = open_folder(tmp_path / "a", new_heads={"classify": 4})
+    assert opened.network.heads["classify"].output.weight.shape == (4, 48)
+    assert opened.network.heads["classify"].output.weight.abs().max() > 0
+    assert opened.network.heads["classify"].output.bias.abs().max() == 0
+    tensors = load_file(tmp_path / "a" / "model.safetensors")
+    del tensors["encoder.layer.1.output.LayerNorm.bias"], tensors["encoder.layer.0.attention.self.key.weight"]
+    tensors["surprise"] = torch.zeros(1)
+    tensors["embeddings.word_embeddings.weight"] = torch.zeros(100, 48)
+    save_file(tensors, tmp_path / "a" / "model.safetensors")
+    with pytest.raises(UserError) as caught:
+        open_folder(tmp_path / "a", new_heads={"classify": 4})
+    message = str(caught.value)
+    assert "missing: encoder.layer.1.output.LayerNorm.bias, encoder.layer.0.attention.self.key.weight" in message
+    assert "extra: surprise" in message
+    assert "tokens.weight: checkpoint (100, 48), model (101, 48)" in message
+
+
+def test_more_heads_than_the_architecture_says(tmp_path: Path) -> None:
+    """bert-base-uncased is published as a masked language model but holds the other pre-training head too."""
+    peer = peer_of(CASES["bert"], "BertForPreTraining", "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    config["architectures"] = ["BertForMaskedLM"]
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    opened = open_folder(tmp_path / "a")
+    assert set(opened.heads) == {"words", "next"}
+
+
+def test_a_swapped_block_is_not_passed_off_as_published(tmp_path: Path) -> None:
+    model = weft.new("gpt2", size="1x64", settings={"vocabulary": 50, "positions": "rotary"})
+    model.save(tmp_path / "m")
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["model_type"] == "weft-gpt2"
+    with pytest.raises(ValueError):
+        transformers.AutoConfig.from_pretrained(tmp_path / "m")
+    assert weft.load(tmp_path / "m").config.positions == "rotary"
+    plain = weft.new("gpt2", size="1x64", settings={"vocabulary": 50})
+    plain.save(tmp_path / "p")
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "p") is not None
+    with pytest.raises(UserError, match="already there and not empty"):
+        plain.save(tmp_path / "p")
+
+
+def test_outputs_survive_the_journey(tmp_path: Path) -> None:
+    peer = peer_of(CASES["gpt2"], "GPT2LMHeadModel", "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "a")
+    weft.load(tmp_path / "a").save(tmp_path / "b")
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
+    with torch.inference_mode():
+        before, after = (outputs_of(CASES["gpt2"], model, ("words",))["words"] for model in (peer, back))
+    assert torch.equal(before, after)

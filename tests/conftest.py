@@ -1,0 +1,20 @@
+"""Shared by all tests: one thread each, since they run side by side, and where real data may be found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data; tests that need it are skipped where there is none."""
+    if not os.environ.get("WEFT_DATA"):
+        pytest.skip("WEFT_DATA is not set: no real data here")
+    return Path(os.environ["WEFT_DATA"])

@@ -1,0 +1,99 @@
+"""`attend()` against attention written as a loop over rows, on every path that a CPU has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.nn.attention import attend, similar
+from weft.nn.rows import Rows
+
+LENGTHS = {"ragged": [3, 1, 7, 2, 7, 30, 4], "equal": [5, 5, 5], "one": [6], "with empty": [4, 0, 2]}
+
+
+def by_hand(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Rows,
+    keys: Rows,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    out = torch.empty_like(query)
+    for row in range(rows.count):
+        begin, end = rows.starts[row : row + 2].tolist()
+        key_begin, key_end = keys.starts[row : row + 2].tolist()
+        for head in range(query.shape[1]):
+            for place in range(end - begin):
+                scores = (
+                    torch.stack([query[begin + place, head] @ key[k, head] for k in range(key_begin, key_end)]) * scale
+                )
+                if bias is not None:
+                    scores = scores + bias[head, place, : len(scores)]
+                if mask is not None:
+                    scores = scores.masked_fill(~mask[row, 0, place, : len(scores)], -math.inf)
+                if causal:
+                    scores[place + 1 :] = -math.inf
+                out[begin + place, head] = scores.softmax(0) @ value[key_begin:key_end, head]
+    return out
+
+
+@pytest.mark.parametrize("want_weights", [False, True])
+@pytest.mark.parametrize("extra", ["nothing", "causal", "bias", "mask", "causal and bias", "mask and bias"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_self_attention(lengths: str, extra: str, want_weights: bool) -> None:
+    torch.manual_seed(0)
+    rows = Rows.of(LENGTHS[lengths])
+    total, longest = sum(LENGTHS[lengths]), rows.longest
+    query, key, value = torch.randn(3, total, 2, 4, dtype=torch.float64)
+    bias = torch.randn(2, longest, longest, dtype=torch.float64) if "bias" in extra else None
+    mask = None
+    if "mask" in extra:  # every token sees itself, so that no row of weights is empty
+        mask = (torch.rand(rows.count, 1, longest, longest) < 0.5) | torch.eye(longest, dtype=torch.bool)
+    causal = "causal" in extra
+    expected = by_hand(query, key, value, rows, rows, mask, bias, causal, 0.7)
+    found, weights = attend(
+        query, key, value, rows, mask=mask, bias=bias, causal=causal, scale=0.7, want_weights=want_weights
+    )
+    assert (found - expected).abs().max() < 1e-12
+    assert (weights is not None) == want_weights
+    if weights is not None:
+        assert weights.shape == (rows.count, 2, longest, longest)
+
+
+@pytest.mark.parametrize("want_weights", [False, True])
+@pytest.mark.parametrize("lengths", [([3, 1, 7], [2, 9, 4]), ([5, 5], [3, 3]), ([1, 1, 1], [4, 12, 2])])
+def test_cross_attention(lengths: tuple[list[int], list[int]], want_weights: bool) -> None:
+    torch.manual_seed(0)
+    rows, keys = Rows.of(lengths[0]), Rows.of(lengths[1])
+    query = torch.randn(sum(lengths[0]), 2, 4, dtype=torch.float64)
+    key, value = torch.randn(2, sum(lengths[1]), 2, 4, dtype=torch.float64)
+    expected = by_hand(query, key, value, rows, keys, None, None, False, 0.5)
+    found, _ = attend(query, key, value, rows, key_rows=keys, want_weights=want_weights)
+    assert (found - expected).abs().max() < 1e-12
+
+
+def test_dropout_falls_on_the_weights_in_both_paths() -> None:
+    rows = Rows.of([3, 6, 2, 6])
+    query, key, value = torch.randn(3, 17, 2, 4, dtype=torch.float64)
+    found = []
+    for want_weights in (False, True):
+        torch.manual_seed(3)
+        found.append(attend(query, key, value, rows, dropout=0.4, want_weights=want_weights)[0])
+    assert (found[0] - found[1]).abs().max() < 1e-12
+    assert (found[0] - attend(query, key, value, rows)[0]).abs().max() > 1e-3, "nothing was dropped"
+
+
+def test_groups_hold_every_row_once_and_waste_little() -> None:
+    lengths = [12, 500, 80, 80, 81, 3, 490, 79, 0, 200]
+    groups = similar(lengths)
+    assert sorted(number for group in groups for number in group) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    assert {1, 6} in [set(group) for group in groups], "two long rows belong together"
+    assert len(similar([7] * 50)) == 1
+    assert similar([]) == []

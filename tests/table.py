@@ -1,0 +1,63 @@
+"""Every family in one table: parity and contracts run over all of it, and a new family joins with one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.checkpoint.families import FAMILIES
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a small model of one family is made, here and by the peer."""
+
+    family: str
+    peer: Callable[..., Any]  # (vocabulary, context, width, layers, heads, inner) -> the peer's config
+    heads: dict[str, tuple[str, ...]]  # the peer's class -> our heads
+    segments: bool = False
+    small: dict[str, Any] = field(default_factory=dict)
+
+    def config(self, **sizes: Any) -> Any:
+        usual = {"vocabulary": 101, "context": 40, "width": 48, "layers": 2, "heads": 3, "inner": 192}
+        family = FAMILIES[self.family]
+        return family.config(**{**family.standard, **usual, **self.small, **sizes})
+
+
+def bert(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=vocabulary,
+        max_position_embeddings=context,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+    )
+
+
+def gpt2(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:
+    from transformers import GPT2Config
+
+    sizes = {"n_positions": context, "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner}
+    return GPT2Config(vocab_size=vocabulary, pad_token_id=0, bos_token_id=None, eos_token_id=None, **sizes)
+
+
+def openai_gpt(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:
+    from transformers import OpenAIGPTConfig
+
+    assert inner == 4 * width
+    sizes = {"n_positions": context, "n_embd": width, "n_layer": layers, "n_head": heads}
+    return OpenAIGPTConfig(vocab_size=vocabulary, pad_token_id=0, **sizes)
+
+
+CASES = {
+    "bert": Case("bert", bert, dict(FAMILIES["bert"].architectures), segments=True),
+    "openai-gpt": Case(
+        "openai-gpt", openai_gpt, dict(FAMILIES["openai-gpt"].architectures), small={"inner": None}
+    ),  # always 4 x width, so its config does not say it
+    "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
+}
+SPEAKERS = [name for name in CASES if FAMILIES[name].speaks]

@@ -1,0 +1,100 @@
+"""The house stands: imports point down, the top is light, and nothing reads or writes pickles."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.table import CASES
+from weft.checkpoint.families import FAMILIES
+
+SOURCE = Path(__file__).parent.parent / "src" / "weft"
+# Floor of each room; code imports from lower floors, or inside its own room.
+FLOORS = {
+    "errors": 0,
+    "version": 0,
+    "files": 1,
+    "config": 1,
+    "text": 2,
+    "nn": 2,
+    "models": 3,
+    "generation": 4,
+    "checkpoint": 4,
+    "tasks": 6,
+    "cli": 9,
+}
+# The top of the package hands out what is inside, and `files` reads for `config`.
+FREE = {("config", "files")}
+
+
+def imports_of(path: Path) -> list[str]:
+    """Every module that a file imports, wherever in the file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def rooms() -> list[tuple[str, Path]]:
+    return [
+        (path.relative_to(SOURCE).parts[0].removesuffix(".py"), path)
+        for path in SOURCE.rglob("*.py")
+        if path != SOURCE / "__init__.py"
+    ]
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for room, path in rooms():
+        assert room in FLOORS, f"{room} has no floor yet"
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] != "weft" or len(parts) < 2 or parts[1] == room or parts[1] not in FLOORS:
+                continue
+            if FLOORS[parts[1]] >= FLOORS[room] and (room, parts[1]) not in FREE:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
+    assert not wrong
+
+
+def test_no_pickle_and_no_peer_in_the_source() -> None:
+    banned = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "transformers", "sentence_transformers"}
+    for _, path in rooms():
+        assert not banned & {name.split(".")[0] for name in imports_of(path)}, path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("torch.load", "torch.save", "eval", "exec", "__import__"), f"{path}: {called}"
+
+
+def test_files_can_be_read_in_one_sitting() -> None:
+    for room, path in rooms():
+        lines = len(path.read_text().splitlines())
+        assert lines <= (250 if room == "models" else 400), f"{path}: {lines} lines"
+
+
+def test_every_family_is_in_the_table() -> None:
+    assert {case.family for case in CASES.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("code", ["import weft", "from weft.cli.main import app", "import weft.text.records"])
+def test_the_top_is_light(code: str) -> None:
+    heavy = "import sys; print([name for name in ('torch', 'numpy', 'tokenizers', 'pyarrow') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run([str(Path(sys.executable).parent / "weft"), "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.4
