@@ -35,7 +35,10 @@ class Whole:
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"title": "a", "model": {"num_layers": 3}}, "recipe.toml [model]: unknown key 'num_layers'; did you mean 'layers'?"),
+        (
+            {"title": "a", "model": {"num_layers": 3}},
+            "recipe.toml [model]: unknown key 'num_layers'; did you mean 'layers'?",
+        ),
         ({"title": "a", "modle": {}}, "recipe.toml: unknown key 'modle'; did you mean 'model'?"),
         ({"title": 3}, "recipe.toml: title must be a text, not 3"),
         ({}, "recipe.toml: missing title"),

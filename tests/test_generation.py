@@ -60,9 +60,7 @@ def test_sampling_has_the_peers_distribution(options: dict[str, Any]) -> None:
     chances = expected.softmax(-1)[0]
     assert torch.allclose(likely(scores, sampling).softmax(-1)[0], chances, atol=1e-6)
     many = 4000
-    draws = choose(
-        scores.expand(many, -1), sampling, [torch.Generator().manual_seed(seed) for seed in range(many)]
-    )
+    draws = choose(scores.expand(many, -1), sampling, [torch.Generator().manual_seed(seed) for seed in range(many)])
     counts = torch.bincount(draws, minlength=60)
     assert counts[chances == 0].sum() == 0
     kept = chances * many >= 5  # the chi-square test wants five expected in each bin; the rest make one bin
@@ -81,7 +79,9 @@ def test_sampled_text_has_the_peers_distribution(pair: tuple[Any, Any]) -> None:
     prompts = [[5, 9, 2]] * many
     ours = speak(network, prompts, sampling=Sampling(**options), seeds=range(many), context=CONTEXT, most=2)
     torch.manual_seed(5)
-    theirs = peer.generate(torch.tensor(prompts), max_new_tokens=2, do_sample=True, pad_token_id=0, top_p=1.0, **options)
+    theirs = peer.generate(
+        torch.tensor(prompts), max_new_tokens=2, do_sample=True, pad_token_id=0, top_p=1.0, **options
+    )
     counts: dict[tuple[int, ...], list[int]] = {}
     for side, rows in enumerate(([spoken.tokens for spoken in ours], theirs[:, 3:].tolist())):
         for row in rows:

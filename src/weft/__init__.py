@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "new"]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
-_LAZY = {"Model": "weft.tasks.model", "load": "weft.tasks.model", "new": "weft.tasks.model", "Tokenizer": "weft.text.tokenizer"}
+_LAZY = {
+    "Model": "weft.tasks.model",
+    "load": "weft.tasks.model",
+    "new": "weft.tasks.model",
+    "Tokenizer": "weft.text.tokenizer",
+}
 
 
 def __getattr__(name: str) -> Any:

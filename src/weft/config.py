@@ -181,7 +181,7 @@ def _toml_lines(values: Mapping[str, Any], section: tuple[str, ...]) -> list[str
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Any) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,8 +50,7 @@ def read_json(path: Path, most: int = 64 * MEGABYTE) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise UserError(f"{path}: key {shown(twice)!r} stands there twice")
         return found
 
@@ -129,4 +129,3 @@ def whole_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
         raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-

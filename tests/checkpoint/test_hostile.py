@@ -153,7 +153,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_act": "swiglu"}, "hidden_act is 'swiglu'; supported are gelu"),
     ({"hidden_act": {"a": 1}}, "hidden_act is"),
     ({"layer_norm_eps": "tiny"}, "layer_norm_eps (norm_epsilon) must be a number"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type is relative_key; only absolute is supported"),
+    (
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is relative_key; only absolute is supported",
+    ),
     ({"is_decoder": True}, "is_decoder is True; only False is supported"),
     ({"quantization_config": {"bits": 4}}, "quantization_config is"),
     ({"architectures": ["BertForEvil"]}, "architecture 'BertForEvil' is not supported"),

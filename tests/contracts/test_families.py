@@ -87,17 +87,18 @@ def check_cache(network: Any, tolerance: float) -> None:
     """Ragged prompts, a change of rows in the middle, and a cache that has to grow."""
     with torch.inference_mode():
         said = [list(text) for text in TEXTS]
-        scores, state = network.start(Ragged.of(TEXTS))
+        device = next(network.parameters()).device
+        scores, state = network.start(Ragged.of(TEXTS, device))
         for step in range(4):
             if step == 2:
-                order = torch.tensor([3, 0, 0, 4])
+                order = torch.tensor([3, 0, 0, 4], device=device)
                 state.pick(order)
                 said = [list(said[row]) for row in order.tolist()]
-            tokens = torch.arange(len(said)) + 10 * step
+            tokens = torch.arange(len(said), device=device) + 10 * step
             scores = network.step(tokens, state)
             for text, token in zip(said, tokens.tolist(), strict=True):
                 text.append(token)
-        batch = Ragged.of(said)
+        batch = Ragged.of(said, device)
         expected = network.words(network(batch.tokens, batch.rows)[batch.rows.lasts()])
         assert close(scores, expected, tolerance)
 

