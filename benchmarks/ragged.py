@@ -1,9 +1,9 @@
 """Mixed-length texts through one encoder: ours on ragged rows beside transformers on a padded square.
 
     python benchmarks/ragged.py            # 64 texts through 6 x 384, on two CPU threads
-    python benchmarks/ragged.py --gpu      # 256 texts through BERT-base in bf16, forward + backward, transformers compiled
+    python benchmarks/ragged.py --gpu      # 256 texts through BERT-base in bf16, a training step, transformers compiled
 
-Both sides hold the same weights; the order of the two is interleaved and medians are compared, because machines are noisy.
+Both sides hold the same weights; they take turns and medians are compared, because machines are noisy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Words out: token for token as transformers' generate when greedy, in distribution when sampled, and all the contracts."""
+"""Words out: token for token as transformers' generate when greedy, in distribution when sampled."""
 
 from __future__ import annotations
 

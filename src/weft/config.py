@@ -1,4 +1,4 @@
-"""Strict frozen dataclasses to and from TOML and JSON: an unknown key, a wrong type or a wrong value is named with its place."""
+"""Strict frozen dataclasses to and from TOML and JSON: every mistake is named with its file, section and key."""
 
 from __future__ import annotations
 

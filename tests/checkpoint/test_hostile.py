@@ -278,7 +278,7 @@ def test_nothing_is_left_of_a_save_that_fails(folder: Path, tmp_path: Path, monk
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("weft.checkpoint.folder.save_file", full)
+    monkeypatch.setattr("weft.checkpoint.tensors.save_file", full)
     with pytest.raises(weft.UserError, match="cannot be written: no space left on device"):
         model.save(tmp_path / "copy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]

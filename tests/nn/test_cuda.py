@@ -44,7 +44,7 @@ def test_gradients_of_the_ragged_kernel() -> None:
 
 
 def test_dropout_of_the_ragged_kernel_in_the_mean() -> None:
-    """Random numbers differ from the written-out path, so the mean over many seeds must be what dropout leaves alone."""
+    """Its random numbers are its own, so the mean over many seeds must be what it is without dropout."""
     query, key, value, rows = tensors(torch.bfloat16)
     plain, _ = attend(query, key, value, rows)
     total, many = torch.zeros_like(plain, dtype=torch.float64), 400

@@ -1,4 +1,4 @@
-"""Published `config.json` keys to ours and back: each is read, fixed or ignored with a reason; anything else is named."""
+"""Published `config.json` keys to ours and back: each is read, fixed or ignored with a reason; others are named."""
 
 from __future__ import annotations
 
@@ -51,12 +51,33 @@ HARMLESS = {
     "directionality": "unused by the published code",
 }
 # Defaults of another library's decoding that older files repeat in every config.
-DECODING = (
-    "max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p "
-    "typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
-    "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id forced_eos_token_id "
-    "remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens"
-).split()
+DECODING = [
+    "max_length",
+    "min_length",
+    "do_sample",
+    "early_stopping",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "repetition_penalty",
+    "length_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "bad_words_ids",
+    "num_return_sequences",
+    "output_scores",
+    "return_dict_in_generate",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "remove_invalid_values",
+    "exponential_decay_length_penalty",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+]
 HARMLESS |= dict.fromkeys(DECODING, "how to decode is asked for at run time")
 
 # Keys that would change the numbers unless they have this value.

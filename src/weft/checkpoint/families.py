@@ -93,7 +93,7 @@ SIZES = {size: (family, config) for family in FAMILIES.values() for size, config
 
 
 def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
-    """A family and a config by name: a family ('bert': its usual size), a published size ('bert-tiny'), or LxH ('3x256')."""
+    """A family and a config by name: a family ('bert': its usual size), a published one ('bert-tiny'), or LxH ('3x256')."""
     if name in SIZES and size is None:
         return SIZES[name]
     if name not in FAMILIES:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings
 from weft.checkpoint.configs import CODE, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads
 from weft.checkpoint.names import to_ours, to_theirs
+from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.text.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
-SHARD = 5_000_000_000  # bytes of tensors in one file
-FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -210,57 +206,6 @@ def _card(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]
     return card
 
 
-# ---------------------------------------------------------------- tensors
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder by their stored names, from one file or from shards."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.exists():
-        return _read_file(single)
-    if not index.exists():
-        if any(folder.glob("pytorch_model*.bin")):
-            raise UserError(
-                f"{folder}: holds only pytorch_model.bin, a pickle that could run code; convert it once with transformers: "
-                f"AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
-            )
-        raise UserError(f"{folder}: has no model.safetensors")
-    table = read_json(index).get("weight_map")
-    if not isinstance(table, dict) or not table:
-        raise UserError(f"{index}: weight_map must say which file holds each tensor")
-    tensors: dict[str, Tensor] = {}
-    for name in dict.fromkeys(table.values()):
-        # A shard is a plain file beside its index: never a path that leads elsewhere.
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name):
-            raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
-        if not (folder / name).exists():
-            raise UserError(f"{folder}: shard {name} is missing")
-        for tensor_name, tensor in _read_file(folder / name).items():
-            if table.get(tensor_name) != name:
-                raise UserError(f"{folder / name}: tensor {shown(tensor_name)} is not what the index says is there")
-            tensors[tensor_name] = tensor
-    lost = [shown(str(name)) for name in table if name not in tensors]
-    if lost:
-        raise UserError(f"{index}: not in the shards: {listed(lost)}")
-    return tensors
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
-    strange = [
-        shown(name)
-        for name, tensor in tensors.items()
-        if tensor.dtype not in (*FLOATS, torch.int64, torch.bool, torch.uint8)
-    ]
-    if strange:
-        raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
-    return tensors
-
-
 def has_tokenizer(folder: Path) -> bool:
     """Whether any of the files is there that a tokenizer can be made of."""
     known = ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json", "spiece.model", "sentencepiece.bpe.model")
@@ -302,25 +247,3 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
         write_json(inside / "weft.json", card_values(card))
         if opened.tokenizer is not None:
             opened.tokenizer.save(inside)
-
-
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
-    """One `model.safetensors`, or shards and their index where one file would be larger than `shard` bytes."""
-    groups: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if groups[-1] and size + tensor.nbytes > shard:
-            groups.append({})
-            size = 0
-        groups[-1][name] = tensor
-        size += tensor.nbytes
-    if len(groups) == 1:
-        save_file(groups[0], folder / "model.safetensors", {"format": "pt"})
-        return
-    table: dict[str, str] = {}
-    for number, group in enumerate(groups, 1):
-        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, folder / name, {"format": "pt"})
-        table |= dict.fromkeys(group, name)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})

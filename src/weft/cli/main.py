@@ -1,4 +1,4 @@
-"""`weft`: the verbs, and what happens when something goes wrong. Nothing here or above imports torch before a verb runs."""
+"""`weft`: the verbs, and what happens when something goes wrong. Nothing imports torch before a verb needs it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def speak(
 ) -> list[Spoken]:
     """Continue each prompt until it ends by itself; `most` new tokens at most when that is said.
 
-    `stopped` is asked after each token whether the text so far holds a stop string; `heard` is told how many tokens came.
+    `stopped` is asked after each token whether the text holds a stop string; `heard` is told how many tokens came.
     """
     for number, prompt in enumerate(prompts, 1):
         if not prompt:

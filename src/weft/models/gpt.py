@@ -1,7 +1,7 @@
-"""GPT, GPT-2 and the GPT-3 sizes (Radford et al., 2018 and 2019; Brown et al., 2020): Transformer layers that look back.
+"""GPT, GPT-2 and the GPT-3 sizes (Radford et al., 2018, 2019; Brown et al., 2020): Transformer layers that look back.
 
-GPT puts its norms after each part, GPT-2 before, with one more at the end. GPT-3's layers that look only at parts of the
-text (Sparse Transformer) are not here: every layer of these sizes looks at all of it.
+GPT puts its norms after each part, GPT-2 before, with one more at the end. GPT-3's layers that look only at parts of
+the text (Sparse Transformer) are not here: every layer of these sizes looks at all of it.
 
 N: tokens; B: rows.
 """
@@ -105,7 +105,7 @@ class Gpt(nn.Module):
         return self.heads["words"](hidden, self.tokens.weight)
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row from its last token (classify, choose)."""
+        """What a head says: of each token (words, tag, answer), or of each row by its last token (classify, choose)."""
         if head == "words":
             return self.words(hidden)
         return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.lasts()])
@@ -128,7 +128,7 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fresh weights, as published: GPT-2 makes the last projection of each part smaller the deeper the network is."""
+        """Fresh weights, as published: in GPT-2 the last projection of each part starts smaller in a deeper network."""
         start_weights(self, self.config.weight_scale)
         if self.config.norm_place == "before":
             for name, parameter in self.layers.named_parameters():

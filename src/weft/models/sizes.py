@@ -8,7 +8,6 @@ from torch import nn
 
 from weft.errors import UserError
 
-
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
     "vocabulary": 1 << 26,

@@ -68,8 +68,8 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Mix the values of each row by how well its queries fit its keys: N H D (and the weights, B H longest longest).
 
-    `key_rows` says where the rows of keys begin when they are not the queries' own (cross attention). `mask` (True = may
-    look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest.
+    `key_rows` says where the rows of keys begin when they are not the queries' own (cross attention). `mask` (True =
+    may look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest.
     """
     assert key_rows is None or not causal, "a causal mask between two texts means nothing"
     if not want_weights and mask is None and bias is None and _has_ragged_kernel(query):
@@ -111,7 +111,7 @@ def _addition(square: Square, mask: Tensor | None, bias: Tensor | None, causal: 
 
 
 def _of_square(square: Square, x: Tensor) -> Tensor:
-    """The part of a mask or bias over all rows (B H longest longest, or fewer dimensions) that belongs to this square."""
+    """The part of a mask or bias over all rows (B H longest longest, or fewer dimensions) that this square needs."""
     x = x[..., : square.query.longest, : square.key.longest]
     return x[square.rows] if square.rows is not None and x.dim() == 4 and x.shape[0] > 1 else x
 

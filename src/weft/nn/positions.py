@@ -19,7 +19,7 @@ Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", 
 
 
 class Positions(nn.Module):
-    """One of the kinds, behind one face: what is added to the tokens, what turns the queries, what biases the scores."""
+    """One of the kinds behind one face: what is added to tokens, what turns the queries, what biases the scores."""
 
     def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def turn(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """H: the paper's geometric slopes; for a number of heads that is no power of two, those of the next larger one fill up."""
+    """H: the paper's geometric slopes; where H is no power of two, those of the next larger power fill up."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     slopes += [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * (heads - power), 2)]

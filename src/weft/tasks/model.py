@@ -116,7 +116,8 @@ def find_folder(name: str, online: bool = False) -> Path:
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         if not online:
             raise UserError(
-                f"{name!r} is neither a folder nor in the local Hugging Face cache; to download it say --online (online=True)"
+                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
+                "to download it say --online (online=True)"
             ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=files))

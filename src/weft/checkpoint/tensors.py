@@ -1,0 +1,85 @@
+"""Tensors on disk: one safetensors file, or shards and their index. Nothing else is ever opened as weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from weft.errors import UserError, listed, shown
+from weft.files import read_json, write_json
+
+SHARD = 5_000_000_000  # bytes of tensors in one file
+# Weights, and the masks and counters that old files keep beside them.
+KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder by their stored names, from one file or from shards."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        return _read_file(single)
+    if not index.exists():
+        if any(folder.glob("pytorch_model*.bin")):
+            raise UserError(
+                f"{folder}: holds only pytorch_model.bin, a pickle, which could run code and is never opened; convert it "
+                "once with transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
+            )
+        raise UserError(f"{folder}: has no model.safetensors")
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise UserError(f"{index}: weight_map must say which file holds each tensor")
+    tensors: dict[str, Tensor] = {}
+    for name in dict.fromkeys(table.values()):
+        # A shard is a plain file beside its index: never a path that leads elsewhere.
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name):
+            raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
+        if not (folder / name).exists():
+            raise UserError(f"{folder}: shard {name} is missing")
+        for tensor_name, tensor in _read_file(folder / name).items():
+            if table.get(tensor_name) != name:
+                raise UserError(f"{folder / name}: tensor {shown(tensor_name)} is not what the index says is there")
+            tensors[tensor_name] = tensor
+    lost = [shown(str(name)) for name in table if name not in tensors]
+    if lost:
+        raise UserError(f"{index}: not in the shards: {listed(lost)}")
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
+    strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in KINDS]
+    if strange:
+        raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
+    return tensors
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
+    """One `model.safetensors`, or shards and their index where one file would be larger than `shard` bytes."""
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and size + tensor.nbytes > shard:
+            groups.append({})
+            size = 0
+        groups[-1][name] = tensor
+        size += tensor.nbytes
+    if len(groups) == 1:
+        save_file(groups[0], folder / "model.safetensors", {"format": "pt"})
+        return
+    table: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(group, folder / name, {"format": "pt"})
+        table |= dict.fromkeys(group, name)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})
