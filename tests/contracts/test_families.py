@@ -132,6 +132,16 @@ def test_watched_equals_unwatched_in_evaluation_and_training(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_rows_seen_in_inference_can_train(name: str) -> None:
+    network, batch = network_of(name), Ragged.of(TEXTS)
+    with torch.inference_mode():
+        expected = network(batch.tokens, batch.rows)
+    hidden = network(batch.tokens, batch.rows)
+    hidden.sum().backward()
+    assert torch.equal(hidden, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_text_longer_than_the_context_is_named(name: str) -> None:
     from weft.errors import UserError
 

@@ -93,7 +93,7 @@ SIZES = {size: (family, config) for family in FAMILIES.values() for size, config
 
 
 def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
-    """A family and a config by name: a family ('bert': its usual size), a published one ('bert-tiny'), or LxH ('3x256')."""
+    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'."""
     if name in SIZES and size is None:
         return SIZES[name]
     if name not in FAMILIES:
@@ -123,7 +123,7 @@ def usual_heads(family: Family, config: Any) -> dict[str, int]:
 
 def check_heads(family: Family, heads: Mapping[str, int]) -> None:
     for head in heads:
-        one_of(head, family.network.HEADS, f"head of {family.name}")
+        one_of(head, family.names.heads, f"head of {family.name}")
 
 
 @dataclass(frozen=True)

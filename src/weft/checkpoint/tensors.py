@@ -27,7 +27,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not index.exists():
         if any(folder.glob("pytorch_model*.bin")):
             raise UserError(
-                f"{folder}: holds only pytorch_model.bin, a pickle, which could run code and is never opened; convert it "
+                f"{folder}: holds only pytorch_model.bin, a pickle that could run code and is never opened; convert it "
                 "once with transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
             )
         raise UserError(f"{folder}: has no model.safetensors")

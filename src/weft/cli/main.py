@@ -57,7 +57,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("weft: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `weft ... | head`: the reader has seen enough
+    except (BrokenPipeError, SystemExit) as error:  # `weft ... | head`: the reader has seen enough
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

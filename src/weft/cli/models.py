@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from weft.cli.show import amount, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
+
+VERBS = {"complete": "generate", "fill": "fill", "embed": "embed"}  # the verb that does a task
 
 
 def models(as_json: Json = False) -> None:
@@ -39,8 +42,8 @@ def models(as_json: Json = False) -> None:
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
                     "flops_per_token": found.flops,
-                    "can": [family.task, "embed"],
-                    "heads_published": list(family.network.HEADS),
+                    "can": [VERBS[family.task], "embed"],
+                    "heads_published": list(family.names.heads),
                     "paper": family.paper,
                 }
             )
@@ -73,7 +76,7 @@ def models(as_json: Json = False) -> None:
     ]
     print(table(header, lines))
     for family in FAMILIES.values():
-        print(f"{family.name}: {family.paper}; heads {', '.join(family.network.HEADS)}; {family.tokenizer} vocabulary")
+        print(f"{family.name}: {family.paper}; heads {', '.join(family.names.heads)}; {family.tokenizer} vocabulary")
 
 
 def info(
@@ -126,11 +129,15 @@ def info(
         if isinstance(value, dict):
             value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
         if value not in (None, ""):
-            print(f"{name.replace('_', ' '):<15} {value}")
+            lines = textwrap.wrap(str(value), 100, break_long_words=False, break_on_hyphens=False)
+            print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
 
 
 def _plain(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    """A value inside a section: a section of its own in brackets."""
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) + ")"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def new(

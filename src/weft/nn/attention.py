@@ -153,11 +153,9 @@ def _padded(squares: Sequence[Square], weights: list[Tensor], rows: Rows, key_ro
 
 def squares_of(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
     """How these rows are laid out for a kernel that knows only squares; worked out once for all layers."""
-    name = ("squares", id(key_rows) if key_rows is not None else None)
-    if name not in rows.memo:
-        # The memo keeps key_rows alive too, so that its id cannot come to mean another object.
-        rows.memo[name] = (_lay_out(rows, key_rows, total, key_total), key_rows)
-    return rows.memo[name][0]
+    # The memo keeps key_rows too, so that its id cannot come to mean another object.
+    name = ("squares", None if key_rows is None else id(key_rows))
+    return rows.once(name, lambda: (_lay_out(rows, key_rows, total, key_total), key_rows))[0]
 
 
 def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:

@@ -5,12 +5,14 @@ N: tokens of all rows together; B: rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,30 @@ class Rows:
 
     def numbers(self, total: int) -> Tensor:
         """N: the row that each of the `total` tokens belongs to."""
-        if "numbers" not in self.memo:
+
+        def work_out() -> Tensor:
             rows = torch.arange(self.count, device=self.starts.device)
             # With output_size the GPU need not be asked how many tokens there are.
-            self.memo["numbers"] = torch.repeat_interleave(rows, self.lengths(), output_size=total)
-        return self.memo["numbers"]
+            return torch.repeat_interleave(rows, self.lengths(), output_size=total)
+
+        return self.once("numbers", work_out)
 
     def places(self, total: int) -> Tensor:
         """N: the place of each of the `total` tokens in its own row, from 0."""
-        if "places" not in self.memo:
+
+        def work_out() -> Tensor:
             every = torch.arange(total, device=self.starts.device)
-            self.memo["places"] = every - self.starts[:-1].long()[self.numbers(total)]
-        return self.memo["places"]
+            return every - self.starts[:-1].long()[self.numbers(total)]
+
+        return self.once("places", work_out)
+
+    def once(self, name: Any, work_out: Callable[[], T]) -> T:
+        """What all layers need of these rows, worked out by the first that asks."""
+        # A tensor made in inference mode cannot take part in training later, so each mode keeps its own.
+        key = (name, torch.is_inference_mode_enabled())
+        if key not in self.memo:
+            self.memo[key] = work_out()
+        return self.memo[key]
 
     def to(self, device: torch.device | str) -> Rows:
         return Rows(self.starts.to(device, non_blocking=True), self.longest)

@@ -1,0 +1,218 @@
+"""The command line as a user meets it: what it prints, its exit status, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from weft.cli.main import run
+
+WEFT = str(Path(sys.executable).parent / "weft")
+LINES = ["The weaver said that the loom was old.", "Every thread of the weft crosses the warp.", "She sang."] * 4
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, tokenizers and two small models, all made by the command line."""
+    place = tmp_path_factory.mktemp("cli")
+    (place / "corpus").mkdir()
+    (place / "corpus" / "a.txt").write_text("\n".join(LINES))
+    (place / "corpus" / "b.txt").write_text("A shuttle flew.\n")
+    corpus, small = str(place / "corpus" / "*.txt"), ["--set", "model.context=32"]
+    for kind, size in (("wordpiece", "100"), ("bpe", "290")):
+        learn = ["tokenizer", "learn", "--kind", kind, "--size", size, "--text", corpus]
+        assert run([*learn, "--out", str(place / kind)]) == 0
+    for model, kind in (("bert", "wordpiece"), ("gpt2", "bpe")):
+        made = ["new", "--model", model, "--size", "1x64", "--tokenizer", str(place / kind), *small]
+        assert run([*made, "--out", str(place / model)]) == 0
+    return place
+
+
+def ok(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    status = run([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return said.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    """The one line that a mistake gets."""
+    assert run([str(argument) for argument in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1, said
+    return said.err.strip()
+
+
+def test_files_after_the_flag_are_read_too(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shell turns --text corpus/*.txt into several words."""
+    a, b = place / "corpus" / "a.txt", place / "corpus" / "b.txt"
+    said = ok(capsys, "tokenizer", "learn", "--size", 100, "--text", a, b, "--out", tmp_path / "t")
+    assert "from 13 documents" in said
+    glob = (place / "wordpiece" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "t" / "tokenizer.json").read_bytes() == glob
+
+
+def test_show(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ok(capsys, "tokenizer", "show", place / "wordpiece", "The weaver sang.")
+    assert "[CLS]" in said and "'weaver'" in said and "4-10" in said
+    told = json.loads(ok(capsys, "tokenizer", "show", place / "bpe", "The loom", "--json"))
+    assert told["decoded"] == "The loom"
+
+
+def test_models_and_info(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["size"]: row for row in json.loads(ok(capsys, "models", "--json"))}
+    # As published, to the parameter: BERT with both pre-training heads, GPT-2 with its tied one.
+    assert rows["bert-base"]["parameters"] == 110_106_428 and rows["bert-large"]["parameters"] == 336_226_108
+    assert rows["gpt2"]["parameters"] == 124_439_808 and rows["gpt2-xl"]["parameters"] == 1_557_611_200
+    assert rows["openai-gpt"]["parameters"] == 116_534_784
+    assert abs(rows["gpt3-175b"]["parameters"] / 175e9 - 1) < 0.01
+    assert rows["gpt3-xl"]["heads"] == 24 and rows["gpt3-13b"]["width"] == 5120
+    assert rows["gpt2"]["bf16"] == 2 * rows["gpt2"]["parameters"]
+    assert "bert-tiny" in ok(capsys, "models")
+    told = json.loads(ok(capsys, "info", place / "gpt2", "--json"))
+    assert told["family"] == "gpt2" and told["task"] == "complete" and told["sizes"]["context"] == 32
+    assert told["tokenizer"]["vocabulary"] == told["sizes"]["vocabulary"] == told["heads"]["words"]
+    assert "parameters      110,106,428" in ok(capsys, "info", "bert-base")
+
+
+def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ok(capsys, "generate", place / "gpt2", "The weaver said", "--tokens", 5)
+    assert said.startswith("The weaver said")
+    again = ok(capsys, "generate", place / "gpt2", "The weaver said", "--tokens", 5)
+    assert said == again
+    lines = ok(capsys, "generate", place / "gpt2", "a", "b", "--tokens", 4, "--top-p", 0.9, "--seed", 4, "--jsonl")
+    told = [json.loads(line) for line in lines.splitlines()]
+    assert [answer["prompt"] for answer in told] == ["a", "b"]
+    assert all(answer["finish_reason"] in ("length", "end") for answer in told)
+    whole = json.loads(ok(capsys, "generate", place / "gpt2", "--temperature", 1, "--jsonl"))
+    assert whole["finish_reason"] in ("context", "end")
+
+
+def test_fill_and_embed(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "gap 1:" in ok(capsys, "fill", place / "bert", "the [MASK] of the loom", "--top", 3)
+    told = json.loads(ok(capsys, "fill", place / "bert", "the [MASK] of the loom", "--jsonl"))
+    assert len(told["gaps"][0]) == 5
+    texts = "The loom.\n\nA much longer text " + "with many words " * 30 + "\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts.encode())))
+    lines = [json.loads(line) for line in ok(capsys, "embed", place / "bert").splitlines()]
+    assert len(lines) == 2 and len(lines[0]["values"]) == 64
+    assert lines[0]["n_windows"] == 1 and lines[1]["n_windows"] > 3 and not lines[1]["truncated"]
+    ok(capsys, "embed", place / "bert", "The loom.", "--out", place / "v.npy", "--normalise")
+    vector = numpy.load(place / "v.npy")
+    assert vector.shape == (1, 64) and numpy.isclose(numpy.linalg.norm(vector), 1.0)
+
+
+def test_swapped_blocks(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ok(
+        capsys, "new", "--model", "gpt2", "--size", "1x64", "--tokenizer", place / "bpe", "--out", tmp_path / "m",
+        "--set", "model.positions=rotary", "--set", "model.norm=rms", "--set", "model.activation=gated-silu",
+    )  # fmt: skip
+    assert "weft-gpt2" in said
+    assert ok(capsys, "generate", tmp_path / "m", "The", "--tokens", 3).startswith("The")
+
+
+MISTAKES = [
+    (["fly"], "weft fly: No such command 'fly'."),
+    (["generate"], "Missing argument 'MODEL'."),
+    (["generate", "{gpt2}", "x", "--tokens", "many"], "weft generate: Invalid value for '--tokens'"),
+    (["generate", "{gpt2}", "--toknes", "3"], "No such option: --toknes"),
+    (["generate", "{gpt2}", "x", "--temperature", "-1"], "temperature must be 0 or more, not -1.0"),
+    (["generate", "{gpt2}", "x", "--tokens", "-3"], "a number of new tokens cannot be -3"),
+    (["generate", "{gpt2}", "word " * 50], "more than the model's context of 32"),
+    (["generate", "{bert}", "x"], "does not write text"),
+    (["generate", "nowhere/at/all"], "'nowhere/at/all' is not a model folder"),
+    (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' cannot be used"),
+    (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
+    (["fill", "{gpt2}", "x"], "fills no gaps"),
+    (["embed", "{bert}", "x", "--pooling", "maen"], "pooling 'maen' is not one of mean, first; did you mean 'mean'?"),
+    (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: an array is written as .npy"),
+    (["info", "{empty}"], "it has no config.json"),
+    (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
+    (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
+    (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "neither LAYERSxWIDTH such as 3x256 nor"),
+    (["new", "--model", "bert", "--set", "model.layer=3", "--out", "{out}"], "did you mean 'layers'?"),
+    (["new", "--model", "bert", "--set", "model.positions=learnt", "--out", "{out}"], "did you mean 'learned'?"),
+    (["new", "--model", "bert", "--set", "layers=3", "--out", "{out}"], "--set layers: only keys of the section model"),
+    (["new", "--model", "bert", "--set", "model.heads=7", "--out", "{out}"], "7 equal heads; try heads=6"),
+    (["new", "--model", "bert-tiny", "--out", "{full}"], "already there and not empty"),
+    (["new", "--model", "bert-tiny", "--tokenizer", "nowhere", "--out", "{out}"], "nowhere"),
+    (["tokenizer", "show", "nowhere", "x"], "weft tokenizer show: 'nowhere' is neither a tokenizer folder nor a file"),
+    (["tokenizer", "show", "{empty}", "x"], "{empty}"),
+    (["tokenizer", "learn", "--text", "gone.txt", "--out", "{out}"], "gone.txt"),
+    (["tokenizer", "learn", "--text", "{binary}", "--out", "{out}"], "a.txt line 1: holds a NUL byte"),
+    (["tokenizer", "learn", "--text", "{nothing}", "--out", "{out}"], "there is no text to learn"),
+    (["tokenizer", "learn", "--text", "{dangling}", "--out", "{out}"], "dangling.txt"),
+    (["tokenizer", "learn", "--text", "{latin}", "--out", "{out}"], "l.txt line 2: byte 0xe9 is not UTF-8 text"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--kind", "wordpeice", "--out", "{out}"],
+     "did you mean 'wordpiece'?"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--size", "3", "--out", "{out}"], "3"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--out", "{full}"], "already there and not empty"),
+    (["tokenizer", "learn", "--text", "{csv}", "--column", "txt", "--out", "{out}"], "did you mean 'text'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments, message", MISTAKES, ids=lambda value: str(value)[:60])
+def test_mistakes_get_one_line(
+    arguments: list[str], message: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.txt").write_bytes(b"\x00\x01\x02binary\xff")
+    (tmp_path / "l.txt").write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
+    (tmp_path / "n.txt").write_text("")
+    (tmp_path / "d.csv").write_text("label,text\n1,hello\n")
+    (tmp_path / "dangling.txt").symlink_to(tmp_path / "gone")
+    names = {
+        "gpt2": place / "gpt2", "bert": place / "bert", "full": place / "bert", "corpus": place / "corpus" / "a.txt",
+        "empty": tmp_path / "empty", "binary": tmp_path / "a.txt", "latin": tmp_path / "l.txt",
+        "nothing": tmp_path / "n.txt", "csv": tmp_path / "d.csv", "dangling": tmp_path / "dangling.txt",
+        "out": tmp_path / "out",
+    }  # fmt: skip
+    before = sorted(tmp_path.iterdir())
+    said = refused(capsys, *(argument.format(**names) for argument in arguments))
+    assert message.format(**names) in said
+    assert sorted(tmp_path.iterdir()) == before, "something was left behind"
+
+
+def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d.csv").write_text("label,text\n1,hello there\n1\n0,good bye\n")
+    learn = ["tokenizer", "learn", "--kind", "character", "--text", tmp_path / "d.csv"]
+    assert "d.csv line 3" in refused(capsys, *learn, "--out", tmp_path / "a")
+    assert run([*map(str, learn), "--out", str(tmp_path / "b"), "--on-bad-row", "skip"]) == 0
+    assert "skipped 1 bad row" in capsys.readouterr().err
+
+
+def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("models", "info", "new", "generate", "fill", "embed", "tokenizer learn", "tokenizer show"):
+        assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
+    assert ok(capsys, "--version").startswith("weft ")
+
+
+def test_ctrl_c_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "pipe").mkdir()
+    fifo = tmp_path / "pipe" / "endless.txt"
+    os.mkfifo(fifo)
+    command = [WEFT, "tokenizer", "learn", "--text", str(fifo), "--out", str(tmp_path / "out" / "t")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with open(fifo, "w") as feed:
+        feed.write("some text\n")
+        feed.flush()
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
+    found = subprocess.run(["bash", "-c", f"set -o pipefail; {WEFT} models | true"], capture_output=True, text=True)
+    assert found.returncode == 0 and found.stderr == ""

@@ -1,0 +1,57 @@
+"""Every command and example of the documentation, run as it stands there, page by page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What a page takes as given: the folders that the tour of the README makes.
+GIVEN = [
+    "tokenizer learn --kind wordpiece --size 8000 --text corpus/weaver.txt --out tok/",
+    "tokenizer learn --kind bpe --size 600 --text corpus/weaver.txt --out pieces/",
+    "new --model bert --size 2x128 --tokenizer tok/ --out runs/bert",
+    "new --model gpt2 --size 2x128 --tokenizer pieces/ --out runs/gpt",
+]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(sh|python)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_every_documented_command(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    shutil.copy(ROOT / "examples" / "weaver.txt", tmp_path / "corpus")
+    (tmp_path / "reviews.csv").write_text('text,label\n"A gripping film, truly.",good\nDull.,bad\n' * 5)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore"}
+    if page.name != "README.md":
+        code = f"import sys; from weft.cli.main import run; sys.exit(max(run(line.split()) for line in {GIVEN!r}))"
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    for language, text in blocks(page):
+        command = ["bash", "-euc", text] if language == "sh" else [sys.executable, "-c", text]
+        found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert found.returncode == 0, f"{text}\n{found.stderr}"
+        assert "Traceback" not in found.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_demo_runs(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert "finish_reason" in found.stderr and "gap 1:" in found.stdout and (tmp_path / "demo" / "vectors.npy").exists()
