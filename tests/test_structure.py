@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -89,6 +90,18 @@ def test_the_top_is_light(code: str) -> None:
     heavy = "import sys; print([name for name in ('torch', 'numpy', 'tokenizers', 'pyarrow') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_verb_does_not_load_the_compiler() -> None:
+    """torch's compiler takes as long to import as all the rest of torch, and nobody here has asked for it."""
+    code = (
+        "import sys, weft; from weft.text.learning import learn; "
+        "m = weft.new('gpt2', learn(['a b c'] * 3, 'bpe', 270), size='1x64', settings={'context': 8}); "
+        "m.save(sys.argv[1]); weft.load(sys.argv[1])('a', most=2); print('torch._dynamo' in sys.modules)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", code, f"{folder}/m"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 
 def test_help_is_quick() -> None:

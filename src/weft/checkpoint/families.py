@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from weft.checkpoint import bert, gpt
 from weft.checkpoint.configs import ConfigTable, is_published
@@ -126,6 +127,21 @@ def check_heads(family: Family, heads: Mapping[str, int]) -> None:
         one_of(head, family.names.heads, f"head of {family.name}")
 
 
+class _Unfilled(TorchFunctionMode):
+    """Modules are made without drawing weights: on no device that would do nothing, and load the compiler to do it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def outline(family: Family, config: Any, heads: Mapping[str, int]) -> nn.Module:
+    """A network with shapes and no numbers, ready to be measured or filled."""
+    with torch.device("meta"), _Unfilled():
+        return family.network(config, heads)
+
+
 @dataclass(frozen=True)
 class Measure:
     """What a model of some size weighs and costs."""
@@ -140,10 +156,10 @@ class Measure:
 
 def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
-    with torch.device("meta"):
-        network = family.network(config, heads)
+    network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
-    matrices = sum(m.weight.numel() for m in network.layers.modules() if isinstance(m, nn.Linear))
+    inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
+    matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
     if "words" in heads:
         matrices += config.vocabulary * config.width
     head_width = config.head_width or config.width // config.heads
@@ -151,14 +167,3 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     # A multiplication and an addition per weight; scores and mixed values per key and head.
     flops = 2.0 * matrices + 4.0 * config.layers * config.heads * head_width * keys
     return Measure(parameters, flops)
-
-
-def swapped(family: Family, config: Any) -> list[str]:
-    """The fields in which a config leaves the published format, for a message."""
-    return [
-        spec.name
-        for spec in fields(config)
-        if spec.name not in family.table.read.values()
-        and spec.name != "pooler"
-        and getattr(config, spec.name) != family.standard.get(spec.name, spec.default)
-    ]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings
 from weft.checkpoint.configs import CODE, read_config, write_config
-from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.families import FAMILIES, Family, check_heads, outline
 from weft.checkpoint.names import to_ours, to_theirs
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
@@ -63,8 +63,7 @@ def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: 
         config, heads = _own_config(family, published, where)
     check_heads(family, new_heads)
     everything = {**heads, **new_heads}
-    with torch.device("meta"):
-        network = family.network(config, everything)
+    network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
     if any(head in ("next", "classify", "choose") for head in new_heads):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from weft.nn.cache import LayerCache
 from weft.nn.positions import turn
@@ -235,6 +234,9 @@ def _ragged(
 ) -> Tensor:
     """N H D through the flash kernels, which read the row starts themselves."""
     if dropout == 0.0:
+        # Imported here: it brings the compiler with it, which doubles the start-up of whoever has no GPU.
+        from torch.nn.attention.varlen import varlen_attn
+
         window = (-1, 0) if causal else (-1, -1)
         mixed = varlen_attn(
             query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, scale=scale, window_size=window
