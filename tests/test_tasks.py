@@ -93,7 +93,7 @@ def test_a_long_text_is_read_to_its_end(bert: Any) -> None:
     from weft.nn.rows import Rows
 
     with torch.inference_mode():
-        for window in cut(len(ids), 22, 12):
+        for window in cut(len(ids), 22, 18):
             tokens = torch.tensor([start, *ids[window.start : window.end], end])
             hidden = bert.network(tokens, Rows.of([len(tokens)]))
             own = list(range(1 + window.first - window.start, 1 + window.last - window.start))

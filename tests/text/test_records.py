@@ -178,6 +178,11 @@ def test_bad_tables(text: str, words: str) -> None:
     assert message("a.csv").replace("\\\\t", "\\t") == words
 
 
+def test_a_table_saved_by_pandas_with_its_index() -> None:
+    write("a.csv", ",text\n0,one\n1,two\n")
+    assert values("a.csv") == [{"column 1": "0", "text": "one"}, {"column 1": "1", "text": "two"}]
+
+
 def test_delimiter() -> None:
     write("a.csv", 'a;b\n"1;1";2\n')
     assert values("a.csv", delimiter=";") == [{"a": "1;1", "b": "2"}]
@@ -647,13 +652,6 @@ REAL: list[tuple[str, int, dict[str, Any]]] = [
     ("multi30k/test_2016_flickr.de.gz", 1000, {"format": "txt"}),
     ("multi30k/val.en.gz", 1014, {"format": "txt"}),
 ]
-
-
-@pytest.fixture
-def data() -> Path:
-    if not os.environ.get("WEFT_DATA"):
-        pytest.skip("WEFT_DATA is not set: no real data here")
-    return Path(os.environ["WEFT_DATA"])
 
 
 @pytest.mark.parametrize(("name", "count", "options"), REAL, ids=[each[0] for each in REAL])

@@ -121,5 +121,5 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
     if limits.exists():
         length = read_json(limits, MEGABYTE).get("max_seq_length")
         if isinstance(length, int) and length > 4:
-            found["window"] = Window(length=length, stride=length // 2)
+            found["window"] = Window(length=length, stride=3 * length // 4)
     return found

@@ -28,6 +28,7 @@ def learn(
         int | None, typer.Option(help="How often a piece must be seen; 2, or 1 for characters.")
     ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
+    delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
     documents: Annotated[str, typer.Option(help="In txt files a document is a line or a block.")] = "line",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
 ) -> None:
@@ -45,7 +46,12 @@ def learn(
     def texts() -> Iterator[str]:
         nonlocal seen
         found = read_texts(
-            [*text, *(more or [])], column=column, documents=documents, on_bad_row=on_bad_row, skipped=skipped
+            [*text, *(more or [])],
+            column=column,
+            delimiter=delimiter,
+            documents=documents,
+            on_bad_row=on_bad_row,
+            skipped=skipped,
         )
         for document in found:
             seen += 1

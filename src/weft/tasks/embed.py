@@ -28,11 +28,12 @@ def embed(
     pooling = one_of(pooling or card.pooling or "mean", ("mean", "first"), "pooling")
     normalise = bool(card.normalise) if normalise is None else normalise
     before, after = frame(opened.tokenizer)
-    window = card.window or Window(length=opened.config.context, stride=opened.config.context // 2 or 1)
-    size = min(window.length, opened.config.context) - len(before) - len(after)
+    context = opened.config.context
+    window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
+    size = min(window.length, context) - len(before) - len(after)
     if size < 1:
         raise UserError(f"a window of {window.length} tokens has no room beside the special tokens")
-    stride = max(1, min(window.stride, size))
+    stride = min(window.stride, size)
     ids = opened.tokenizer.ids(list(texts), specials=False)
     pieces: list[tuple[int, list[int], Cut]] = []  # which text, tokens with their frame, what of them is its own
     for number, found in enumerate(ids):

@@ -178,6 +178,8 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
         if not began:
             raise UserError(f"{source.name}: empty: no header line")
         names = [name.strip() for name in names]
+        if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
+            names[0] = "column 1"
         _check_names(f"{source.name} line {began}", names, options.delimiter)
     elif options.names is None:
         began, fields, fault = next(rows, (0, [], None))
