@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,28 +21,13 @@ import transformers
 
 from weft.checkpoint.folder import open_folder
 from weft.nn.rows import Ragged
+from weft.timing import medians
 
 
 def mixed_lengths(count: int, seed: int = 0) -> list[int]:
     """Lengths roughly like reviews and paragraphs: log-normal, between 8 and 512 tokens."""
     torch.manual_seed(seed)
     return torch.distributions.LogNormal(4.6, 0.7).sample((count,)).clamp(8, 512).int().tolist()
-
-
-def medians(runs: dict[str, Callable[[], Any]], repeats: int, warm: int, sync: Callable[[], None]) -> dict[str, float]:
-    """Median seconds of each run, the runs taking turns."""
-    for run in runs.values():
-        for _ in range(warm):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            sync()
-            begin = time.perf_counter()
-            run()
-            sync()
-            times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def pair(config: Any) -> tuple[Any, Any]:
@@ -98,9 +81,8 @@ def on_cpu(repeats: int) -> dict[str, Any]:
 
     difference = (our_forward() - their_forward()[real.bool()]).abs().max().item()
     assert difference < 1e-4, difference
-    nothing = lambda: None  # noqa: E731
-    forward = medians({"ours": our_forward, "transformers": their_forward}, repeats, 1, nothing)
-    both = medians({"ours": our_step, "transformers": their_step}, repeats, 1, nothing)
+    forward = medians({"ours": our_forward, "transformers": their_forward}, repeats)
+    both = medians({"ours": our_step, "transformers": their_step}, repeats)
     return {
         "work": "64 mixed texts, 6 x 384, fp32, 2 threads",
         "fill": sum(lengths) / (longest * len(lengths)),
@@ -155,7 +137,7 @@ def on_gpu(repeats: int) -> dict[str, Any]:
             lambda: compiled_peer(input_ids=ids, attention_mask=real, labels=labels).loss, peer
         ),
     }
-    times = medians(runs, repeats, 4, torch.cuda.synchronize)
+    times = medians(runs, repeats, warm=4, settle=torch.cuda.synchronize)
     return {
         "work": "256 mixed texts up to 512, BERT-base MLM, bf16, forward + backward + AdamW, dropout on",
         "device": torch.cuda.get_device_name(),

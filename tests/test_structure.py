@@ -21,6 +21,7 @@ FLOORS = {
     "version": 0,
     "files": 1,
     "config": 1,
+    "timing": 1,
     "text": 2,
     "nn": 2,
     "models": 3,

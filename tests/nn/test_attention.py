@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.attention import attend, similar
+from weft.nn.attention import CrossAttention, Sighting, attend, similar
 from weft.nn.rows import Rows
 
 LENGTHS = {"ragged": [3, 1, 7, 2, 7, 30, 4], "equal": [5, 5, 5], "one": [6], "with empty": [4, 0, 2]}
@@ -77,6 +77,28 @@ def test_cross_attention(lengths: tuple[list[int], list[int]], want_weights: boo
     expected = by_hand(query, key, value, rows, keys, None, None, False, 0.5)
     found, _ = attend(query, key, value, rows, key_rows=keys, want_weights=want_weights)
     assert (found - expected).abs().max() < 1e-12
+
+
+def test_cross_attention_equals_torchs_own() -> None:
+    """The module, with its weights copied into torch's MultiheadAttention; watched too."""
+    torch.manual_seed(0)
+    ours = CrossAttention(24, 3).double()
+    peer = torch.nn.MultiheadAttention(24, 3, batch_first=True).double()
+    with torch.no_grad():
+        peer.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key_value.weight]))
+        peer.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key_value.bias]))
+        peer.out_proj.weight.copy_(ours.output.weight)
+        peer.out_proj.bias.copy_(ours.output.bias)
+    lengths, memory_lengths = [3, 1, 6], [2, 9, 4]
+    x, memory = torch.randn(10, 24, dtype=torch.float64), torch.randn(15, 24, dtype=torch.float64)
+    found = ours(x, Rows.of(lengths), memory, Rows.of(memory_lengths))
+    pairs = zip(x.split(lengths), memory.split(memory_lengths), strict=True)
+    expected = torch.cat([peer(q[None], m[None], m[None])[0][0] for q, m in pairs])
+    assert (found - expected).abs().max() < 1e-12
+    seen: list[Sighting] = []
+    ours.watcher = seen.append
+    watched = ours(x, Rows.of(lengths), memory, Rows.of(memory_lengths))
+    assert (watched - found).abs().max() < 1e-12 and seen[0].weights.shape == (3, 3, 6, 9)
 
 
 def test_dropout_falls_on_the_weights_in_both_paths() -> None:

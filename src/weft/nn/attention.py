@@ -305,3 +305,34 @@ class Attention(nn.Module):
         if self.watcher is not None and weights is not None:
             self.watcher(Sighting(query, key, weights, rows))
         return self.output(mixed.flatten(1))
+
+
+class CrossAttention(nn.Module):
+    """Queries from one text, keys and values from another: how a decoder reads what an encoder has read."""
+
+    def __init__(self, width: int, heads: int, *, head_width: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        inner = heads * (head_width or width // heads)
+        self.query = nn.Linear(width, inner)
+        self.key_value = nn.Linear(width, 2 * inner)
+        self.output = nn.Linear(inner, width)
+        self.watcher: Callable[[Sighting], None] | None = None
+
+    def forward(self, x: Tensor, rows: Rows, memory: Tensor, memory_rows: Rows) -> Tensor:
+        """N width, M width -> N width; row b of x reads row b of the memory."""
+        query = self.query(x).unflatten(-1, (self.heads, -1))  # N H D
+        key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(1)  # M H D each
+        mixed, weights = attend(
+            query,
+            key,
+            value,
+            rows,
+            key_rows=memory_rows,
+            dropout=self.dropout if self.training else 0.0,
+            want_weights=self.watcher is not None,
+        )
+        if self.watcher is not None and weights is not None:
+            self.watcher(Sighting(query, key, weights, rows))
+        return self.output(mixed.flatten(1))
