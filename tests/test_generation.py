@@ -42,7 +42,15 @@ def test_greedy_equals_generate(pair: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"temperature": 0.7}, {"top_k": 7}, {"top_p": 0.6}, {"temperature": 1.5, "top_k": 20, "top_p": 0.8}]
+    "options",
+    [
+        {},
+        {"temperature": 1e-45},
+        {"temperature": 0.7},
+        {"top_k": 7},
+        {"top_p": 0.6},
+        {"temperature": 1.5, "top_k": 20, "top_p": 0.8},
+    ],
 )
 def test_sampling_has_the_peers_distribution(options: dict[str, Any]) -> None:
     """What may be drawn is exactly what transformers would draw from; and draws fall as these chances say."""
@@ -58,7 +66,7 @@ def test_sampling_has_the_peers_distribution(options: dict[str, Any]) -> None:
         expected = warpers[name](value)(torch.zeros(1, 1).long(), expected)
     sampling = Sampling(**{"temperature": 1.0, **options})
     chances = expected.softmax(-1)[0]
-    assert torch.allclose(likely(scores, sampling).softmax(-1)[0], chances, atol=1e-6)
+    assert torch.allclose(likely(scores, sampling).float().softmax(-1)[0], chances, atol=1e-6)
     many = 4000
     draws = choose(scores.expand(many, -1), sampling, [torch.Generator().manual_seed(seed) for seed in range(many)])
     counts = torch.bincount(draws, minlength=60)
@@ -117,7 +125,7 @@ def test_every_end_has_its_reason(pair: tuple[Any, Any]) -> None:
         stop = full.tokens.index(end) + 1 if end in full.tokens else len(full.tokens)
         assert spoken.tokens == full.tokens[:stop]
         assert spoken.finish_reason == ("end" if end in full.tokens else "context")
-    stopped = speak(network, PROMPTS, **greedy, stopped=lambda said: len(said) == 2)
+    stopped = speak(network, PROMPTS, **greedy, stopped=lambda row, said: len(said) == 2)
     assert all(spoken.finish_reason == "stop" and len(spoken.tokens) == 2 for spoken in stopped)
     assert [spoken.tokens for spoken in speak(network, PROMPTS, **greedy, most=0)] == [[]] * 4
     with pytest.raises(UserError, match="prompt 2 has 41 tokens, more than the model's context of 40"):
@@ -145,3 +153,11 @@ def test_a_prompt_that_fills_the_context_says_one_more_token(pair: tuple[Any, An
 def test_wrong_options_are_named(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         Sampling(**options)
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-9])
+def test_near_zero_the_best_token_is_taken(temperature: float) -> None:
+    scores = torch.tensor([[5.0, 1.0, -3.0, 2.0]])
+    for top_p in (None, 0.9):
+        sampling = Sampling(temperature=temperature, top_p=top_p)
+        assert choose(scores, sampling, [torch.Generator().manual_seed(0)]).tolist() == [0]

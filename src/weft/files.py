@@ -17,14 +17,16 @@ from weft.errors import UserError, shown
 MEGABYTE = 1 << 20
 
 
-def reason(error: OSError) -> str:
+def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
-    return (error.strerror or type(error).__name__).lower()
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The whole file, unless it is larger than such a file may be."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise UserError(f"{path}: is not a plain file")
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
@@ -44,8 +46,8 @@ def read_text(path: Path, most: int = 64 * MEGABYTE) -> str:
         raise UserError(f"{path} line {line}: byte {data[error.start]:#04x} is not UTF-8 text") from None
 
 
-def read_json(path: Path, most: int = 64 * MEGABYTE) -> dict[str, Any]:
-    """A JSON object; NaN, duplicate keys and anything that is not an object are refused."""
+def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> Any:
+    """A JSON object, or list; NaN, duplicate keys and anything of another kind are refused."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -65,8 +67,9 @@ def read_json(path: Path, most: int = 64 * MEGABYTE) -> dict[str, Any]:
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise UserError(f"{path}: {shown(str(error))}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: holds a JSON {type(found).__name__} where an object is expected")
+    if not isinstance(found, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise UserError(f"{path}: holds a JSON {type(found).__name__} where {wanted} is expected")
     return found
 
 
@@ -77,22 +80,17 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write the file whole or leave what was there: temporary file, fsync, rename."""
+    scratch = path.parent / f".{path.name}.{os.getpid()}.new"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
-    try:
-        with open(handle, "wb") as file:
+        with open(scratch, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(scratch, path)
     except OSError as error:
+        scratch.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -101,31 +99,37 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
+def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder that appears with all its files or not at all: fill the one that is handed out.
 
-    An existing folder that holds something is refused, unless `replace` says that it may go.
+    An existing folder that holds something is refused.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file, not a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not replace:
-        raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
     try:
+        folder = folder.resolve()  # a link stays a link, and what it leads to is filled
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: is a file, not a folder")
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
     try:
         inside = scratch / "new"
-        inside.mkdir(mode=0o755)
+        inside.mkdir()
         yield inside
-        for path in inside.iterdir():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        if folder.exists():
-            os.replace(folder, scratch / "old")
-        os.replace(inside, folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
+        try:
+            for path in inside.rglob("*"):
+                if path.is_file():
+                    with open(path, "rb") as file:
+                        os.fsync(file.fileno())
+            os.replace(inside, folder)  # an empty folder of that name gives way
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def memory_here() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -100,7 +100,9 @@ def test_untied_words(tmp_path: Path) -> None:
         config.tie_word_embeddings = False
         peer = getattr(transformers, architecture)(config).eval()
         with torch.no_grad():
-            peer.get_output_embeddings().weight.normal_(0.0, 0.3)
+            for name, parameter in peer.named_parameters():  # an untied word head has two biases, and uses one
+                if name.startswith(("cls.predictions", "lm_head")):
+                    parameter.normal_(0.0, 0.3)
         peer.save_pretrained(tmp_path / family)
         opened = open_folder(tmp_path / family)
         assert opened.config.tied is False
@@ -186,3 +188,16 @@ def test_outputs_survive_the_journey(tmp_path: Path) -> None:
     with torch.inference_mode():
         before, after = (outputs_of(CASES["gpt2"], model, ("words",))["words"] for model in (peer, back))
     assert torch.equal(before, after)
+
+
+def test_a_pooling_that_the_choose_head_does_not_have(tmp_path: Path) -> None:
+    config = CASES["gpt2"].peer(vocabulary=101, context=40, width=48, layers=1, heads=3, inner=192)
+    config.summary_type = "mean"
+    transformers.GPT2DoubleHeadsModel(config).save_pretrained(tmp_path / "a")
+    with pytest.raises(UserError, match="summary_type is mean; only cls_index or last is supported"):
+        open_folder(tmp_path / "a")
+
+
+def test_a_bert_without_its_pooler(tmp_path: Path) -> None:
+    weft.new("bert", size="1x64", settings={"vocabulary": 50, "pooler": False}).save(tmp_path / "m")
+    assert dict(open_folder(tmp_path / "m").heads) == {"words": 50}

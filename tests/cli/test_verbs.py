@@ -105,8 +105,9 @@ def test_fill_and_embed(place: Path, capsys: pytest.CaptureFixture[str], monkeyp
     texts = "The loom.\n\nA much longer text " + "with many words " * 30 + "\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts.encode())))
     lines = [json.loads(line) for line in ok(capsys, "embed", place / "bert").splitlines()]
-    assert len(lines) == 2 and len(lines[0]["values"]) == 64
-    assert lines[0]["n_windows"] == 1 and lines[1]["n_windows"] > 3 and not lines[1]["truncated"]
+    assert len(lines) == 3, "one vector per line, blank ones too"
+    assert len(lines[0]["values"]) == 64 and lines[1]["n_tokens"] == 2
+    assert lines[0]["n_windows"] == 1 and lines[2]["n_windows"] > 3 and not lines[2]["truncated"]
     ok(capsys, "embed", place / "bert", "The loom.", "--out", place / "v.npy", "--normalise")
     vector = numpy.load(place / "v.npy")
     assert vector.shape == (1, 64) and numpy.isclose(numpy.linalg.norm(vector), 1.0)
@@ -122,6 +123,17 @@ def test_swapped_blocks(place: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 MISTAKES = [
+    (["generate", "{gpt2}", "x", "--device", "meta"], "device 'meta' is not cpu, cuda"),
+    (["generate", "{gpt2}", "x", "--seed", "9" * 20], "a seed must be between 0 and"),
+    (["info", "x" * 300], "file name too long"),
+    (["info", "~nosuchuser/x"], "not a model folder"),
+    (["info", "bert"], "'bert' is a family, not a model folder"),
+    (["info", ""], "not a model folder"),
+    (["new", "--model", "bert-tiny", "--out", "x" * 300], "file name too long"),
+    (["new", "--model", "bert", "--set", "model=3", "--out", "{out}"], "only keys of the section model can be set"),
+    (["new", "--model", "bert", "--set", "model.norm_epsilon=inf", "--out", "{out}"], "norm_epsilon must be"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--size", "9" * 12, "--out", "{out}"], "larger than any that can"),
+    (["tokenizer", "learn", "--text", "x" * 300, "--out", "{out}"], "x"),
     (["fly"], "weft fly: No such command 'fly'."),
     (["generate"], "Missing argument 'MODEL'."),
     (["generate", "{gpt2}", "x", "--tokens", "many"], "weft generate: Invalid value for '--tokens'"),
@@ -131,7 +143,7 @@ MISTAKES = [
     (["generate", "{gpt2}", "word " * 50], "more than the model's context of 32"),
     (["generate", "{bert}", "x"], "does not write text"),
     (["generate", "nowhere/at/all"], "'nowhere/at/all' is not a model folder"),
-    (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' cannot be used"),
+    (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' is not cpu, cuda, cuda:NUMBER or mps"),
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
     (["fill", "{gpt2}", "x"], "fills no gaps"),
     (["embed", "{bert}", "x", "--pooling", "maen"], "pooling 'maen' is not one of mean, first; did you mean 'mean'?"),
@@ -216,3 +228,42 @@ def test_ctrl_c_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
 def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
     found = subprocess.run(["bash", "-c", f"set -o pipefail; {WEFT} models | true"], capture_output=True, text=True)
     assert found.returncode == 0 and found.stderr == ""
+
+
+def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
+    def shell(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+
+    assert shell(f"{WEFT} --version >&-").returncode == 0
+    full = shell(f"{WEFT} --version >/dev/full")
+    assert full.returncode == 2 and "no space left" in full.stderr and len(full.stderr.splitlines()) == 1
+    foreign = shell(f"PYTHONIOENCODING=latin-1 {WEFT} tokenizer show {place}/bpe ' the'")
+    assert foreign.returncode == 0 and "\\u0120" in foreign.stdout
+    bare = shell(WEFT)
+    assert bare.returncode == 0 and "Commands:" in bare.stdout and len(bare.stdout.splitlines()) > 8
+
+
+def test_links_umask_and_pipes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    old = os.umask(0o077)
+    try:
+        ok(
+            capsys,
+            "new",
+            "--model",
+            "bert",
+            "--size",
+            "1x64",
+            "--set",
+            "model.vocabulary=9",
+            "--out",
+            tmp_path / "link",
+        )
+    finally:
+        os.umask(old)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "weft.json").exists()
+    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "real").iterdir()} == {"0o600"}
+    (tmp_path / "real" / "weft.json").unlink()
+    os.mkfifo(tmp_path / "real" / "weft.json")
+    assert "is not a plain file" in refused(capsys, "info", tmp_path / "real")

@@ -33,7 +33,7 @@ NAMES = Names(
             *both("cls.predictions.transform.dense", "heads.words.dense"),
             *both("cls.predictions.transform.LayerNorm", "heads.words.norm"),
             same("cls.predictions.bias", "heads.words.bias"),
-            same("cls.predictions.decoder.weight", "heads.words.decoder.weight"),
+            *both("cls.predictions.decoder", "heads.words.decoder"),  # of its own only where the config says untied
         ),
         "next": both("cls.seq_relationship", "heads.next.output"),
         "classify": both("classifier", "heads.classify.output"),

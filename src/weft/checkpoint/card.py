@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from weft.config import build, values_of
-from weft.errors import UserError
-from weft.files import MEGABYTE, read_json
+from weft.errors import UserError, shown
+from weft.files import MEGABYTE, read_json, write_json, write_text
 
 FORMAT = 1
 
@@ -101,25 +102,59 @@ def labels_of(published: dict[str, Any], where: str) -> tuple[str, ...] | None:
 
 def sentence_settings(folder: Path) -> dict[str, Any]:
     """Pooling, normalisation and window of a sentence-transformers folder; nothing when it is none."""
-    if not (folder / "modules.json").exists():
+    path = folder / "modules.json"
+    if not path.exists():
         return {}
-    from weft.files import read_text
-
-    found: dict[str, Any] = {}
-    pooling = folder / "1_Pooling" / "config.json"
-    if pooling.exists():
-        modes = read_json(pooling, MEGABYTE)
-        chosen = [name for name, on in modes.items() if name.startswith("pooling_mode") and on is True]
-        names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
-        name = modes.get("pooling_mode", chosen[0] if len(chosen) == 1 else None)
-        names |= {"mean": "mean", "cls": "first"}
-        if name not in names:
-            raise UserError(f"{pooling}: only mean and first-token pooling are supported")
-        found["pooling"] = names[name]
-    found["normalise"] = "Normalize" in read_text(folder / "modules.json", MEGABYTE)
+    modules = read_json(path, MEGABYTE, kind=list)
+    found: dict[str, Any] = {"normalise": False}
+    for module in modules:
+        name = module.get("type") if isinstance(module, dict) else None
+        kind = name.rpartition(".")[2] if isinstance(name, str) else ""
+        if kind == "Pooling":
+            found["pooling"] = _pooling(folder / "1_Pooling" / "config.json")
+        elif kind == "Normalize":
+            found["normalise"] = True
+        elif kind != "Transformer":
+            raise UserError(
+                f"{path}: a module {shown(str(name))!r} is not supported; without this file the encoder alone is read"
+            )
+    prompts = folder / "config_sentence_transformers.json"
+    if prompts.exists() and read_json(prompts, MEGABYTE).get("default_prompt_name"):
+        raise UserError(f"{prompts}: a default prompt is not supported; put it before the texts and remove the key")
     limits = folder / "sentence_bert_config.json"
-    if limits.exists():
-        length = read_json(limits, MEGABYTE).get("max_seq_length")
-        if isinstance(length, int) and length > 4:
-            found["window"] = Window(length=length, stride=3 * length // 4)
+    settings = read_json(limits, MEGABYTE) if limits.exists() else {}
+    if settings.get("do_lower_case"):
+        raise UserError(f"{limits}: do_lower_case is not supported; lower the texts and remove the key")
+    tokenizer = folder / "tokenizer_config.json"
+    length = settings.get("max_seq_length") or (
+        read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
+    )
+    if isinstance(length, int) and 4 < length < 1 << 24:
+        found["window"] = Window(length=length, stride=3 * length // 4)
     return found
+
+
+def _pooling(path: Path) -> str:
+    modes = read_json(path, MEGABYTE)
+    chosen = [name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True]
+    mode = modes.get("pooling_mode", chosen[0] if len(chosen) == 1 else None)
+    for name, words in (("mean", ("mean", "pooling_mode_mean_tokens")), ("first", ("cls", "pooling_mode_cls_token"))):
+        if mode in words:
+            return name
+    raise UserError(f"{path}: only mean and first-token pooling are supported")
+
+
+def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
+    """What sentence-transformers needs to give the same vectors from a saved folder."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalise else [])]
+    modules = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+    write_text(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
+    modes = {"cls_token": card.pooling == "first", "mean_tokens": card.pooling == "mean", "max_tokens": False}
+    modes["mean_sqrt_len_tokens"] = False
+    pooling = {"word_embedding_dimension": width, **{f"pooling_mode_{name}": on for name, on in modes.items()}}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    if card.window is not None:
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": card.window.length, "do_lower_case": False})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -101,6 +101,7 @@ class ConfigTable:
     values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)  # their key -> their value -> ours
     fixed: Mapping[str, Any] = field(default_factory=dict)  # their key -> the one value that we have
     ignored: Mapping[str, str] = field(default_factory=dict)  # their key -> why it does not matter
+    of_heads: Mapping[str, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)  # head -> their key -> ours
 
 
 def read_config(
@@ -137,6 +138,15 @@ def read_config(
         return build(kind, found, where)
     except UserError as error:
         raise UserError(_in_their_words(str(error), table)) from None
+
+
+def check_heads_config(table: ConfigTable, heads: Iterable[str], published: Mapping[str, Any], where: str) -> None:
+    """Refuse values that would change what one of these heads says."""
+    for head in heads:
+        for key, allowed in table.of_heads.get(head, {}).items():
+            if key in published and published[key] not in allowed:
+                choices = " or ".join(map(str, allowed))
+                raise UserError(f"{where}: {key} is {shown(str(published[key]))}; only {choices} is supported")
 
 
 def _in_their_words(message: str, table: ConfigTable) -> str:

@@ -119,7 +119,8 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
     """The heads with which a family is pre-trained."""
-    return {"words": config.vocabulary, "next": 2} if family.name == "bert" else {"words": config.vocabulary}
+    heads = {"words": config.vocabulary}
+    return {**heads, "next": 2} if family.name == "bert" and config.pooler else heads
 
 
 def check_heads(family: Family, heads: Mapping[str, int]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings
-from weft.checkpoint.configs import CODE, read_config, write_config
+from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
+from weft.checkpoint.configs import CODE, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads, outline
 from weft.checkpoint.names import to_ours, to_theirs
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
@@ -56,6 +56,7 @@ def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: 
         stored = spelled
         config = read_config(family.table, family.config, family.standard, published, where)
         heads = _heads(family, published, stored, where)
+        check_heads_config(family.table, heads, published, where)
         if hasattr(config, "pooler"):
             wanted = any(head in ("next", "classify", "choose") for head in [*heads, *new_heads])
             config = replace(config, pooler="pooler.dense.weight" in stored or wanted)
@@ -68,11 +69,14 @@ def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: 
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
     if any(head in ("next", "classify", "choose") for head in new_heads):
         fresh |= {name for name in expected if name.startswith("pooler.")}
-    if own:
-        tensors = _own_tensors(stored, expected, fresh)
-    else:
-        tensors = to_ours(family.names, everything, stored, expected, fresh)
-    _fill(network, tensors, expected, config, seed)
+    try:
+        if own:
+            tensors = _own_tensors(stored, expected, fresh)
+        else:
+            tensors = to_ours(family.names, everything, stored, expected, fresh)
+        _fill(network, tensors, expected, config, seed)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = _card(folder, labels, heads)
     tokenizer = Tokenizer.load(folder) if has_tokenizer(folder) else None
@@ -176,6 +180,9 @@ def _fill(
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
+    whole = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
+    if whole:
+        raise UserError(f"weights that are whole numbers: {listed(whole)}")
     kinds = {tensor.dtype for tensor in tensors.values()}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32
     chance = torch.Generator().manual_seed(seed)
@@ -244,5 +251,7 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
         write_tensors(inside, tensors, shard)
         write_json(inside / "config.json", values)
         write_json(inside / "weft.json", card_values(card))
+        if card.pooling is not None:
+            write_sentence_settings(inside, card, config.width)
         if opened.tokenizer is not None:
             opened.tokenizer.save(inside)

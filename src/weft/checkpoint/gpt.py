@@ -69,12 +69,18 @@ SHARED = {
     "tie_word_embeddings": "tied",
     "initializer_range": "weight_scale",
 }
-SUMMARY = {
-    "summary_type": "how another library's double heads pool",
-    "summary_use_proj": "how another library's double heads pool",
-    "summary_activation": "how another library's double heads pool",
-    "summary_proj_to_labels": "how another library's double heads pool",
+IGNORED = {
+    **dict.fromkeys(
+        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+        "matters to the choose head alone",
+    ),
     "n_ctx": "the same as n_positions",
+}
+CHOOSE: dict[str, tuple[Any, ...]] = {
+    "summary_type": ("cls_index", "last"),
+    "summary_use_proj": (True,),
+    "summary_activation": (None,),
+    "summary_proj_to_labels": (True,),
 }
 GPT2_CONFIG = ConfigTable(
     read={**SHARED, "n_inner": "inner", "activation_function": "activation", "summary_first_dropout": "head_dropout"},
@@ -90,8 +96,9 @@ GPT2_CONFIG = ConfigTable(
         }
     },
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    of_heads={"choose": CHOOSE},
     ignored={
-        **SUMMARY,
+        **IGNORED,
         "reorder_and_upcast_attn": "a precision for training",
         "classifier_dropout": "as summary_first_dropout",
     },
@@ -99,9 +106,10 @@ GPT2_CONFIG = ConfigTable(
 GPT_CONFIG = ConfigTable(
     read={**SHARED, "afn": "activation", "summary_first_dropout": "head_dropout"},
     # The published code means the tanh approximation where it says gelu.
+    of_heads={"choose": CHOOSE},
     values={"afn": {"gelu": "gelu-tanh", "relu": "relu", "silu": "silu", "swish": "silu"}},
     ignored={
-        **SUMMARY,
+        **IGNORED,
         "predict_special_tokens": "unused by the published code",
         "n_special": "unused by the published code",
     },

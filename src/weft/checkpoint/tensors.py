@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.errors import UserError, listed, shown
-from weft.files import read_json, write_json
+from weft.files import read_json, reason, write_json
 
 SHARD = 5_000_000_000  # bytes of tensors in one file
 # Weights, and the masks and counters that old files keep beside them.
@@ -73,13 +73,15 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> No
             size = 0
         groups[-1][name] = tensor
         size += tensor.nbytes
-    if len(groups) == 1:
-        save_file(groups[0], folder / "model.safetensors", {"format": "pt"})
-        return
+    many = len(groups) > 1
     table: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
-        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, folder / name, {"format": "pt"})
+        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
+        try:
+            save_file(group, folder / name, {"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{name}: cannot be written: {reason(error)}") from None
         table |= dict.fromkeys(group, name)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})
+    if many:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})

@@ -1,0 +1,16 @@
+"""The command line; `main` is what the command `weft` calls."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C is heard from the first moment, while Python still imports."""
+    try:
+        from weft.cli.main import main as run
+
+        sys.exit(run())
+    except KeyboardInterrupt:
+        print("weft: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -12,6 +13,7 @@ import typer
 
 from weft.cli import models, tokenizer, words
 from weft.errors import UserError
+from weft.files import reason
 from weft.version import VERSION
 
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
@@ -48,20 +50,29 @@ def run(arguments: Sequence[str]) -> int:
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = app(args=list(arguments), prog_name="weft", standalone_mode=False)
-        sys.stdout.flush()
-        return status if isinstance(status, int) else 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        status = status if isinstance(status, int) else 0
     except UserError as error:
         return _refuse(arguments, str(error))
     except ClickError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return 0
         return _refuse(arguments, error.format_message().replace("\n", " ") or "see --help")
     except (KeyboardInterrupt, typer.Abort):
-        print("weft: interrupted", file=sys.stderr)
-        return 130
-    except (BrokenPipeError, SystemExit) as error:  # `weft ... | head`: the reader has seen enough
-        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+        status = 130
+    except (OSError, SystemExit) as error:
+        cause = error.__context__ if isinstance(error, SystemExit) else error
+        if not isinstance(cause, OSError):
             raise
+        if not isinstance(cause, BrokenPipeError):  # a full disk behind standard output, a name that no system takes
+            return _refuse(arguments, f"{cause.filename or 'standard output'}: {reason(cause)}")
+        status = 0  # `weft ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    if status == 130:
+        print("weft: interrupted", file=sys.stderr)
+    return status
 
 
 def _refuse(arguments: Sequence[str], message: str) -> int:
@@ -76,5 +87,10 @@ def _note(message: Warning | str, category: type[Warning], *_: Any) -> None:
         print(f"weft: note: {message}", file=sys.stderr)
 
 
-def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+def main() -> int:
+    """What the command `weft` does."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 still shows what it can
+            stream.reconfigure(errors="backslashreplace")
+    # Bytes that the locale could not read are UTF-8 on every system of today.
+    return run([os.fsencode(argument).decode("utf-8", "surrogateescape") for argument in sys.argv[1:]])

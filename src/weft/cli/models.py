@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.show import amount, table
+from weft.errors import UserError, did_you_mean, shown
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
@@ -129,7 +130,8 @@ def info(
         if isinstance(value, dict):
             value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
         if value not in (None, ""):
-            lines = textwrap.wrap(str(value), 100, break_long_words=False, break_on_hyphens=False)
+            text = shown(str(value), 1 << 20)  # a folder's own words may hold what confuses a terminal
+            lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]
             print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
 
 
@@ -153,13 +155,12 @@ def new(
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """
     from weft.config import settings_of
-    from weft.errors import UserError, did_you_mean, shown
     from weft.tasks.model import new as fresh
 
     sections = settings_of(settings or [])
     for name in sections:
         if name != "model" or not isinstance(sections[name], dict):
-            hint = did_you_mean(name, ["model"])
+            hint = "" if name == "model" else did_you_mean(name, ["model"])
             raise UserError(f"--set {shown(name)}: only keys of the section model can be set, as model.KEY{hint}")
     made = fresh(model, tokenizer, size=size, settings=sections.get("model", {}), seed=seed)
     made.save(out)

@@ -38,7 +38,7 @@ class Ticker(Protocol):
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Ticker]:
     """A live count on the terminal for work whose end is not known; silent where nobody watches."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda more: None
         return
     from rich.console import Console

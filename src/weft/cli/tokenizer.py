@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.show import progress, table
-from weft.errors import UserError
+from weft.errors import UserError, shown
 
 app = typer.Typer(help="Learn a vocabulary from text, and see what one does to a text.", no_args_is_help=True)
 
@@ -92,18 +92,11 @@ def show(
         return
     unknown = tokenizer.id_of("unknown")
     sources = (text, pair or "")
-    rows = [
-        [
-            str(place),
-            str(number),
-            token,
-            "special" if special else repr(sources[segment][start:end]),
-            "" if special else f"{start}-{end}",
-        ]
-        for place, (number, token, special, segment, (start, end)) in enumerate(
-            zip(encoded.ids, encoded.tokens, encoded.specials, encoded.segments, encoded.offsets, strict=True)
-        )
-    ]
+    rows = []
+    for place, token in enumerate(encoded.tokens):
+        (start, end), side = encoded.offsets[place], encoded.sequences[place]
+        piece = ["special", ""] if side is None else [repr(sources[side][start:end]), f"{start}-{end}"]
+        rows.append([str(place), str(encoded.ids[place]), shown(token), *piece])
     print(table(["place", "id", "token", "text", "characters"], rows))
     missed = sum(number == unknown for number in encoded.ids)
     print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")

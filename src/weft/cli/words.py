@@ -30,30 +30,26 @@ def opened(folder: str, task: str, device: str | None, online: bool) -> Model:
 
     from weft.tasks.model import load
 
-    model = load(folder, task=task, online=online)
-    try:
-        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return load(folder, task=task, online=online).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def from_input(texts: list[str] | None) -> Iterator[str]:
-    """The texts given, or one per line of standard input."""
-    if texts:
+    """The texts given, or one per line of standard input, blank ones too: answers come line for line."""
+    if texts and texts != ["-"]:
         yield from texts
         return
-    from weft.text.records import read_texts
+    from weft.text.records import read_input
 
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no text: give some after the model, or one per line on standard input")
-    for document in read_texts(["-"]):
+    for document in read_input():
         yield document.text
 
 
 def generate(
     folder: Folder,
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="One or several; none starts a text from nothing.")
+        list[str] | None, typer.Argument(help="One or several; - reads lines; none starts from nothing.")
     ] = None,
     tokens: Annotated[
         int | None, typer.Option(help="New tokens at most; without it, until the text ends itself.")
@@ -74,7 +70,7 @@ def generate(
     Example: weft generate runs/gpt "The weaver said" --tokens 40 --top-p 0.9
     """
     model = opened(folder, "complete", device, online)
-    given = prompts or [""]
+    given = list(from_input(prompts)) if prompts else [""]
     with progress("writing", "tokens") as heard:
         answers: list[Any] = model(
             given,
@@ -140,33 +136,39 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
     source = from_input(texts)
-    kept: list[tuple[float, ...]] = []
+    kept: list[Any] = []
     windows = 0
     with progress("embedding", "texts") as read:
         while some := list(islice(source, 256)):
             answers: list[Any] = model(some, pooling=pooling, normalise=normalise)
             read(len(some))
             windows += sum(answer.n_windows for answer in answers)
-            if out is not None:
-                kept += [answer.values for answer in answers]
-                continue
-            for answer in answers:
-                print(json.dumps({**asdict(answer)}))
+            if out is None:
+                for answer in answers:
+                    print(json.dumps(asdict(answer)))
+            else:
+                kept.append(numpy_array([answer.values for answer in answers]))
     if out is not None:
-        save_array(out, kept)
-        print(
-            f"{out}: {len(kept)} vectors of {len(kept[0]) if kept else 0} numbers, {windows} windows", file=sys.stderr
-        )
+        count = save_array(out, kept, model.config.width)
+        print(f"{out}: {count} vectors of {model.config.width} numbers, {windows} windows", file=sys.stderr)
 
 
-def save_array(path: Path, rows: list[tuple[float, ...]]) -> None:
-    """A float32 array, written whole or not at all."""
+def numpy_array(rows: list[tuple[float, ...]]) -> Any:
+    import numpy
+
+    return numpy.array(rows, dtype=numpy.float32)
+
+
+def save_array(path: Path, parts: list[Any], width: int) -> int:
+    """A float32 array, written whole or not at all; how many rows it has."""
     import io
 
     import numpy
 
     from weft.files import write_bytes
 
+    whole = numpy.concatenate([numpy.zeros((0, width), dtype=numpy.float32), *parts])
     buffer = io.BytesIO()
-    numpy.save(buffer, numpy.array(rows, dtype=numpy.float32))
+    numpy.save(buffer, whole)
     write_bytes(path, buffer.getvalue())
+    return len(whole)

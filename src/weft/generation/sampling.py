@@ -52,7 +52,8 @@ def choose(scores: Tensor, sampling: Sampling, chances: Sequence[torch.Generator
 def likely(scores: Tensor, sampling: Sampling) -> Tensor:
     """B V: the scores at this temperature, minus infinity where a token is out of the question."""
     if sampling.temperature is not None:
-        scores = scores / sampling.temperature
+        # The best token stays at 0 whatever the temperature, so that nothing overflows into NaN.
+        scores = (scores - scores.amax(-1, keepdim=True)).double() / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
         least = scores.topk(sampling.top_k).values[:, -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)

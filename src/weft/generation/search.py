@@ -53,13 +53,13 @@ def speak(
     context: int,
     most: int | None = None,
     ends: Collection[int] = (),
-    stopped: Callable[[list[int]], bool] | None = None,
+    stopped: Callable[[int, list[int]], bool] | None = None,
     heard: Callable[[int], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[Spoken]:
     """Continue each prompt until it ends by itself; `most` new tokens at most when that is said.
 
-    `stopped` is asked after each token whether the text holds a stop string; `heard` is told how many tokens came.
+    `stopped` is asked after each token of a row whether its text holds a stop string; `heard` is told how many came.
     """
     for number, prompt in enumerate(prompts, 1):
         if not prompt:
@@ -70,7 +70,10 @@ def speak(
     reasons: list[Reason | None] = ["length" if most == 0 else None for _ in prompts]
     if most == 0 or not prompts:
         return [Spoken(tokens, "length") for tokens in said]
-    chances = [torch.Generator().manual_seed(seed) for seed in seeds]
+    for seed in seeds:
+        if not 0 <= seed < 1 << 63:
+            raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
+    chances = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
     longest = max(map(len, prompts))
     room = context if most is None else min(context, longest + most)
     scores, state = speaker.start(Ragged.of(prompts, device), room=min(room, longest + 256))
@@ -79,7 +82,7 @@ def speak(
         tokens = choose(scores, sampling, [chances[row] for row in alive])
         for row, token in zip(alive, tokens.tolist(), strict=True):
             said[row].append(token)
-            reasons[row] = _reason(said[row], len(prompts[row]), context, most, ends, stopped)
+            reasons[row] = _reason(row, said[row], len(prompts[row]), context, most, ends, stopped)
         if heard is not None:
             heard(len(alive))
         going = [place for place, row in enumerate(alive) if reasons[row] is None]
@@ -94,16 +97,17 @@ def speak(
 
 
 def _reason(
+    row: int,
     said: list[int],
     prompt: int,
     context: int,
     most: int | None,
     ends: Collection[int],
-    stopped: Callable[[list[int]], bool] | None,
+    stopped: Callable[[int, list[int]], bool] | None,
 ) -> Reason | None:
     if said[-1] in ends:
         return "end"
-    if stopped is not None and stopped(said):
+    if stopped is not None and stopped(row, said):
         return "stop"
     if most is not None and len(said) >= most:
         return "length"

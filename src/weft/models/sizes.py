@@ -41,8 +41,10 @@ def check_sizes(config: Any) -> None:
         value = getattr(config, name, None)
         if value is not None and not 0.0 <= value < 1.0:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
-    if not config.norm_epsilon > 0.0:
-        raise UserError(f"norm_epsilon must be above 0, not {config.norm_epsilon}")
+    if not 0.0 < config.norm_epsilon <= 1.0:
+        raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
+    if not 0.0 <= config.weight_scale <= 100.0:
+        raise UserError(f"weight_scale must be between 0 and 100, not {config.weight_scale}")
 
 
 def nearest_divisor(number: int, wish: int) -> int:

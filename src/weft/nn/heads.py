@@ -48,13 +48,14 @@ class MaskedWords(nn.Module):
         self.dense = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, epsilon)
         self.activation = activation
-        self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
+        # A table of its own brings a bias of its own; the published format keeps the other one all the same.
+        self.decoder = None if tied else nn.Linear(width, vocabulary)
         self.bias = nn.Parameter(self.dense.bias.new_zeros(vocabulary))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         """n width, vocabulary width -> n vocabulary"""
         x = self.norm(activate(self.dense(x), self.activation))
-        return F.linear(x, tokens if self.decoder is None else self.decoder.weight, self.bias)
+        return F.linear(x, tokens, self.bias) if self.decoder is None else self.decoder(x)
 
 
 class NextWords(nn.Module):

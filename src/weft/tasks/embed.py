@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,9 +12,8 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Vector
+from weft.tasks.batches import by_budget
 from weft.text.windows import Cut, cut, frame
-
-BUDGET = 8192  # tokens in one pass through the network
 
 
 @torch.inference_mode()
@@ -44,7 +43,7 @@ def embed(
     device = next(opened.network.parameters()).device
     sums = torch.zeros(len(texts), width, dtype=torch.float64)
     counts = torch.zeros(len(texts), 1, dtype=torch.float64)
-    for batch in _batches(pieces):
+    for batch in by_budget(pieces, lambda piece: len(piece[1])):
         ragged = Ragged.of([tokens for _, tokens, _ in batch], device)
         hidden = opened.network(ragged.tokens, ragged.rows)
         numbers = torch.tensor([number for number, _, _ in batch])
@@ -78,16 +77,3 @@ def _own(tokens: list[int], c: Cut, before: int, after: int) -> Tensor:
     own[len(tokens) - after :] = 1
     own[before + c.first - c.start : before + c.last - c.start] = 1
     return own
-
-
-def _batches(pieces: list[tuple[int, list[int], Cut]]) -> Iterator[list[tuple[int, list[int], Cut]]]:
-    batch: list[tuple[int, list[int], Cut]] = []
-    held = 0
-    for piece in pieces:
-        if batch and held + len(piece[1]) > BUDGET:
-            yield batch
-            batch, held = [], 0
-        batch.append(piece)
-        held += len(piece[1])
-    if batch:
-        yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -10,6 +10,8 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
+from weft.tasks.batches import by_budget
+from weft.text.tokenizer import Tokenizer
 
 
 @torch.inference_mode()
@@ -33,21 +35,23 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
             raise UserError(
                 f"a text of {len(found)} tokens is longer than the model's context of {opened.config.context}"
             )
-    network = opened.network
-    device = next(network.parameters()).device
-    ragged = Ragged.of(ids, device)
-    places = (ragged.tokens == mask).nonzero().squeeze(1)
-    scores = network.words(network(ragged.tokens, ragged.rows)[places])  # type: ignore[operator]
-    best = scores.float().softmax(-1).topk(top)
-    chances, tokens = best.values.tolist(), best.indices.tolist()
     answers = []
-    gap = 0
-    for found in ids:
-        filled, gaps = list(found), []
-        for place in (place for place, token in enumerate(found) if token == mask):
-            words = zip(tokens[gap], chances[gap], strict=True)
-            gaps.append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in words))
-            filled[place] = tokens[gap][0]
-            gap += 1
-        answers.append(Words(text=tokenizer.decode(filled), gaps=tuple(gaps), n_tokens=len(found)))
+    for batch in by_budget(ids, len):
+        ragged = Ragged.of(batch, next(opened.network.parameters()).device)
+        places = (ragged.tokens == mask).nonzero().squeeze(1)
+        hidden = opened.network(ragged.tokens, ragged.rows)
+        best = opened.network.words(hidden[places]).float().softmax(-1).topk(top)  # type: ignore[operator]
+        gaps = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        answers += [_filled(tokenizer, found, mask, gaps) for found in batch]
     return answers
+
+
+def _filled(tokenizer: Tokenizer, ids: list[int], mask: int, best: Iterator[tuple[list[int], list[float]]]) -> Words:
+    """The answer for one text; its gaps are the next ones of `best`."""
+    filled, gaps = list(ids), []
+    for place in (place for place, token in enumerate(ids) if token == mask):
+        tokens, chances = next(best)
+        pairs = zip(tokens, chances, strict=True)
+        gaps.append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in pairs))
+        filled[place] = tokens[0]
+    return Words(text=tokenizer.decode(filled), gaps=tuple(gaps), n_tokens=len(ids))

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import find_size, usual_heads
+from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
 from weft.config import changed
-from weft.errors import UserError, one_of
+from weft.errors import UserError, one_of, shown
+from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.complete import complete
 from weft.tasks.embed import embed
@@ -62,6 +63,8 @@ class Model:
                 f"a model for {self.task} loads and saves, but has no answers yet; its network has the scores"
             )
         several = [texts] if isinstance(texts, str) else list(texts)
+        if not several:
+            return []
         answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
         return answers[0] if isinstance(texts, str) else answers
 
@@ -70,7 +73,13 @@ class Model:
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:
-        self.network.to(device)
+        """Move the network: cpu, cuda, cuda:1, mps."""
+        if not re.fullmatch(r"cpu|(cuda|mps)(:[0-9]+)?", str(device)):
+            raise UserError(f"device {str(device)!r} is not cpu, cuda, cuda:NUMBER or mps")
+        try:
+            self.network.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise UserError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None
         return self
 
 
@@ -85,7 +94,7 @@ def load(
     if backend not in (None, "torch"):
         raise UserError(f"backend {backend!r} is not one of torch")
     opened = open_folder(find_folder(os.fspath(name), online))
-    found = opened.card.task or _task(opened)
+    found = one_of(opened.card.task or _task(opened), (*TASKS, "classify", "tag", "answer"), f"{name}: weft.json: task")
     if task is not None:
         found = one_of(task, TASKS, "task")
     model = Model(opened, found)
@@ -102,9 +111,14 @@ def _task(opened: Opened) -> str:
 
 def find_folder(name: str, online: bool = False) -> Path:
     """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_dir():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
+    if name in FAMILIES:
+        raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise UserError(f"{name!r} is not a model folder: there is no such folder")
     from huggingface_hub import snapshot_download
@@ -143,6 +157,11 @@ def new(
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     heads = usual_heads(family, config)
+    needed, there = measure(family, config, heads).bytes("fp32"), memory_here()
+    if needed > there:
+        raise UserError(f"a model of {needed / 1e9:.1f} GB does not fit into the {there / 1e9:.1f} GB of this machine")
+    if not 0 <= seed < 1 << 63:
+        raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = family.network(config, heads)

@@ -203,7 +203,7 @@ def _check_names(where: str, names: list[str], delimiter: str | None) -> None:
     if len(names) == 1 and delimiter is None:
         other = next((each for each in ";\t" if each in names[0]), None)
         if other:
-            words = f"the delimiter looks like {other!r}: set delimiter={other!r}"
+            words = f"the delimiter looks like {other!r}: set delimiter={other!r} (--delimiter)"
             raise UserError(f"{where}: one column, {shown(names[0])!r}; {words}")
     for place, name in enumerate(names, start=1):
         if not name:

@@ -22,6 +22,7 @@ from weft.text import sentencepiece
 from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
 from weft.text.vocabularies import surround
 
+LARGEST = 10_000_000  # tokens; the trainers take memory for as many as they are asked for
 KINDS = ("wordpiece", "bpe", "unigram", "word", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
@@ -57,6 +58,8 @@ def learn(
     roles = SPECIALS[kind] if specials is None else specials
     names = list(dict.fromkeys(name for name in vars(roles).values() if name is not None))
     room = size - len(extra)
+    if size > LARGEST:
+        raise UserError(f"a vocabulary of {size} tokens is larger than any that can be learned ({LARGEST} at most)")
     if kind != "bpe" and roles.unknown is None:
         raise UserError(f"a {kind} vocabulary needs a special token for what it does not know (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):

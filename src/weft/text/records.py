@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.errors import UserError, did_you_mean, listed, one_of, shown
-from weft.text.compressed import STANDARD_INPUT, Source, find_members, open_sources, telling_suffix, zip_and_member
+from weft.text.compressed import (
+    STANDARD_INPUT,
+    Source,
+    find_members,
+    open_sources,
+    read_lines,
+    telling_suffix,
+    zip_and_member,
+)
 from weft.text.formats import (
     SUFFIXES,
     Options,
@@ -172,6 +180,15 @@ def read_texts(
     options = _options(columns, (column,), header, delimiter, documents)
     records = _read(patterns, format, "txt", options, True, on_bad_row, skipped)
     return (Document(record.values["text"], record.where) for record in records)
+
+
+def read_input() -> Iterator[Document]:
+    """Every line of standard input, blank ones too, for work that answers line for line."""
+    for source in open_sources(STANDARD_INPUT):
+        for number, text, fault in read_lines(source):
+            if fault:
+                raise fault
+            yield Document(text, f"{source.name} line {number}")
 
 
 def _options(
