@@ -45,7 +45,6 @@ def test_greedy_equals_generate(pair: tuple[Any, Any]) -> None:
     "options",
     [
         {},
-        {"temperature": 1e-45},
         {"temperature": 0.7},
         {"top_k": 7},
         {"top_p": 0.6},

@@ -126,7 +126,10 @@ def test_a_model_does_only_what_it_can(gpt: Any, bert: Any, tmp_path: Path) -> N
     with pytest.raises(UserError, match="has no tokenizer"):
         bare("x")
     gpt.save(tmp_path / "g")
-    with pytest.raises(UserError, match="task 'embedd' is not one of complete, fill, embed; did you mean 'embed'"):
+    with pytest.raises(
+        UserError,
+        match="task 'embedd' is not one of complete, fill, embed, classify, tag, answer; did you mean 'embed'",
+    ):
         weft.load(tmp_path / "g", task="embedd")
     again = weft.load(tmp_path / "g")
     assert again("The weaver said", most=9) == gpt("The weaver said", most=9)

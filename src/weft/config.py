@@ -68,12 +68,12 @@ def _fit(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_fit(inside[0], item, where, f"{key}.{number}") for number, item in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
-        return {str(name): _fit(inside[1], item, where, f"{key}.{name}") for name, item in value.items()}
+        return {str(name): _fit(inside[1], item, where, f"{key}.{shown(str(name))}") for name, item in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(hint, value, where, key)  # type: ignore[arg-type]
     if hint is Any:
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 1000:
         return float(value)
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
@@ -135,7 +135,7 @@ def settings_of(settings: Iterable[str]) -> dict[str, Any]:
 def _toml_value(text: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python converts
         return text
     return found["value"] if len(found) == 1 else text
 
@@ -157,7 +157,7 @@ def read_toml(kind: type[T], path: Path) -> T:
     """A config from a TOML file."""
     try:
         values = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"{path}: not TOML: {shown(str(error), 120)}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -59,8 +60,12 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
     def constant(name: str) -> Any:
         raise UserError(f"{path}: {name} is not a JSON number")
 
+    def number(text: str) -> float:
+        found = float(text)
+        return found if math.isfinite(found) else constant(shown(text))
+
     try:
-        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant)
+        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
     except RecursionError:

@@ -150,7 +150,7 @@ def test_a_new_head_is_the_only_thing_that_may_be_missing(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         open_folder(tmp_path / "a", new_heads={"classify": 4})
     message = str(caught.value)
-    assert "missing: encoder.layer.1.output.LayerNorm.bias, encoder.layer.0.attention.self.key.weight" in message
+    assert "missing: encoder.layer.0.attention.self.key.weight, encoder.layer.1.output.LayerNorm.bias" in message
     assert "extra: surprise" in message
     assert "tokens.weight: checkpoint (100, 48), model (101, 48)" in message
 

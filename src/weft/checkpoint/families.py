@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,13 +36,11 @@ class Family:
     speaks: bool  # writes text word by word
     standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
 
-    def is_published(self, config: Any) -> bool:
-        return is_published(self.table, config, self.standard)
-
-    def architecture(self, heads: Mapping[str, int]) -> str:
-        """The published class for these heads: the one with the same, else the first whose heads are all there."""
-        exact = [name for name, has in self.architectures.items() if set(has) == set(heads)]
-        return (exact or [name for name, has in self.architectures.items() if set(has) <= set(heads)])[0]
+    def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
+        """The published class that is this model, to the head; None where the published format cannot say it."""
+        if not is_published(self.table, config, self.standard):
+            return None
+        return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
 
 
 FAMILIES = {

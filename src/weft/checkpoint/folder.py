@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
 from weft.checkpoint.configs import CODE, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads, outline
-from weft.checkpoint.names import to_ours, to_theirs
+from weft.checkpoint.names import to_ours, to_theirs, unfit
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
+from weft.models.sizes import start_weights
 from weft.text.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
@@ -36,8 +37,14 @@ class Opened:
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
 
 
-def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: int = 0) -> Opened:
-    """Read a model folder; `new_heads` are the only parts that may be absent from it, and get fresh weights."""
+def open_folder(
+    folder: Path, new_heads: Mapping[str, int] | None = None, keep: Collection[str] = (), seed: int = 0
+) -> Opened:
+    """Read a model folder.
+
+    `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
+    stay that `keep` names.
+    """
     new_heads = dict(new_heads or {})
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
@@ -55,26 +62,32 @@ def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: 
             spelled[family.names.spelled(name)] = tensor
         stored = spelled
         config = read_config(family.table, family.config, family.standard, published, where)
-        heads = _heads(family, published, stored, where)
+        heads = _heads(family, published, stored, config.vocabulary, where)
         check_heads_config(family.table, heads, published, where)
         if hasattr(config, "pooler"):
-            wanted = any(head in ("next", "classify", "choose") for head in [*heads, *new_heads])
+            wanted = any(head in family.network.POOLED for head in [*heads, *new_heads])
             config = replace(config, pooler="pooler.dense.weight" in stored or wanted)
     else:
         config, heads = _own_config(family, published, where)
     check_heads(family, new_heads)
+    if new_heads:
+        gone = {head for head in heads if head in new_heads or head not in keep}
+        stored = _without(family, stored, gone, own)
+        heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
-    if any(head in ("next", "classify", "choose") for head in new_heads):
+    if any(head in family.network.POOLED for head in new_heads) and not any(
+        name.startswith("pooler.") for name in stored
+    ):
         fresh |= {name for name in expected if name.startswith("pooler.")}
     try:
         if own:
             tensors = _own_tensors(stored, expected, fresh)
         else:
             tensors = to_ours(family.names, everything, stored, expected, fresh)
-        _fill(network, tensors, expected, config, seed)
+        _fill(network, tensors, fresh, config.weight_scale, seed)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
@@ -85,7 +98,8 @@ def open_folder(folder: Path, new_heads: Mapping[str, int] | None = None, seed: 
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
         )
     known = {*family.table.read, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
-    known |= set() if card.labels is None else {"id2label", "label2id"}
+    if card.labels is not None or {"classify", "tag"} & set(new_heads):
+        known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
     return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
 
@@ -102,7 +116,9 @@ def _family(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
     return FAMILIES[plain], own
 
 
-def _heads(family: Family, published: Mapping[str, Any], stored: Mapping[str, Tensor], where: str) -> dict[str, int]:
+def _heads(
+    family: Family, published: Mapping[str, Any], stored: Mapping[str, Tensor], vocabulary: int, where: str
+) -> dict[str, int]:
     """Which heads a published folder has, by its architecture and by its tensors, and how many outputs each has."""
     architectures = published.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
@@ -124,13 +140,10 @@ def _heads(family: Family, published: Mapping[str, Any], stored: Mapping[str, Te
     if not found and "classifier.weight" in stored and "tag" in names:
         found["classify" if "pooler.dense.weight" in stored else "tag"] = None
     order = [head for head in family.network.HEADS if head in found]
-    return {head: _outputs(family, head, stored, published) for head in order}
+    return {head: vocabulary if head == "words" else _outputs(family, head, stored) for head in order}
 
 
-def _outputs(family: Family, head: str, stored: Mapping[str, Tensor], published: Mapping[str, Any]) -> int:
-    if head == "words":
-        size = published.get("vocab_size", family.config(**family.standard).vocabulary)
-        return size if isinstance(size, int) and size > 0 else 1
+def _outputs(family: Family, head: str, stored: Mapping[str, Tensor]) -> int:
     weight = stored.get(next(name for name in family.names.head_names[head] if name.endswith(".weight")))
     return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
 
@@ -153,7 +166,10 @@ def _own_config(family: Family, published: Mapping[str, Any], where: str) -> tup
     for head, outputs in file.heads.items():
         if not 1 <= outputs <= 1 << 26:
             raise UserError(f"{where} [heads]: {head} must be between 1 and {1 << 26}, not {outputs}")
-    return build(family.config, {**family.standard, **file.sizes}, where, "sizes"), dict(file.heads)
+    config = build(family.config, {**family.standard, **file.sizes}, where, "sizes")
+    if file.heads.get("words", config.vocabulary) != config.vocabulary:
+        raise UserError(f"{where} [heads]: words must be the vocabulary, {config.vocabulary}")
+    return config, dict(file.heads)
 
 
 def _own_tensors(
@@ -169,13 +185,20 @@ def _own_tensors(
         if name in stored and stored[name].shape != shape
     ]
     if faults:
-        raise UserError("the checkpoint does not fit the model\n  " + "\n  ".join(faults[:20]))
+        raise unfit(faults)
     return {name: tensor.clone() for name, tensor in stored.items()}
 
 
-def _fill(
-    network: nn.Module, tensors: dict[str, Tensor], expected: Mapping[str, torch.Size], config: Any, seed: int
-) -> None:
+def _without(family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool) -> dict[str, Tensor]:
+    """The stored tensors less those of some heads."""
+    if own:
+        return {name: t for name, t in stored.items() if not any(name.startswith(f"heads.{head}.") for head in heads)}
+    tied = {theirs for theirs, ours in family.names.tied if any(ours.startswith(f"heads.{head}.") for head in heads)}
+    names = tied.union(*(family.names.head_names[head] for head in heads))
+    return {name: tensor for name, tensor in stored.items() if name not in names}
+
+
+def _fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str], scale: float, seed: int) -> None:
     """Put the tensors into a network that has none yet; what is new gets fresh weights."""
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
@@ -185,12 +208,13 @@ def _fill(
         raise UserError(f"weights that are whole numbers: {listed(whole)}")
     kinds = {tensor.dtype for tensor in tensors.values()}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32
-    chance = torch.Generator().manual_seed(seed)
-    for name, shape in expected.items():
-        if name not in tensors:
-            tensors[name] = torch.zeros(shape, dtype=kind)
-            if name.endswith("weight"):
-                tensors[name].normal_(0.0, config.weight_scale, generator=chance)
+    new = {"pooler" if name.startswith("pooler.") else ".".join(name.split(".")[:2]) for name in fresh}  # heads.NAME
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name in sorted(new):
+            module = network.get_submodule(name).to_empty(device="cpu")
+            start_weights(module, scale)
+            tensors |= {f"{name}.{inner}": tensor for inner, tensor in module.state_dict().items()}
     network.load_state_dict({name: tensor.to(kind) for name, tensor in tensors.items()}, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
@@ -224,10 +248,9 @@ def has_tokenizer(folder: Path) -> bool:
 def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
     """Write a model folder, whole or not at all; the folder must be new or empty."""
     family, config, card = opened.family, opened.config, opened.card
-    published = family.is_published(config)
+    architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
-    architecture = family.architecture(opened.heads)
-    if published:
+    if architecture is not None:
         tensors = to_theirs(family.names, opened.heads, state)
         values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
@@ -239,7 +262,7 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
         own = _Own(
             model_type=OWN + family.name,
-            architectures=(f"Weft{architecture}",),
+            architectures=(f"Weft-{family.name}",),
             heads=dict(opened.heads),
             sizes=values_of(config),
         )

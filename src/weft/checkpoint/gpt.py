@@ -83,7 +83,13 @@ CHOOSE: dict[str, tuple[Any, ...]] = {
     "summary_proj_to_labels": (True,),
 }
 GPT2_CONFIG = ConfigTable(
-    read={**SHARED, "n_inner": "inner", "activation_function": "activation", "summary_first_dropout": "head_dropout"},
+    read={
+        **SHARED,
+        "n_inner": "inner",
+        "activation_function": "activation",
+        "summary_first_dropout": "head_dropout",
+        "classifier_dropout": "tag_dropout",
+    },
     values={
         "activation_function": {
             "gelu_new": "gelu-tanh",
@@ -97,11 +103,7 @@ GPT2_CONFIG = ConfigTable(
     },
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     of_heads={"choose": CHOOSE},
-    ignored={
-        **IGNORED,
-        "reorder_and_upcast_attn": "a precision for training",
-        "classifier_dropout": "as summary_first_dropout",
-    },
+    ignored={**IGNORED, "reorder_and_upcast_attn": "a precision for training"},
 )
 GPT_CONFIG = ConfigTable(
     read={**SHARED, "afn": "activation", "summary_first_dropout": "head_dropout"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import torch
@@ -68,14 +68,11 @@ class Names:
 
     @cached_property
     def head_names(self) -> dict[str, tuple[str, ...]]:
-        """The published names of each head's tensors, tied ones left out."""
-        tied = {theirs for theirs, _ in self.tied}
-        return {
-            head: tuple(name for rule in rules for name in rule.theirs if name not in tied)
-            for head, rules in self.heads.items()
-        }
+        """The published names of each head's tensors."""
+        return {head: tuple(name for rule in rules for name in rule.theirs) for head, rules in self.heads.items()}
 
 
+@cache
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(name).replace(r"\{\}", r"(0|[1-9][0-9]{0,4})"))
 
@@ -115,39 +112,44 @@ def to_ours(
                 copies.append((name, tied[name]))
             else:
                 extra.append(name)
-    result: dict[str, Tensor] = {}
-    faults: list[str] = []
-    for ours, found_parts in parts.items():
-        rule = hows[ours]
-        if len(found_parts) < len(rule.theirs):
-            continue  # named below, as missing
-        try:
-            result[ours] = _ours(rule, [found_parts[number] for number in range(len(rule.theirs))])
-        except (RuntimeError, IndexError):
-            shapes = ", ".join(str(tuple(part.shape)) for part in found_parts.values())
-            faults.append(f"{ours}: checkpoint {shapes}, which do not fit together")
-    for theirs, ours in copies:  # some published classes store a tied tensor under its second name alone
-        if ours not in parts:
-            result[ours] = stored[theirs].clone()
-    missing = [
-        _first(names, heads, ours, parts.get(ours, {})) for ours in expected if ours not in {*parts, *result, *fresh}
-    ]
-    missing += [
-        _first(names, heads, ours, found) for ours, found in parts.items() if len(found) < len(hows[ours].theirs)
-    ]
-    if missing:
-        faults.append(f"missing: {listed(missing)}")
+    complete = {ours: rule for ours, rule in hows.items() if len(parts[ours]) == len(rule.theirs)}
+    lone = [(theirs, ours) for theirs, ours in copies if ours not in parts]  # stored under the second name alone
+    there = {*complete, *fresh, *(ours for _, ours in lone)}
+    missing = [_sought(names, heads, ours, parts.get(ours, {})) for ours in expected if ours not in there]
+    faults = [f"missing: {listed(missing)}"] if missing else []
     if extra:
         faults.append(f"extra: {listed(shown(name, 100) for name in extra)}")
-    for ours, tensor in result.items():
-        if tensor.shape != expected[ours]:
-            faults.append(f"{ours}: checkpoint {tuple(tensor.shape)}, model {tuple(expected[ours])}")
-    for theirs, ours in copies:
-        if ours in result and not torch.equal(stored[theirs], result[ours]):
-            faults.append(f"{theirs}: stored a second time and not equal to {ours}, though the config ties them")
+    pieces = {ours: [parts[ours][number] for number in range(len(rule.theirs))] for ours, rule in complete.items()}
+    shapes = {ours: _shape(rule, pieces[ours]) for ours, rule in complete.items()}
+    shapes |= {ours: tuple(stored[theirs].shape) for theirs, ours in lone}
+    for ours, shape in shapes.items():
+        if shape != tuple(expected[ours]):
+            faults.append(f"{ours}: checkpoint {shape}, model {tuple(expected[ours])}")
+    if not faults:  # only now is anything copied
+        result = {ours: _ours(rule, pieces[ours]) for ours, rule in complete.items()}
+        result |= {ours: stored[theirs].clone() for theirs, ours in lone}
+        for theirs, ours in copies:
+            if not torch.equal(stored[theirs], result[ours]):
+                faults.append(f"{theirs}: stored a second time and not equal to {ours}, though the config ties them")
     if faults:
-        raise UserError("the checkpoint does not fit the model\n  " + "\n  ".join(faults[:20]))
+        raise unfit(faults)
     return result
+
+
+def unfit(faults: list[str]) -> UserError:
+    """The one error for all faults of a checkpoint."""
+    more = [f"and {len(faults) - 20} more"] if len(faults) > 20 else []
+    return UserError("the checkpoint does not fit the model\n  " + "\n  ".join([*faults[:20], *more]))
+
+
+def _shape(rule: Rule, found: list[Tensor]) -> tuple[int, ...]:
+    """The shape that a tensor of ours will have."""
+    shape = tuple(found[0].shape)
+    if rule.how == "transposed":
+        return shape[::-1]
+    if rule.how == "joined" and all(part.dim() and part.shape[1:] == found[0].shape[1:] for part in found):
+        return (sum(part.shape[0] for part in found), *shape[1:])
+    return shape
 
 
 def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
@@ -157,7 +159,7 @@ def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
     return found[0].t().contiguous() if rule.how == "transposed" else found[0].clone()
 
 
-def _first(names: Names, heads: Iterable[str], ours: str, found: Mapping[int, Tensor]) -> str:
+def _sought(names: Names, heads: Iterable[str], ours: str, found: Mapping[int, Tensor]) -> str:
     """The published name under which a tensor of ours was looked for."""
     for rule in names.rules(heads):
         match = _pattern(rule.ours).fullmatch(ours) if rule.ours else None
@@ -176,5 +178,6 @@ def to_theirs(names: Names, heads: Iterable[str], ours: Mapping[str, Tensor]) ->
         pieces = tensor.chunk(len(rule.theirs)) if rule.how == "joined" else (tensor,)
         for theirs, piece in zip(rule.theirs, pieces, strict=True):
             full = (names.prefix if of_body and heads else "") + theirs.format(*match.groups())
+            assert full not in result, f"two heads would both be stored as {full}"
             result[full] = (piece.t() if rule.how == "transposed" else piece).contiguous()
     return result

@@ -52,6 +52,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():  # a pipe would wait for ever
+        raise UserError(f"{path}: is not a plain file")
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -109,7 +109,7 @@ def info(
         "family": family.name,
         "paper": family.paper,
         "task": task,
-        "format": "published" if family.is_published(config) else f"weft-{family.name}",
+        "format": "published" if family.architecture(config, heads) else f"weft-{family.name}",
         "heads": heads,
         "parameters": found.parameters,
         "stored as": kind,
@@ -165,6 +165,10 @@ def new(
     made = fresh(model, tokenizer, size=size, settings=sections.get("model", {}), seed=seed)
     made.save(out)
     family = made.opened.family
-    kind = "published format" if family.is_published(made.config) else f"weft-{family.name}: a block was swapped"
+    kind = (
+        "published format"
+        if family.architecture(made.config, made.opened.heads)
+        else f"weft-{family.name}: a block was swapped"
+    )
     count = sum(parameter.numel() for parameter in made.network.parameters())
     print(f"{out}: {family.name}, {count:,} parameters, fresh weights from seed {seed} ({kind})")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from weft.models.sizes import check_sizes, start_weights
@@ -50,6 +49,7 @@ class Bert(nn.Module):
     """The encoder, and the heads asked for: words, next, classify, choose, tag, answer."""
 
     HEADS = ("words", "next", "classify", "choose", "tag", "answer")
+    POOLED = ("next", "classify", "choose")  # those that read the pooler
 
     def __init__(self, config: BertConfig, heads: Mapping[str, int]) -> None:
         """`heads` says which heads to build and how many outputs each has."""
@@ -115,7 +115,6 @@ class Bert(nn.Module):
             return self.words(hidden)
         return self.heads[head](hidden if head in ("tag", "answer") else self.pooled(hidden, rows))
 
-    @torch.no_grad()
     def initialise(self) -> None:
-        """Fresh weights, as published: normal with `weight_scale`, biases 0, norms 1."""
+        """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)

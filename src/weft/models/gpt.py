@@ -41,7 +41,8 @@ class GptConfig:
     embedding_dropout: float = 0.1
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    head_dropout: float = 0.1
+    head_dropout: float = 0.1  # before the choose head
+    tag_dropout: float = 0.1
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
 
@@ -53,6 +54,7 @@ class Gpt(nn.Module):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
+    POOLED = ()
 
     def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
         """`heads` says which heads to build and how many outputs each has."""
@@ -86,7 +88,8 @@ class Gpt(nn.Module):
         c = self.config
         if name == "words":
             return NextWords(c.width, outputs, c.tied)
-        return Labels(c.width, outputs, c.head_dropout if name in ("choose", "tag") else 0.0, bias=name != "classify")
+        dropout = {"choose": c.head_dropout, "tag": c.tag_dropout}.get(name, 0.0)
+        return Labels(c.width, outputs, dropout, bias=name != "classify")
 
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """N tokens -> N width; with a cache that holds something, one new token per row."""
@@ -128,7 +131,7 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fresh weights, as published: in GPT-2 the last projection of each part starts smaller in a deeper network."""
+        """Fresh weights; in GPT-2 the last projection of each part starts smaller in a deeper network."""
         start_weights(self, self.config.weight_scale)
         if self.config.norm_place == "before":
             for name, parameter in self.layers.named_parameters():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from weft.errors import UserError
@@ -37,7 +38,7 @@ def check_sizes(config: Any) -> None:
             f"rotary positions turn pairs of numbers, so the width of a head must be even, "
             f"not {config.head_width or config.width // config.heads}"
         )
-    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout"):
+    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout", "tag_dropout"):
         value = getattr(config, name, None)
         if value is not None and not 0.0 <= value < 1.0:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
@@ -52,12 +53,14 @@ def nearest_divisor(number: int, wish: int) -> int:
     return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))
 
 
+@torch.no_grad()
 def start_weights(network: nn.Module, scale: float) -> None:
-    """Normal matrices and tables, biases 0, norms 1."""
+    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
     for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "bias":
+                parameter.zero_()
         if isinstance(module, nn.Linear | nn.Embedding):
             module.weight.normal_(0.0, scale)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            module.bias.zero_()
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            module.reset_parameters()
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            module.weight.fill_(1.0)

@@ -99,10 +99,10 @@ def _addition(square: Square, mask: Tensor | None, bias: Tensor | None, causal: 
         past = torch.ones(t, s, dtype=torch.bool, device=q.device).tril()
         may = past if may is None else may & past
     if mask is not None:
-        # A padded query has no mask of its own, and one that may look nowhere would turn into NaN.
-        allowed = _of_square(square, mask)
-        allowed = allowed | ~allowed.any(-1, keepdim=True)
-        may = allowed if may is None else may & allowed
+        may = _of_square(square, mask) if may is None else may & _of_square(square, mask)
+    if may is not None:
+        # A query that may look nowhere (padding, an empty source) would turn into NaN, in its gradient at least.
+        may = may | ~may.any(-1, keepdim=True)
     if bias is None:
         return None if may is None else torch.zeros((), dtype=q.dtype, device=q.device).where(may, -math.inf)
     bias = _of_square(square, bias).to(q.dtype)
@@ -168,7 +168,10 @@ def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> l
         return [Square(None, query, key, _real(keys.lengths(), keys.longest))]
     lengths, key_lengths = rows.lengths(), keys.lengths()
     squares = []
-    for group in similar(key_lengths.tolist() if key_rows is not None else lengths.tolist()):
+    sizes = lengths.tolist()
+    if key_rows is not None:  # by the keys, since they are what is masked; a row without queries has nothing to do
+        sizes = [max(1, size) if queries else 0 for size, queries in zip(key_lengths.tolist(), sizes, strict=True)]
+    for group in similar(sizes):
         chosen = torch.tensor(group)
         query = _side(rows.starts[:-1], lengths, chosen)
         key = query if key_rows is None else _side(keys.starts[:-1], key_lengths, chosen)
@@ -190,7 +193,7 @@ def _whole_side(rows: Rows, total: int) -> Side:
 def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
     """The chosen rows as a rectangle."""
     lengths = lengths[chosen].long()
-    longest = int(lengths.max())
+    longest = max(1, int(lengths.max()))
     every = torch.arange(longest)
     real = every < lengths[:, None]  # b t
     tokens = (starts[chosen].long()[:, None] + every)[real]
@@ -226,7 +229,8 @@ def similar(lengths: Sequence[int], overhead: int = 16384) -> list[list[int]]:
 
 
 def _has_ragged_kernel(query: Tensor) -> bool:
-    return query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] % 8 == 0
+    fits = query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
+    return fits and query.is_cuda and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def _ragged(
@@ -254,10 +258,10 @@ def _ragged(
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a watcher is handed for one layer and one batch."""
+    """What a watcher is handed for one layer and one batch; decoding steps from a cache are not shown."""
 
     query: Tensor  # N H D
-    key: Tensor  # N H D
+    key: Tensor  # N H D, in cross attention M H D
     weights: Tensor  # B H longest longest
     rows: Rows
 

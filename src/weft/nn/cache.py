@@ -29,7 +29,7 @@ class Cache:
     def pick(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be asked for more than once."""
         self.lengths = self.lengths.index_select(0, rows)
-        self.longest = int(self.lengths.max())  # the longest row may be among those that left
+        self.longest = int(self.lengths.max()) if len(rows) else 0  # the longest row may be among those that left
         for layer in self.layers:
             layer.keys, layer.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)
 

@@ -87,6 +87,7 @@ def _frequencies(width: int, device: torch.device) -> Tensor:
 
 def turn(x: Tensor, turns: Tensor) -> Tensor:
     """N H D, each half-and-half pair of numbers turned by its angle."""
+    turns = turns.to(x.dtype)  # under autocast x is narrower than the embeddings were
     first, second = x.chunk(2, -1)
     return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
 

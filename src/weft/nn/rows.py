@@ -15,6 +15,11 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+def _runs_ahead(device: torch.device | str) -> bool:
+    """Whether a copy may go on in the background: towards the CPU nobody would wait for it."""
+    return torch.device(device).type != "cpu"
+
+
 @dataclass(frozen=True)
 class Rows:
     """Where each text begins in a flat run of tokens."""
@@ -67,6 +72,8 @@ class Rows:
 
     def once(self, name: Any, work_out: Callable[[], T]) -> T:
         """What all layers need of these rows, worked out by the first that asks."""
+        if torch.compiler.is_compiling():  # the compiler sees by itself what is the same
+            return work_out()
         # A tensor made in inference mode cannot take part in training later, so each mode keeps its own.
         key = (name, torch.is_inference_mode_enabled())
         if key not in self.memo:
@@ -74,7 +81,7 @@ class Rows:
         return self.memo[key]
 
     def to(self, device: torch.device | str) -> Rows:
-        return Rows(self.starts.to(device, non_blocking=True), self.longest)
+        return Rows(self.starts.to(device, non_blocking=_runs_ahead(device)), self.longest)
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Ragged:
         )
 
     def to(self, device: torch.device | str) -> Ragged:
-        return Ragged(self.tokens.to(device, non_blocking=True), self.rows.to(device))
+        return Ragged(self.tokens.to(device, non_blocking=_runs_ahead(device)), self.rows.to(device))
 
 
 @dataclass(frozen=True)
@@ -107,9 +114,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         return Batch(
-            self.tokens.to(device, non_blocking=True),
+            self.tokens.to(device, non_blocking=_runs_ahead(device)),
             self.rows.to(device),
-            None if self.segments is None else self.segments.to(device, non_blocking=True),
-            {name: target.to(device, non_blocking=True) for name, target in self.targets.items()},
+            None if self.segments is None else self.segments.to(device, non_blocking=_runs_ahead(device)),
+            {name: target.to(device, non_blocking=_runs_ahead(device)) for name, target in self.targets.items()},
             None if self.source is None else self.source.to(device),
         )

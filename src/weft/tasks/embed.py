@@ -25,6 +25,8 @@ def embed(
         raise UserError("this model folder has no tokenizer, so it reads no text")
     card = opened.card
     pooling = one_of(pooling or card.pooling or "mean", ("mean", "first"), "pooling")
+    if pooling == "first" and opened.family.speaks:
+        raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
     normalise = bool(card.normalise) if normalise is None else normalise
     before, after = frame(opened.tokenizer)
     context = opened.config.context

@@ -27,6 +27,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TASKS = {"complete": complete, "fill": fill, "embed": embed}
+KNOWN = (*TASKS, "classify", "tag", "answer")  # the last three load and save
 
 
 class Model:
@@ -65,7 +66,12 @@ class Model:
         several = [texts] if isinstance(texts, str) else list(texts)
         if not several:
             return []
-        answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
+        training = self.network.training
+        self.network.eval()  # whoever asks in the middle of training wants no dropout
+        try:
+            answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
+        finally:
+            self.network.train(training)
         return answers[0] if isinstance(texts, str) else answers
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -94,9 +100,9 @@ def load(
     if backend not in (None, "torch"):
         raise UserError(f"backend {backend!r} is not one of torch")
     opened = open_folder(find_folder(os.fspath(name), online))
-    found = one_of(opened.card.task or _task(opened), (*TASKS, "classify", "tag", "answer"), f"{name}: weft.json: task")
+    found = one_of(opened.card.task or _task(opened), KNOWN, f"{name}: weft.json: task")
     if task is not None:
-        found = one_of(task, TASKS, "task")
+        found = one_of(task, KNOWN, "task")
     model = Model(opened, found)
     return model if device is None else model.to(device)
 
@@ -126,7 +132,9 @@ def find_folder(name: str, online: bool = False) -> Path:
 
     files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
     try:
-        return Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
+        found = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
+        if not online or any(found.glob("*.safetensors")):  # others may have cached the config alone
+            return found
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         if not online:
             raise UserError(
