@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"auto_map": {"AutoModel": "evil.Model"}}, "auto_map names code"),
     ({"custom_pipelines": {"x": {"impl": "evil.P"}}}, "custom_pipelines names code"),
     ({"hidden_size": "768"}, 'hidden_size (width) must be a whole number, not "768"'),
+    ({"layer_norm_eps": 10**400}, "layer_norm_eps (norm_epsilon) must be a number"),
     ({"hidden_size": -64}, "hidden_size (width) must be between 1 and"),
     ({"num_hidden_layers": 10**9}, "num_hidden_layers (layers) must be between 1 and 2048"),
     ({"vocab_size": 10**15}, "vocab_size (vocabulary) must be between"),
@@ -179,6 +182,7 @@ def test_configs(values: dict[str, Any], message: str, folder: Path, capsys: pyt
         ("[1]", "where an object is expected"),
         ('{"model_type": NaN}', "NaN is not a JSON number"),
         ('{"model_type": "bert", "model_type": "gpt2"}', "key 'model_type' stands there twice"),
+        ('{"layer_norm_eps": 1e999}', "1e999 is not a JSON number"),
         ("[" * 100_000, "nested too deeply"),
         ('{"vocab_size": ' + "9" * 5000 + "}", "config.json"),
         ("\xff\xfe", "config.json"),
@@ -272,13 +276,32 @@ def test_a_tokenizer_larger_than_the_model(folder: Path, capsys: pytest.CaptureF
     assert "tokens, the model only 50" in refused(capsys, "info", str(folder))
 
 
-def test_nothing_is_left_of_a_save_that_fails(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = weft.load(folder)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("weft.checkpoint.tensors.save_file", full)
-    with pytest.raises(weft.UserError, match="cannot be written: no space left on device"):
-        model.save(tmp_path / "copy")
+def test_nothing_is_left_of_a_save_that_fails(folder: Path, tmp_path: Path) -> None:
+    """A disk that is full after 64 KB, as the system tells it."""
+    code = (
+        "import resource, signal, sys, weft; m = weft.load(sys.argv[1])\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
+        "try: m.save(sys.argv[2])\n"
+        "except weft.UserError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "copy")]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert "model.safetensors: cannot be written" in found.stdout and found.stderr == "", found.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_pipes_and_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor.long() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    assert "weights that are whole numbers" in refused(capsys, "info", str(folder))
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    assert "is not a plain file" in refused(capsys, "info", str(folder))
+
+
+@pytest.mark.parametrize("task", [" ", "fly", "\x1b[2J"])
+def test_a_card_with_no_task_of_ours(task: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = json.loads((folder / "weft.json").read_text())
+    (folder / "weft.json").write_text(json.dumps({**card, "task": task}))
+    assert "is not one of complete, fill, embed" in refused(capsys, "info", str(folder))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from tests.parity.test_heads import TEXTS, outputs_of, peer_of
 from tests.table import CASES
+from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
 
@@ -201,3 +202,71 @@ def test_a_pooling_that_the_choose_head_does_not_have(tmp_path: Path) -> None:
 def test_a_bert_without_its_pooler(tmp_path: Path) -> None:
     weft.new("bert", size="1x64", settings={"vocabulary": 50, "pooler": False}).save(tmp_path / "m")
     assert dict(open_folder(tmp_path / "m").heads) == {"words": 50}
+
+
+@pytest.mark.parametrize("head", ["classify", "choose", "tag", "answer", "words"])
+@pytest.mark.parametrize("family", CASES)
+def test_a_new_head_saved_and_opened_again(family: str, head: str, tmp_path: Path) -> None:
+    """From a pre-trained folder with its own heads to one with the new head alone, which transformers opens too."""
+    if head not in FAMILIES[family].names.heads:
+        pytest.skip(f"{family} has no {head} head")
+    weft.new(family, size="1x64", settings={"vocabulary": 50}).save(tmp_path / "base")
+    outputs = {"words": 50, "answer": 2, "choose": 1}.get(head, 3)
+    opened = open_folder(tmp_path / "base", new_heads={head: outputs}, seed=5)
+    assert dict(opened.heads) == {head: outputs}
+    module = opened.network.heads[head]
+    again = open_folder(tmp_path / "base", new_heads={head: outputs}, seed=5).network.heads[head]
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
+    if head == "words" and family == "bert":
+        assert torch.equal(module.norm.weight, torch.ones(64)) and module.bias.abs().max() == 0
+    save_folder(tmp_path / "m", opened)
+    loaded = open_folder(tmp_path / "m")
+    assert dict(loaded.heads) == {head: outputs}
+    state = opened.network.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in loaded.network.state_dict().items())
+    architecture = json.loads((tmp_path / "m" / "config.json").read_text())["architectures"][0]
+    if architecture in CASES[family].heads:
+        kind = getattr(transformers, architecture)
+        _, report = kind.from_pretrained(tmp_path / "m", output_loading_info=True)
+        assert not report["missing_keys"] and not report["mismatched_keys"]
+    else:
+        assert architecture == f"Weft-{family}"  # no published class has this head alone
+
+
+def test_a_new_head_replaces_one_of_the_same_name(tmp_path: Path) -> None:
+    config = CASES["bert"].peer(vocabulary=101, context=40, width=48, layers=1, heads=3, inner=192)
+    config.id2label = {0: "a", 1: "b"}
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "a")
+    before = open_folder(tmp_path / "a").network.heads["classify"].output.weight
+    for outputs in (2, 5):
+        opened = open_folder(tmp_path / "a", new_heads={"classify": outputs})
+        assert opened.card.labels is None and opened.network.heads["classify"].output.weight.shape == (outputs, 48)
+        assert not torch.equal(opened.network.heads["classify"].output.weight[:2], before)
+        save_folder(tmp_path / str(outputs), opened)
+        assert "id2label" not in json.loads((tmp_path / str(outputs) / "config.json").read_text())
+
+
+def test_heads_that_no_published_class_has_together(tmp_path: Path) -> None:
+    weft.new("gpt2", size="1x64", settings={"vocabulary": 50}).save(tmp_path / "base")
+    opened = open_folder(tmp_path / "base", new_heads={"classify": 3, "tag": 4}, keep=["words"])
+    save_folder(tmp_path / "m", opened)
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["model_type"] == "weft-gpt2"
+    loaded = open_folder(tmp_path / "m")
+    assert dict(loaded.heads) == {"words": 50, "classify": 3, "tag": 4}
+
+
+def test_a_word_head_without_an_architecture(tmp_path: Path) -> None:
+    for tied in (True, False):
+        peer = transformers.GPT2LMHeadModel(
+            CASES["gpt2"].peer(vocabulary=101, context=40, width=48, layers=1, heads=3, inner=192)
+        )
+        peer.save_pretrained(tmp_path / str(tied))
+        path = tmp_path / str(tied)
+        config = json.loads((path / "config.json").read_text())
+        del config["architectures"]
+        (path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": tied}))
+        tensors = load_file(path / "model.safetensors")
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"].clone() + (0 if tied else 1)
+        save_file(tensors, path / "model.safetensors")
+        opened = open_folder(path)
+        assert dict(opened.heads) == {"words": 101} and opened.config.tied is tied

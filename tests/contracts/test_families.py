@@ -142,6 +142,14 @@ def test_rows_seen_in_inference_can_train(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_the_compiler_sees_one_whole_graph(name: str) -> None:
+    network, texts = network_of(name), [[1, 2, 3, 4], [5, 6, 7, 8]]
+    compiled = torch.compile(network, fullgraph=True, backend="eager")
+    batch = Ragged.of(texts)
+    assert close(compiled(batch.tokens, batch.rows), hidden_of(network, texts), 1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_text_longer_than_the_context_is_named(name: str) -> None:
     from weft.errors import UserError
 

@@ -119,3 +119,30 @@ def test_groups_hold_every_row_once_and_waste_little() -> None:
     assert {1, 6} in [set(group) for group in groups], "two long rows belong together"
     assert len(similar([7] * 50)) == 1
     assert similar([]) == []
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_query_that_may_look_nowhere_harms_nobody(causal: bool) -> None:
+    """Masked out wholly, with padding beside it: numbers and gradients, equal on both paths."""
+    rows = Rows.of([3, 4])
+    mask = torch.eye(4, dtype=torch.bool).expand(2, 1, 4, 4).clone()
+    mask[1, 0, 2] = torch.tensor([False, False, False, True])  # under a causal flag this query sees nothing
+    found = []
+    for want_weights in (False, True):
+        drawn = torch.randn(3, 7, 2, 4, generator=torch.Generator().manual_seed(1))
+        tensors = [x.clone().requires_grad_() for x in drawn]
+        out, _ = attend(*tensors, rows, mask=mask, causal=causal, want_weights=want_weights)
+        out.square().sum().backward()
+        assert all(bool(x.grad.isfinite().all()) for x in tensors) and bool(out.isfinite().all())
+        found.append([out, *(x.grad for x in tensors)])
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("want_weights", [False, True])
+def test_an_empty_source(want_weights: bool) -> None:
+    query, key, value = torch.randn(5, 2, 4), torch.randn(4, 2, 4), torch.randn(4, 2, 4)
+    rows, keys = Rows.of([2, 3]), Rows.of([0, 4])
+    out, _ = attend(query, key, value, rows, key_rows=keys, want_weights=want_weights)
+    assert torch.equal(out[:2], torch.zeros(2, 2, 4))
+    alone, _ = attend(query[2:], key, value, Rows.of([3]), key_rows=Rows.of([4]))
+    assert torch.allclose(out[2:], alone, atol=1e-6)

@@ -270,6 +270,8 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
     if card.labels is not None:
         values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
         values["label2id"] = {label: number for number, label in enumerate(card.labels)}
+    elif architecture is not None and {"classify", "tag"} & set(opened.heads):
+        values["num_labels"] = opened.heads.get("classify", opened.heads.get("tag"))  # labels that have no names yet
     with whole_folder(folder) as inside:
         write_tensors(inside, tensors, shard)
         write_json(inside / "config.json", values)

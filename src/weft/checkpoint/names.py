@@ -143,12 +143,12 @@ def unfit(faults: list[str]) -> UserError:
 
 
 def _shape(rule: Rule, found: list[Tensor]) -> tuple[int, ...]:
-    """The shape that a tensor of ours will have."""
+    """The shape that a tensor of ours will have; parts that do not fit together keep their own and are refused."""
     shape = tuple(found[0].shape)
     if rule.how == "transposed":
         return shape[::-1]
-    if rule.how == "joined" and all(part.dim() and part.shape[1:] == found[0].shape[1:] for part in found):
-        return (sum(part.shape[0] for part in found), *shape[1:])
+    if rule.how == "joined" and shape and all(part.shape == found[0].shape for part in found):
+        return (len(found) * shape[0], *shape[1:])
     return shape
 
 

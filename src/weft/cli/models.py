@@ -165,10 +165,7 @@ def new(
     made = fresh(model, tokenizer, size=size, settings=sections.get("model", {}), seed=seed)
     made.save(out)
     family = made.opened.family
-    kind = (
-        "published format"
-        if family.architecture(made.config, made.opened.heads)
-        else f"weft-{family.name}: a block was swapped"
-    )
+    published = family.architecture(made.config, made.opened.heads)
+    kind = "published format" if published else f"weft-{family.name}: a block was swapped"
     count = sum(parameter.numel() for parameter in made.network.parameters())
     print(f"{out}: {family.name}, {count:,} parameters, fresh weights from seed {seed} ({kind})")

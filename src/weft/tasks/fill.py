@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,12 +12,22 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.batches import by_budget
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizer import Encoded
+from weft.text.windows import frame
+
+
+@dataclass(frozen=True)
+class View:
+    """What the network reads of one text: all of it, or as much as fits around one gap."""
+
+    text: int
+    tokens: list[int]
+    gaps: list[int]  # places of the masks that this view is asked about
 
 
 @torch.inference_mode()
 def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
-    """The likeliest words for each mask of each text."""
+    """The likeliest words for each mask of each text; in a long text each gap is seen with what surrounds it."""
     tokenizer = opened.tokenizer
     if opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")
@@ -27,31 +38,56 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
         raise UserError("this model's tokenizer has no mask token")
     if not 1 <= top <= opened.config.vocabulary:
         raise UserError(f"top must be between 1 and {opened.config.vocabulary}, not {top}")
-    ids = tokenizer.ids(list(texts))
-    for text, found in zip(texts, ids, strict=True):
-        if mask not in found:
+    around = frame(tokenizer)
+    encoded = tokenizer.encode_batch(list(texts), specials=False)
+    views: list[list[View]] = []
+    for number, (text, found) in enumerate(zip(texts, encoded, strict=True)):
+        if mask not in found.ids:
             raise UserError(f"no {tokenizer.roles.mask} in {shown(text)!r}: mark the gaps with it")
-        if len(found) > opened.config.context:
-            raise UserError(
-                f"a text of {len(found)} tokens is longer than the model's context of {opened.config.context}"
-            )
-    answers = []
-    for batch in by_budget(ids, len):
-        ragged = Ragged.of(batch, next(opened.network.parameters()).device)
-        places = (ragged.tokens == mask).nonzero().squeeze(1)
-        hidden = opened.network(ragged.tokens, ragged.rows)
-        best = opened.network.words(hidden[places]).float().softmax(-1).topk(top)  # type: ignore[operator]
-        gaps = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        answers += [_filled(tokenizer, found, mask, gaps) for found in batch]
-    return answers
+        views.append(_views(number, found.ids, mask, around, opened.config.context))
+    gaps: list[list[tuple[Candidate, ...]]] = [[] for _ in texts]
+    for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
+        ragged = Ragged.of([view.tokens for view in batch], next(opened.network.parameters()).device)
+        starts = ragged.rows.firsts().tolist()
+        places = [start + gap for start, view in zip(starts, batch, strict=True) for gap in view.gaps]
+        hidden = opened.network(ragged.tokens, ragged.rows)[torch.tensor(places, device=ragged.tokens.device)]
+        best = opened.network.words(hidden).float().softmax(-1).topk(top)  # type: ignore[operator]
+        owners = [view.text for view in batch for _ in view.gaps]
+        for owner, tokens, chances in zip(owners, best.indices.tolist(), best.values.tolist(), strict=True):
+            pairs = zip(tokens, chances, strict=True)
+            gaps[owner].append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in pairs))
+    extra = sum(map(len, around))
+    return [
+        Words(
+            text=_filled(text, found, mask, words),
+            gaps=tuple(words),
+            n_tokens=len(found) + extra,
+            n_windows=len(some),
+        )
+        for text, found, words, some in zip(texts, encoded, gaps, views, strict=True)
+    ]
 
 
-def _filled(tokenizer: Tokenizer, ids: list[int], mask: int, best: Iterator[tuple[list[int], list[float]]]) -> Words:
-    """The answer for one text; its gaps are the next ones of `best`."""
-    filled, gaps = list(ids), []
-    for place in (place for place, token in enumerate(ids) if token == mask):
-        tokens, chances = next(best)
-        pairs = zip(tokens, chances, strict=True)
-        gaps.append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in pairs))
-        filled[place] = tokens[0]
-    return Words(text=tokenizer.decode(filled), gaps=tuple(gaps), n_tokens=len(ids))
+def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int) -> list[View]:
+    """One view of a text that fits, else one around each gap."""
+    before, after = around
+    gaps = [place for place, token in enumerate(ids) if token == mask]
+    size = context - len(before) - len(after)
+    if size < 1:
+        raise UserError(f"a context of {context} tokens has no room beside the special tokens")
+    if len(ids) <= size:
+        return [View(number, [*before, *ids, *after], [len(before) + gap for gap in gaps])]
+    views = []
+    for gap in gaps:
+        start = max(0, min(gap - size // 2, len(ids) - size))
+        tokens = [*before, *ids[start : start + size], *after]
+        views.append(View(number, tokens, [len(before) + gap - start]))
+    return views
+
+
+def _filled(text: str, found: Encoded, mask: int, words: list[tuple[Candidate, ...]]) -> str:
+    """The user's own text with the best word in each gap."""
+    spans = [span for token, span in zip(found.ids, found.offsets, strict=True) if token == mask]
+    for (start, end), gap in reversed(list(zip(spans, words, strict=True))):  # from the end, so that offsets stay right
+        text = text[:start] + gap[0].word + text[end:]
+    return text
