@@ -270,3 +270,21 @@ def test_a_word_head_without_an_architecture(tmp_path: Path) -> None:
         save_file(tensors, path / "model.safetensors")
         opened = open_folder(path)
         assert dict(opened.heads) == {"words": 101} and opened.config.tied is tied
+
+
+def test_a_base_whose_table_is_stored_under_the_heads_name(tmp_path: Path) -> None:
+    """OpenAIGPTDoubleHeadsModel stores its tied table as the word head alone; without that head it is a table still."""
+    peer = peer_of(CASES["openai-gpt"], "OpenAIGPTDoubleHeadsModel", "usual", 0.3, torch.float32)
+    peer.save_pretrained(tmp_path / "a")
+    assert "transformer.tokens_embed.weight" not in load_file(tmp_path / "a" / "model.safetensors")
+    opened = open_folder(tmp_path / "a", new_heads={"classify": 3})
+    assert torch.equal(opened.network.tokens.weight, peer.state_dict()["lm_head.weight"])
+
+
+def test_mixed_precisions_lose_nothing(tmp_path: Path) -> None:
+    peer = peer_of(CASES["gpt2"], "GPT2Model", "usual", 0.3, torch.float16)
+    peer.ln_f.double()
+    peer.save_pretrained(tmp_path / "a")
+    opened = open_folder(tmp_path / "a")
+    assert opened.network.final_norm.weight.dtype == torch.float64
+    assert torch.equal(opened.network.final_norm.weight, peer.ln_f.weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -54,33 +55,26 @@ def open_folder(
     published = read_json(folder / "config.json", 16 * MEGABYTE)
     family, own = _family(published, where)
     stored = read_tensors(folder)
-    if not own:
-        spelled: dict[str, Tensor] = {}
-        for name, tensor in stored.items():
-            if family.names.spelled(name) in spelled:
-                raise UserError(f"{folder}: tensor {shown(name)} stands there under two names")
-            spelled[family.names.spelled(name)] = tensor
-        stored = spelled
+    check_heads(family, new_heads)
+    if own:
+        config, heads = _own_config(family, published, where)
+    else:
+        stored = _spelled(family, stored, folder)
         config = read_config(family.table, family.config, family.standard, published, where)
         heads = _heads(family, published, stored, config.vocabulary, where)
         check_heads_config(family.table, heads, published, where)
-        if hasattr(config, "pooler"):
-            wanted = any(head in family.network.POOLED for head in [*heads, *new_heads])
-            config = replace(config, pooler="pooler.dense.weight" in stored or wanted)
-    else:
-        config, heads = _own_config(family, published, where)
-    check_heads(family, new_heads)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
-        stored = _without(family, stored, gone, own)
+        stored = _without(family, stored, gone, own, config.tied)
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
+    pooled = any(head in family.network.POOLED for head in everything)
+    if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
+        config = replace(config, pooler=pooled or "pooler.dense.weight" in stored)
     network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
-    if any(head in family.network.POOLED for head in new_heads) and not any(
-        name.startswith("pooler.") for name in stored
-    ):
+    if pooled and new_heads and "pooler.dense.weight" not in stored:
         fresh |= {name for name in expected if name.startswith("pooler.")}
     try:
         if own:
@@ -92,6 +86,8 @@ def open_folder(
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = _card(folder, labels, heads)
+    if new_heads:  # what the folder says of its old task is not true of the new one
+        card = replace(card, task=None, labels=None, columns={}, thresholds={}, metrics=())
     tokenizer = Tokenizer.load(folder) if has_tokenizer(folder) else None
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(
@@ -102,6 +98,16 @@ def open_folder(
         known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
     return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
+
+
+def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The tensors under their names in the one canonical spelling."""
+    spelled: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        if family.names.spelled(name) in spelled:
+            raise UserError(f"{folder}: tensor {shown(name)} stands there under two names")
+        spelled[family.names.spelled(name)] = tensor
+    return spelled
 
 
 def _family(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
@@ -189,12 +195,18 @@ def _own_tensors(
     return {name: tensor.clone() for name, tensor in stored.items()}
 
 
-def _without(family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool) -> dict[str, Tensor]:
+def _without(
+    family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool, tied: bool
+) -> dict[str, Tensor]:
     """The stored tensors less those of some heads."""
     if own:
         return {name: t for name, t in stored.items() if not any(name.startswith(f"heads.{head}.") for head in heads)}
-    tied = {theirs for theirs, ours in family.names.tied if any(ours.startswith(f"heads.{head}.") for head in heads)}
-    names = tied.union(*(family.names.head_names[head] for head in heads))
+    names = {name for head in heads for name in family.names.head_names[head]}
+    for theirs, ours in family.names.tied:
+        if any(ours.startswith(f"heads.{head}.") for head in heads):
+            names.add(theirs)
+        elif tied:  # the body's own tensor, which some files hold under this name alone
+            names.discard(theirs)
     return {name: tensor for name, tensor in stored.items() if name not in names}
 
 
@@ -206,8 +218,7 @@ def _fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str]
     whole = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
     if whole:
         raise UserError(f"weights that are whole numbers: {listed(whole)}")
-    kinds = {tensor.dtype for tensor in tensors.values()}
-    kind = kinds.pop() if len(kinds) == 1 else torch.float32
+    kind = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))  # mixed: what holds them all
     new = {"pooler" if name.startswith("pooler.") else ".".join(name.split(".")[:2]) for name in fresh}  # heads.NAME
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -34,9 +34,10 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
-    encoded = tokenizer.encode("a")
-    ids, specials = list(encoded.ids), list(encoded.specials)
-    inside = [place for place, special in enumerate(specials) if not special]
-    if not inside:  # not even a letter is known: then nothing tells before from after
-        return ids, []
-    return ids[: inside[0]], ids[inside[-1] + 1 :]
+    # Seen on a text that it knows: the letter is unknown to some, and dropped where nothing stands for the unknown.
+    for text in ("a", *(tokenizer.decode([number]) for number in range(min(tokenizer.vocabulary, 1000)))):
+        encoded = tokenizer.encode(text)
+        inside = [place for place, special in enumerate(encoded.specials) if not special]
+        if inside:
+            return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
+    return [], []
