@@ -9,10 +9,10 @@ demo: .venv/demo
 	$(BIN)/python examples/demo.py
 
 test: .venv/dev check
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: .venv/dev check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/dev
 	$(BIN)/ruff check .

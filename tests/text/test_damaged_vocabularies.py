@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.text.samples import folder_of
 from weft.errors import UserError
 from weft.text.tokenizer import Roles, Tokenizer
-
-
-def folder_of(path: Path, **files: Any) -> Path:
-    """A folder with these files; double underscores stand for dots, dicts are written as JSON."""
-    path.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        file = path / name.replace("__", ".")
-        if isinstance(content, bytes):
-            file.write_bytes(content)
-        else:
-            file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8", newline="")
-    return path
-
 
 WHOLE: dict[str, Any] = {
     "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,

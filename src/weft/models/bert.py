@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from weft.models.sizes import check_sizes, start_weights
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
 from weft.nn.heads import Labels, MaskedWords, Pooler
-from weft.nn.layers import Activation, Layer, NormKind, NormPlace, norm
-from weft.nn.positions import Kind, Positions
+from weft.nn.layers import Activation, NormKind, NormPlace, norm
+from weft.nn.positions import Kind
 from weft.nn.rows import Rows
 
 
@@ -58,26 +58,11 @@ class Bert(nn.Module):
         self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.segments = nn.Embedding(c.segments, c.width)
-        head_width = c.head_width or c.width // c.heads
-        self.positions = Positions(c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width)
+        self.positions = positions_of(c)
         self.embedding_norm = norm(c.norm, c.width, c.norm_epsilon)
         self.dropout = nn.Dropout(c.dropout)
-        self.layers = nn.ModuleList(
-            Layer(
-                width=c.width,
-                heads=c.heads,
-                head_width=head_width,
-                inner=c.inner,
-                activation=c.activation,
-                norm_kind=c.norm,
-                norm_place=c.norm_place,
-                norm_epsilon=c.norm_epsilon,
-                dropout=c.dropout,
-                attention_dropout=c.attention_dropout,
-            )
-            for _ in range(c.layers)
-        )
-        self.final_norm = norm(c.norm, c.width, c.norm_epsilon) if c.norm_place == "before" else nn.Identity()
+        self.layers = layers_of(c, causal=False)
+        self.final_norm = final_norm_of(c)
         self.pooler = Pooler(c.width) if c.pooler else None
         self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
 

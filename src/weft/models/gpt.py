@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.models.sizes import check_sizes, start_weights
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
 from weft.nn.cache import Cache
 from weft.nn.heads import Labels, NextWords, in_full
-from weft.nn.layers import Activation, Layer, NormKind, NormPlace, norm
-from weft.nn.positions import Kind, Positions
+from weft.nn.layers import Activation, NormKind, NormPlace
+from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
 
 
@@ -62,26 +62,10 @@ class Gpt(nn.Module):
         c = config
         self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
-        head_width = c.head_width or c.width // c.heads
-        self.positions = Positions(c.positions, context=c.context, width=c.width, heads=c.heads, head_width=head_width)
+        self.positions = positions_of(c)
         self.dropout = nn.Dropout(c.embedding_dropout)
-        self.layers = nn.ModuleList(
-            Layer(
-                width=c.width,
-                heads=c.heads,
-                head_width=head_width,
-                inner=c.inner or 4 * c.width,
-                activation=c.activation,
-                norm_kind=c.norm,
-                norm_place=c.norm_place,
-                norm_epsilon=c.norm_epsilon,
-                dropout=c.dropout,
-                attention_dropout=c.attention_dropout,
-                causal=True,
-            )
-            for _ in range(c.layers)
-        )
-        self.final_norm = norm(c.norm, c.width, c.norm_epsilon) if c.norm_place == "before" else nn.Identity()
+        self.layers = layers_of(c, causal=True)
+        self.final_norm = final_norm_of(c)
         self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
 
     def _head(self, name: str, outputs: int) -> nn.Module:

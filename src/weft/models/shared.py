@@ -1,4 +1,4 @@
-"""What the families share about sizes: the checks every config needs, and how fresh weights are drawn."""
+"""What the Transformer families share: checks of their sizes, the stack of layers, and how fresh weights are drawn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from weft.errors import UserError
+from weft.nn.layers import Layer, norm
+from weft.nn.positions import Positions
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
@@ -51,6 +53,44 @@ def check_sizes(config: Any) -> None:
 def nearest_divisor(number: int, wish: int) -> int:
     """The divisor of a number that is nearest to what was wished for."""
     return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))
+
+
+def positions_of(config: Any) -> Positions:
+    """The positions that a config asks for."""
+    return Positions(
+        config.positions,
+        context=config.context,
+        width=config.width,
+        heads=config.heads,
+        head_width=config.head_width or config.width // config.heads,
+    )
+
+
+def layers_of(config: Any, causal: bool) -> nn.ModuleList:
+    """The stack of layers that a config asks for."""
+    return nn.ModuleList(
+        Layer(
+            width=config.width,
+            heads=config.heads,
+            head_width=config.head_width,
+            inner=config.inner or 4 * config.width,
+            activation=config.activation,
+            norm_kind=config.norm,
+            norm_place=config.norm_place,
+            norm_epsilon=config.norm_epsilon,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            causal=causal,
+        )
+        for _ in range(config.layers)
+    )
+
+
+def final_norm_of(config: Any) -> nn.Module:
+    """Where norms stand before each part, one more ends the stack."""
+    if config.norm_place == "after":
+        return nn.Identity()
+    return norm(config.norm, config.width, config.norm_epsilon)
 
 
 @torch.no_grad()
