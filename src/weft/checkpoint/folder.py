@@ -20,6 +20,7 @@ from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.shared import start_weights
+from weft.text.published import vocabulary_file
 from weft.text.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
@@ -88,7 +89,7 @@ def open_folder(
     card = _card(folder, labels, heads)
     if new_heads:  # what the folder says of its old task is not true of the new one
         card = replace(card, task=None, labels=None, columns={}, thresholds={}, metrics=())
-    tokenizer = Tokenizer.load(folder) if has_tokenizer(folder) else None
+    tokenizer = Tokenizer.load(folder) if vocabulary_file(folder) else None
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
@@ -245,12 +246,6 @@ def _card(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]
             f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
         )
     return card
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether any of the files is there that a tokenizer can be made of."""
-    known = ("tokenizer.json", "vocab.txt", "vocab.json", "encoder.json", "spiece.model", "sentencepiece.bpe.model")
-    return any((folder / name).exists() for name in known) or any(folder.glob("*.spm"))
 
 
 # ---------------------------------------------------------------- saving

@@ -42,7 +42,12 @@ def read(path: Path) -> Published:
     if not path.exists():
         raise UserError(f"{path}: not there")
     folder = path if path.is_dir() else path.parent
-    file = _vocabulary_file(path) if path.is_dir() else path
+    file = vocabulary_file(path) if path.is_dir() else path
+    if file is None:
+        raise UserError(
+            f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
+            "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
+        )
     settings = _settings(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
@@ -91,7 +96,8 @@ def check(library: Library, where: Path | str) -> None:
         raise UserError(f"{where}: adds id {max(probe)} to every text, but has only {len(named)} tokens")
 
 
-def _vocabulary_file(folder: Path) -> Path:
+def vocabulary_file(folder: Path) -> Path | None:
+    """The file of a folder that its tokenizer is read from; None where there is none."""
     names = ["tokenizer.json", "vocab.txt", *(first for first, second in PAIRS if (folder / second).exists())]
     found = [folder / name for name in (*names, *SENTENCEPIECE) if (folder / name).is_file()]
     if found:
@@ -99,12 +105,7 @@ def _vocabulary_file(folder: Path) -> Path:
     models_here = sorted(folder.glob("*.spm"))
     if len(models_here) > 1:
         raise UserError(f"{folder}: holds {listed(file.name for file in models_here)}; load one of them by its name")
-    if not models_here:
-        raise UserError(
-            f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
-            "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
-        )
-    return models_here[0]
+    return models_here[0] if models_here else None
 
 
 def _settings(folder: Path) -> dict[str, Any]:
