@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,16 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
 
 def write_text(path: Path, text: str) -> None:
     """As `write_bytes`, in UTF-8."""
-    write_bytes(path, text.encode("utf-8"))
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{path}: cannot be written: half of a surrogate pair is no character") from None
+    write_bytes(path, data)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write the file whole or leave what was there: temporary file, fsync, rename."""
-    scratch = path.parent / f".{path.name}.{os.getpid()}.new"
+    scratch = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(scratch, "xb") as file:
@@ -94,8 +99,10 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(scratch, path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
