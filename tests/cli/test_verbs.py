@@ -243,6 +243,14 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
     assert bare.returncode == 0 and "Commands:" in bare.stdout and len(bare.stdout.splitlines()) > 8
 
 
+def test_a_terminal_is_not_steered_by_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.cli.show import harmless
+
+    assert harmless("a\x1b[2Jb\n") == "a\x1b[2Jb\n", "a file gets what was written"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert harmless("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
+
+
 def test_links_umask_and_pipes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -19,9 +19,9 @@ VERBS = {"complete": "generate", "fill": "fill", "embed": "embed"}  # the verb t
 
 
 def models(as_json: Json = False) -> None:
-    """List every family: its published sizes, what they weigh and cost, and what they can do.
+    """List every family with its sizes, weight and cost.
 
-    Operations are counted per token, forward, over a text that fills the context.
+    What the published sizes weigh as fp32, bf16 and int8, and what they can do. Operations are counted per token, forward, over a text that fills the context.
 
     Example: weft models
     """
@@ -85,7 +85,9 @@ def info(
     as_json: Json = False,
     online: Online = False,
 ) -> None:
-    """Say what is in a model folder: family, sizes, weight, cost, tokenizer, heads and card.
+    """Say what is in a model folder.
+
+    Family, sizes, weight, cost, tokenizer, heads and card; also of a published size, such as bert-base.
 
     Example: weft info runs/gpt
     """
@@ -150,7 +152,9 @@ def new(
     settings: Annotated[list[str] | None, typer.Option("--set", help="model.KEY=VALUE; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Where the fresh weights come from.")] = 0,
 ) -> None:
-    """Write a model folder with fresh weights, its blocks chosen by --set: the start of a training run.
+    """Write a model folder with fresh weights.
+
+    The start of a training run; its blocks are chosen by --set.
 
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """

@@ -31,6 +31,13 @@ def amount(number: float, unit: str = "") -> str:
     return f"{number:.3g} {unit}".rstrip()
 
 
+def harmless(text: str) -> str:
+    """Text from a model, fit for a terminal: what would steer it is spelled out. A file or pipe gets every character."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 class Ticker(Protocol):
     def __call__(self, more: int) -> None: ...
 

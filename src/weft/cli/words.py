@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.models import Online
-from weft.cli.show import progress
+from weft.cli.show import harmless, progress
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def generate(
     device: Device = None,
     online: Online = False,
 ) -> None:
-    """Write on from a prompt; without --temperature, --top-k or --top-p always the best token.
+    """Write on from a prompt.
+
+    Without --temperature, --top-k or --top-p the best token is taken, always.
 
     Example: weft generate runs/gpt "The weaver said" --tokens 40 --top-p 0.9
     """
@@ -86,7 +88,7 @@ def generate(
         if jsonl:
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
-        print(f"{prompt}{answer.text}")
+        print(harmless(f"{prompt}{answer.text}"))
         print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
 
 
@@ -110,9 +112,9 @@ def fill(
         if jsonl:
             print(json.dumps({"input": text, **asdict(answer)}, ensure_ascii=False))
             continue
-        print(answer.text)
+        print(harmless(answer.text))
         for number, gap in enumerate(answer.gaps, 1):
-            print(f"  gap {number}: " + ", ".join(f"{word.word} {word.probability:.3f}" for word in gap))
+            print(f"  gap {number}: " + harmless(", ".join(f"{word.word} {word.probability:.3f}" for word in gap)))
 
 
 def embed(
@@ -128,7 +130,9 @@ def embed(
     device: Device = None,
     online: Online = False,
 ) -> None:
-    """Turn texts into vectors; a text of any length goes in whole, through windows.
+    """Turn texts into vectors.
+
+    A text of any length goes in whole, through windows.
 
     Example: weft embed all-MiniLM-L6-v2 --out vectors.npy < texts.txt
     """
