@@ -21,7 +21,8 @@ VERBS = {"complete": "generate", "fill": "fill", "embed": "embed"}  # the verb t
 def models(as_json: Json = False) -> None:
     """List every family with its sizes, weight and cost.
 
-    What the published sizes weigh as fp32, bf16 and int8, and what they can do. Operations are counted per token, forward, over a text that fills the context.
+    What the published sizes weigh as fp32, bf16 and int8, and what they can do. Operations are counted per token,
+    forward, over a text that fills the context.
 
     Example: weft models
     """

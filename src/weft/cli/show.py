@@ -32,7 +32,7 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def harmless(text: str) -> str:
-    """Text from a model, fit for a terminal: what would steer it is spelled out. A file or pipe gets every character."""
+    """Text from a model, fit for a terminal: what would steer it is spelled out; a file gets every character."""
     if sys.stdout is None or not sys.stdout.isatty():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
