@@ -45,7 +45,7 @@ def test_an_error_inside_is_not_about_the_folder(tmp_path: Path) -> None:
 
 
 def test_kill_9_in_the_middle_of_a_save(tmp_path: Path) -> None:
-    """Killed at many moments, a folder is whole or absent."""
+    """Killed while it saves one folder after the other: each is whole or absent."""
     code = (
         "import sys, weft; m = weft.new('bert', size='2x128', settings={'vocabulary': 3000}); print('go', flush=True)\n"
         "n = 0\n"
@@ -53,7 +53,9 @@ def test_kill_9_in_the_middle_of_a_save(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline().strip() == "go"
-    time.sleep(0.3)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "3").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     import weft
