@@ -78,6 +78,10 @@ def test_models_and_info(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert abs(rows["gpt3-175b"]["parameters"] / 175e9 - 1) < 0.01
     assert rows["gpt3-xl"]["heads"] == 24 and rows["gpt3-13b"]["width"] == 5120
     assert rows["gpt2"]["bf16"] == 2 * rows["gpt2"]["parameters"]
+    # By hand: 12 layers of 4 + 8 squares of the width, the table of words, scores and values over the context.
+    layers = 12 * 12 * 768**2
+    assert rows["bert-base"]["flops_per_token"] == 2 * (layers + 30522 * 768) + 4 * 12 * 768 * 512
+    assert rows["gpt2"]["flops_per_token"] == 2 * (layers + 50257 * 768) + 4 * 12 * 768 * 512  # half of 1024 is seen
     assert "bert-tiny" in ok(capsys, "models")
     told = json.loads(ok(capsys, "info", place / "gpt2", "--json"))
     assert told["family"] == "gpt2" and told["task"] == "complete" and told["sizes"]["context"] == 32

@@ -109,6 +109,30 @@ def compare(
         assert (found[head] - scores).abs().max() <= tolerance, head
 
 
+@pytest.mark.parametrize(
+    "family, key, name",
+    [(family, key, name) for family in CASES for key, names in FAMILIES[family].table.values.items() for name in names],
+)
+def test_every_published_activation(family: str, key: str, name: str, tmp_path: Path) -> None:
+    """The same word may mean another formula in another family: openai-gpt's gelu is the tanh one."""
+    case = CASES[family]
+    config = case.peer(**SIZES["one layer"])
+    setattr(config, key, name)
+    config._attn_implementation = "eager"
+    architecture = next(name for name, heads in case.heads.items() if heads == ())
+    torch.manual_seed(0)
+    peer = getattr(transformers, architecture)(config).double().eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.normal_(0.0, 0.3)
+    peer.save_pretrained(tmp_path)
+    network = open_folder(tmp_path).network
+    batch = Ragged.of(TEXTS)
+    with torch.inference_mode():
+        expected = torch.cat([peer(torch.tensor([text])).last_hidden_state[0] for text in TEXTS])
+        assert (network(batch.tokens, batch.rows) - expected).abs().max() <= 1e-9
+
+
 @pytest.mark.parametrize("family", [name for name in CASES if FAMILIES[name].speaks])
 def test_cached_decoding_equals_the_peer(family: str, tmp_path: Path) -> None:
     case = CASES[family]
