@@ -20,6 +20,7 @@ check: .venv/dev
 	$(BIN)/mypy
 
 bench: .venv/dev
+	$(BIN)/python benchmarks/parity.py
 	$(BIN)/python benchmarks/ragged.py
 	$(BIN)/python benchmarks/tokenizer_speed.py
 

@@ -66,10 +66,10 @@ def speak(
             raise UserError(f"prompt {number} is empty, and this model has no token to start from")
         if len(prompt) > context:
             raise UserError(f"prompt {number} has {len(prompt)} tokens, more than the model's context of {context}")
-    said: list[list[int]] = [[] for _ in prompts]
-    reasons: list[Reason | None] = ["length" if most == 0 else None for _ in prompts]
     if most == 0 or not prompts:
-        return [Spoken(tokens, "length") for tokens in said]
+        return [Spoken([], "length") for _ in prompts]
+    said: list[list[int]] = [[] for _ in prompts]
+    reasons: dict[int, Reason] = {}  # of the rows that are done
     for seed in seeds:
         if not 0 <= seed < 1 << 63:
             raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
@@ -82,12 +82,14 @@ def speak(
         tokens = choose(scores, sampling, [chances[row] for row in alive])
         for row, token in zip(alive, tokens.tolist(), strict=True):
             said[row].append(token)
-            reasons[row] = _reason(row, said[row], len(prompts[row]), context, most, ends, stopped)
+            reason = _reason(row, said[row], len(prompts[row]), context, most, ends, stopped)
+            if reason is not None:
+                reasons[row] = reason
         if heard is not None:
             heard(len(alive))
-        going = [place for place, row in enumerate(alive) if reasons[row] is None]
+        going = [place for place, row in enumerate(alive) if row not in reasons]
         if not going:
-            return [Spoken(tokens, reason or "length") for tokens, reason in zip(said, reasons, strict=True)]
+            return [Spoken(tokens, reasons[row]) for row, tokens in enumerate(said)]
         if len(going) < len(alive):  # rows that are done cost nothing more
             chosen = torch.tensor(going, device=device)
             state.pick(chosen)
