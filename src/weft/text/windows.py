@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from weft.text.tokenizer import Tokenizer
 
@@ -35,7 +36,8 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
     # Seen on a text that it knows: the letter is unknown to some, and dropped where nothing stands for the unknown.
-    for text in ("a", *(tokenizer.decode([number]) for number in range(min(tokenizer.vocabulary, 1000)))):
+    others = (tokenizer.decode([number]) for number in range(tokenizer.vocabulary))
+    for text in chain(["a"], others):
         encoded = tokenizer.encode(text)
         inside = [place for place, special in enumerate(encoded.specials) if not special]
         if inside:
