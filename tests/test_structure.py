@@ -22,13 +22,18 @@ FLOORS = {
     "files": 1,
     "config": 1,
     "timing": 1,
+    "picture": 1,
     "text": 2,
     "nn": 2,
+    "data": 3,
     "models": 3,
     "generation": 4,
     "checkpoint": 4,
+    "objectives": 4,
+    "training": 5,
     "tasks": 6,
     "cli": 9,
+    "recipes": 0,
 }
 # The top of the package hands out what is inside, and `files` reads for `config`.
 FREE = {("config", "files")}

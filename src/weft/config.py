@@ -142,14 +142,15 @@ def _toml_value(text: str) -> Any:
 
 def changed(config: T, values: Mapping[str, Any], where: str = "--set") -> T:
     """The config with these values in place of its own; sections are changed key by key."""
-    return build(type(config), _merged(values_of(config), values), where)
+    return build(type(config), merged(values_of(config), values), where)
 
 
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with new ones in place of old; sections are changed key by key."""
     found = dict(old)
     for name, value in new.items():
         both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
-        found[name] = _merged(found[name], value) if both else value
+        found[name] = merged(found[name], value) if both else value
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -135,11 +136,53 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 if path.is_file():
                     with open(path, "rb") as file:
                         os.fsync(file.fileno())
+            sync_folder(inside)
             os.replace(inside, folder)  # an empty folder of that name gives way
+            sync_folder(folder.parent)
         except OSError as error:
             raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Hold a lock file for as long as the block runs; False: another process, named in the file, holds it.
+
+    The system lets go of it when a process ends, however it ends.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk too."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def cache_folder() -> Path:
+    """Where work that can be done again is kept: $WEFT_CACHE, else $XDG_CACHE_HOME/weft, else ~/.cache/weft."""
+    if os.environ.get("WEFT_CACHE"):
+        return Path(os.environ["WEFT_CACHE"]).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "weft"
 
 
 def memory_here() -> int:

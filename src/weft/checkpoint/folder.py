@@ -253,6 +253,12 @@ def _card(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]
 
 def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
     """Write a model folder, whole or not at all; the folder must be new or empty."""
+    with whole_folder(folder) as inside:
+        write_files(inside, opened, shard)
+
+
+def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
+    """The files of a model folder, one by one."""
     family, config, card = opened.family, opened.config, opened.card
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
@@ -278,11 +284,10 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
         values["label2id"] = {label: number for number, label in enumerate(card.labels)}
     elif architecture is not None and {"classify", "tag"} & set(opened.heads):
         values["num_labels"] = opened.heads.get("classify", opened.heads.get("tag"))  # labels that have no names yet
-    with whole_folder(folder) as inside:
-        write_tensors(inside, tensors, shard)
-        write_json(inside / "config.json", values)
-        write_json(inside / "weft.json", card_values(card))
-        if card.pooling is not None:
-            write_sentence_settings(inside, card, config.width)
-        if opened.tokenizer is not None:
-            opened.tokenizer.save(inside)
+    write_tensors(inside, tensors, shard)
+    write_json(inside / "config.json", values)
+    write_json(inside / "weft.json", card_values(card))
+    if card.pooling is not None:
+        write_sentence_settings(inside, card, config.width)
+    if opened.tokenizer is not None:
+        opened.tokenizer.save(inside)

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import models, tokenizer, words
+from weft.cli import models, tokenizer, training, words
 from weft.errors import UserError
 from weft.files import reason
+from weft.training.signals import Interrupted
 from weft.version import VERSION
 
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
@@ -31,6 +32,11 @@ app.add_typer(tokenizer.app, name="tokenizer")
 app.command("models")(models.models)
 app.command("info")(models.info)
 app.command("new")(models.new)
+app.command("pretrain")(training.pretrain)
+app.command("resume")(training.resume)
+app.command("curves")(training.curves)
+app.command("recipes")(training.recipes)
+app.add_typer(training.cache, name="cache")
 app.command("generate")(words.generate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
@@ -46,7 +52,7 @@ def weft(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One call of the command line; the exit status: 0 done, 1 our bug, 2 the user's mistake, 130 interrupted."""
+    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = app(args=list(arguments), prog_name="weft", standalone_mode=False)
@@ -62,6 +68,9 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(arguments, error.format_message().replace("\n", " ") or "see --help")
     except (KeyboardInterrupt, typer.Abort):
         status = 130
+    except Interrupted as interrupted:
+        print(f"weft: {interrupted}", file=sys.stderr)
+        return 128 + interrupted.number
     except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error
         if not isinstance(cause, OSError):
@@ -77,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _refuse(arguments: Sequence[str], message: str) -> int:
     verbs = [argument for argument in arguments if not argument.startswith("-")]
-    name = " ".join(verbs[: 2 if verbs[:1] == ["tokenizer"] else 1])
+    name = " ".join(verbs[: 2 if verbs[:1] in (["tokenizer"], ["cache"]) else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return 2
 

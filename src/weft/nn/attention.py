@@ -157,6 +157,11 @@ def squares_of(rows: Rows, key_rows: Rows | None, total: int, key_total: int) ->
     return rows.once(name, lambda: (_lay_out(rows, key_rows, total, key_total), key_rows))[0]
 
 
+def slots_of(rows: Rows, total: int) -> int:
+    """How many places the squares of these rows have, padding included."""
+    return sum(square.query.count * square.query.longest for square in squares_of(rows, None, total, total))
+
+
 def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
     keys = key_rows or rows
     if total == rows.count * rows.longest and key_total == keys.count * keys.longest:

@@ -120,3 +120,13 @@ class Batch:
             {name: target.to(device, non_blocking=_runs_ahead(device)) for name, target in self.targets.items()},
             None if self.source is None else self.source.to(device),
         )
+
+    def pinned(self) -> Batch:
+        """In memory that a GPU can fetch from while it works."""
+        return Batch(
+            self.tokens.pin_memory(),
+            Rows(self.rows.starts.pin_memory(), self.rows.longest),
+            None if self.segments is None else self.segments.pin_memory(),
+            {name: target.pin_memory() for name, target in self.targets.items()},
+            None if self.source is None else Ragged(self.source.tokens.pin_memory(), self.source.rows),
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
+from weft.checkpoint.families import FAMILIES, check_heads, find_size, measure, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
 from weft.config import changed
 from weft.errors import UserError, one_of, shown
@@ -80,13 +80,19 @@ class Model:
 
     def to(self, device: str | torch.device) -> Model:
         """Move the network: cpu, cuda, cuda:1, mps."""
-        if not re.fullmatch(r"cpu|(cuda|mps)(:[0-9]+)?", str(device)):
-            raise UserError(f"device {str(device)!r} is not cpu, cuda, cuda:NUMBER or mps")
-        try:
-            self.network.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise UserError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None
+        self.network.to(device_of(device))
         return self
+
+
+def device_of(name: str | torch.device) -> torch.device:
+    """A device by its name, tried out."""
+    if not re.fullmatch(r"cpu|(cuda|mps)(:[0-9]+)?", str(name)):
+        raise UserError(f"device {str(name)!r} is not cpu, cuda, cuda:NUMBER or mps")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return torch.device(name)
 
 
 def load(
@@ -153,27 +159,38 @@ def new(
     *,
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    heads: Mapping[str, int | None] | None = None,
     seed: int = 0,
+    where: str = "--set model",
 ) -> Model:
-    """A model with fresh weights: a family or a published size, its blocks swapped by `settings`."""
+    """A model with fresh weights: a family or a published size, its blocks swapped by `settings`.
+
+    `heads` are those with which the family is pre-trained unless given; None: as many outputs as the vocabulary.
+    """
     family, config = find_size(model, size)
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = Tokenizer.load(Path(tokenizer))
     if tokenizer is not None and "vocabulary" not in (settings or {}):
         config = replace(config, vocabulary=tokenizer.vocabulary)
-    config = changed(config, settings or {}, "--set model")
+    config = changed(config, settings or {}, where)
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    heads = usual_heads(family, config)
-    needed, there = measure(family, config, heads).bytes("fp32"), memory_here()
+    if heads is None:
+        outputs = usual_heads(family, config)
+    else:
+        outputs = {head: config.vocabulary if given is None else given for head, given in heads.items()}
+        if hasattr(config, "pooler"):  # only where something learns from it
+            config = replace(config, pooler=any(head in family.network.POOLED for head in outputs))
+        check_heads(family, outputs)
+    needed, there = measure(family, config, outputs).bytes("fp32"), memory_here()
     if needed > there:
         raise UserError(f"a model of {needed / 1e9:.1f} GB does not fit into the {there / 1e9:.1f} GB of this machine")
     if not 0 <= seed < 1 << 63:
         raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = family.network(config, heads)
+        network = family.network(config, outputs)
         network.initialise()
     made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
     card = Card(weft=VERSION, task=family.task, made=made)
-    return Model(Opened(family, config, network.eval(), heads, tokenizer, card), family.task)
+    return Model(Opened(family, config, network.eval(), outputs, tokenizer, card), family.task)

@@ -72,8 +72,11 @@ def too_long(where: str, what: str) -> UserError:
 
 
 def read_txt(source: Source, options: Options) -> Rows:
-    """A document per line, or per block of lines between blank ones."""
+    """A document per line, per block of lines between blank ones, or per file."""
     need_columns(["text"], options, source.name)
+    if options.documents == "file":
+        yield from _whole(source)
+        return
     if options.documents == "line":
         for number, text, fault in read_lines(source):
             if fault:
@@ -84,6 +87,25 @@ def read_txt(source: Source, options: Options) -> Rows:
     for began, lines, fault in _blocks(source, "this block"):
         text = "\n".join(text for _, text, _ in lines)
         yield fault or Record({"text": text}, f"{source.name} line {began}")
+
+
+def _whole(source: Source) -> Rows:
+    """The whole file as one document, line ends and blank lines kept."""
+    texts, size = list[str](), 0
+    for _, text, fault in read_lines(source):
+        if fault:
+            yield fault
+            return
+        texts.append(text)
+        size += len(text) + 64  # what Python needs for a line
+        if size > LIMIT:
+            raise UserError(
+                f"{source.name}: as one document it takes more than {LIMIT // MEGABYTE} MiB; "
+                "let a document be a line or a block"
+            )
+    text = "\n".join(texts) + "\n"
+    if not text.isspace():
+        yield Record({"text": text}, f"{source.name} line 1")
 
 
 def _blocks(source: Source, what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:

@@ -155,7 +155,7 @@ def read_records(
     """Every record of the files, one at a time.
 
     `columns` names those of a table without a header line (`header=False`); otherwise they must be there.
-    `documents` says what a document of a txt file is: a "line" or a "block" between blank lines.
+    `documents` says what a document of a txt file is: a "line", a "block" between blank lines, or the "file".
     """
     options = _options(columns, () if columns is None else columns, header, delimiter, documents)
     return _read(patterns, format, None, options, False, on_bad_row, skipped)
@@ -195,7 +195,7 @@ def _options(
     names: Sequence[str] | None, needed: Sequence[str], header: bool, delimiter: str | None, documents: str
 ) -> Options:
     """What the caller said about the files, checked before any is opened."""
-    one_of(documents, ("line", "block"), "documents")
+    one_of(documents, ("line", "block", "file"), "documents")
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n '):
         raise UserError(f"delimiter {shown(delimiter)!r} is not one character such as ',' or ';'")
     for place, name in enumerate(names or ()):

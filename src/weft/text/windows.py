@@ -43,3 +43,17 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         if inside:
             return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
     return [], []
+
+
+def pair_frame(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] | None:
+    """The special tokens before, between and after the two texts of a pair; None where nothing keeps them apart."""
+    others = (tokenizer.decode([number]) for number in range(tokenizer.vocabulary))
+    for text in chain(["a"], others):
+        encoded = tokenizer.encode(text, text)
+        first = [place for place, side in enumerate(encoded.sequences) if side == 0]
+        second = [place for place, side in enumerate(encoded.sequences) if side == 1]
+        if first and second:
+            ids = encoded.ids
+            between = ids[first[-1] + 1 : second[0]]
+            return (ids[: first[0]], between, ids[second[-1] + 1 :]) if between else None
+    return None

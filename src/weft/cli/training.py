@@ -1,0 +1,157 @@
+"""`weft pretrain`, `weft resume`, `weft curves`, `weft recipes`, `weft cache`: training and what it leaves behind."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.show import amount, progress, table
+from weft.errors import UserError
+
+cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
+
+
+def pretrain(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe: a TOML file, or one of the package (weft recipes).")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
+    size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
+    base: Annotated[str | None, typer.Option(help="From weights: a model folder to go on from.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Files, folders or globs to learn from; may be repeated.")
+    ] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(help="Held-out text to judge by; else the last 5 % of the text.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
+    objective: Annotated[str | None, typer.Option(help="next, mlm, mlm+nsp or mlm+sop; as the family learns.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
+    column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
+    documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="stream: full rows across documents; apart: full, not across; documents.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
+    compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
+    ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides weights, order, masks and dropout; 0.")] = None,
+    tensorboard: Annotated[bool | None, typer.Option(help="Write TensorBoard events too.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE of the recipe, such as model.layers=6.")
+    ] = None,
+) -> None:
+    """Train a language model on your text, from scratch or from the weights of another.
+
+    The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume goes on.
+
+    Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
+    """
+    from weft.config import merged, settings_of
+    from weft.tasks.pretrain import pretrain as train
+
+    if model is not None and base is not None:
+        raise UserError("--model begins from scratch and --base from weights: give one of them")
+    flags: dict[str, dict[str, Any]] = {
+        "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
+        "model": {"family": model, "size": size, "base": base},
+        "text": {"files": text, "dev": dev, "column": column, "documents": documents},
+        "tokenizer": {"folder": tokenizer, "size": vocabulary},
+        "objective": {"name": objective, "length": length, "rows": rows},
+        "training": {
+            "steps": steps,
+            "epochs": epochs,
+            "batch": batch,
+            "rate": rate,
+            "precision": precision,
+            "compile": compile,
+            "ema": ema,
+            "patience": patience,
+        },
+    }
+    given: dict[str, Any] = {}
+    for section, values in flags.items():
+        some = {key: value for key, value in values.items() if value is not None}
+        given |= some if not section else {section: some} if some else {}
+    train(recipe, merged(settings_of(settings or []), given), progress=progress)
+
+
+def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
+    """Go on with a run from its last checkpoint, as if it had never stopped.
+
+    Example: weft resume runs/gpt
+    """
+    from weft.tasks.pretrain import resume as go_on
+
+    go_on(run, progress=progress)
+
+
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("curves.html"),
+) -> None:
+    """Draw the loss curves of several runs on one page.
+
+    Example: weft curves runs/* --out curves.html
+    """
+    from weft.tasks.curves import write_curves
+
+    write_curves(runs, out)
+    print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One of them: its text is printed.")] = None,
+) -> None:
+    """List the recipes that come with Weft, or print one.
+
+    Example: weft recipes shakespeare-gpt > mine.toml
+    """
+    from weft.tasks.recipes import find_recipe, shipped
+
+    if name is not None:
+        print(find_recipe(name)[0], end="")
+        return
+    print(
+        table(["recipe", "what it does"], [[key, text.splitlines()[0].lstrip("# ")] for key, text in shipped().items()])
+    )
+
+
+@cache.command("list")
+def list_cache() -> None:
+    """Say what is kept, how large it is and when it was last of use.
+
+    Example: weft cache list
+    """
+    from weft.data.shards import cached
+    from weft.files import cache_folder
+
+    rows = [
+        [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
+        for name, size, when, files in cached()
+    ]
+    print(f"{cache_folder()}: {len(rows)} tokenised texts")
+    if rows:
+        print(table(["name", "size", "last used", "from"], rows))
+
+
+@cache.command("clear")
+def clear_cache() -> None:
+    """Remove all that is kept; it is made again when it is needed.
+
+    Example: weft cache clear
+    """
+    from weft.data.shards import clear_cache as clear
+
+    print(f"freed {amount(clear(), 'B')}")

@@ -1,0 +1,57 @@
+"""Chance as arithmetic: numbers that look drawn, yet follow from a key and a count, so that nothing has to be stored.
+
+The n-th example of an epoch, the places that are masked in it and what stands there instead can be worked out anew at
+any time, in any process, on any number of machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.uint64]
+
+
+def key_of(*parts: int | str) -> int:
+    """64 bits that stand for these words and numbers."""
+    text = "\0".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def scrambled(key: int, numbers: NDArray[np.integer]) -> Numbers:
+    """A 64-bit number for each number, all bits of it mixed (the finaliser of SplitMix64, Steele et al., 2014)."""
+    x = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniform(key: int, numbers: NDArray[np.integer]) -> NDArray[np.float64]:
+    """A number from 0 up to, not including, 1 for each number."""
+    return (scrambled(key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def below(key: int, numbers: NDArray[np.integer], limit: int | NDArray[np.integer]) -> NDArray[np.int64]:
+    """A whole number from 0 up to, not including, the limit for each number."""
+    return (uniform(key, numbers) * limit).astype(np.int64)
+
+
+def shuffled(key: int, numbers: NDArray[np.integer], total: int) -> NDArray[np.int64]:
+    """Where each of the numbers below `total` stands in a shuffled order, without holding that order.
+
+    A Feistel network permutes the next larger power of four; what lands outside is sent through again.
+    """
+    half = max(1, ((total - 1).bit_length() + 1) // 2)
+    low = np.uint64((1 << half) - 1)
+    shift = np.uint64(half)
+    found = numbers.astype(np.uint64)
+    outside = np.ones(found.shape, dtype=bool)
+    while outside.any():
+        left, right = found[outside] >> shift, found[outside] & low
+        for turn in range(4):
+            left, right = right, left ^ (scrambled(key_of(key, turn), right) & low)
+        found[outside] = left << shift | right
+        outside = found >= total
+    return found.astype(np.int64)

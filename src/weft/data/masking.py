@@ -1,0 +1,120 @@
+"""What the network is to say: words behind masks (Devlin et al., 2019), or the next token.
+
+N: tokens; n: masked places; B: rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.data.chance import below, key_of, uniform
+from weft.data.rows import Drawn
+from weft.data.shards import Places
+from weft.errors import UserError
+from weft.nn.rows import Batch, Rows
+from weft.text.tokenizer import Tokenizer
+
+NOTHING = -100  # the label of a place where nothing is to be said
+
+
+def shift(drawn: Drawn, longest: int | None = None) -> Batch:
+    """Each token is to say the next one of its row; the last of a row is read only as a label."""
+    # A row that goes on to the end of the example keeps its last token only as the label of the one before.
+    lasts = drawn.starts[1:] - 1
+    keep = np.ones(len(drawn.tokens), dtype=bool)
+    keep[lasts] = False
+    labels = np.r_[drawn.tokens[1:], 0]
+    lengths = np.diff(drawn.starts) - 1
+    return _batch(drawn.tokens[keep], lengths[lengths > 0], {"words": labels[keep]}, longest=longest)
+
+
+def _batch(
+    tokens: Places,
+    lengths: Places,
+    targets: dict[str, Places],
+    segments: Places | None = None,
+    longest: int | None = None,
+) -> Batch:
+    starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    starts[1:] = torch.from_numpy(lengths.cumsum())
+    return Batch(
+        torch.from_numpy(tokens),
+        Rows(starts, longest or int(lengths.max(initial=0))),
+        None if segments is None else torch.from_numpy(segments),
+        {name: torch.from_numpy(target) for name, target in targets.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which places are masked and what the network sees there: 80 % the mask, 10 % any token, 10 % the token itself.
+
+    Drawn anew in each epoch, from the seed. The share of each row is exact to rounding, and at least one place.
+    """
+
+    mask: int
+    choices: Places  # tokens that may stand in for another: all but the special ones
+    inside: NDArray[np.bool_] | None  # by token: it goes on a word that began before it; None: mask token by token
+    rate: float
+    seed: int
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, rate: float, whole_words: bool, seed: int) -> Masking:
+        mask = tokenizer.id_of("mask")
+        if mask is None:
+            raise UserError("this vocabulary has no mask token; learn one of kind wordpiece, or choose objective next")
+        special = {tokenizer.library.token_to_id(name) for name in vars(tokenizer.roles).values() if name is not None}
+        special |= {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}
+        choices = np.array([number for number in range(tokenizer.vocabulary) if number not in special], dtype=np.int64)
+        return Masking(mask, choices, inside_words(tokenizer) if whole_words else None, rate, seed)
+
+    def apply(self, drawn: Drawn, epoch: int, longest: int | None = None) -> Batch:
+        candidates = np.flatnonzero(~drawn.given)
+        rows = np.searchsorted(drawn.starts, candidates, side="right") - 1
+        chance = uniform(key_of(self.seed, "mask", epoch), drawn.identity[candidates])
+        wanted = np.maximum(1, np.round(self.rate * np.bincount(rows, minlength=len(drawn.starts) - 1)))
+        if self.inside is None:
+            order = np.lexsort((chance, rows))
+            sizes = np.ones(len(candidates), dtype=np.int64)
+            words = np.arange(len(candidates))
+        else:
+            begins = ~self.inside[drawn.tokens[candidates]]
+            begins |= np.r_[True, (rows[1:] != rows[:-1]) | (candidates[1:] != candidates[:-1] + 1)]
+            words = begins.cumsum() - 1
+            sizes = np.bincount(words)
+            chance, rows = chance[begins], rows[begins]
+            order = np.lexsort((chance, rows))
+        # Words in the order drawn, as long as they fit into their row's share; the first always.
+        before = sizes[order].cumsum() - sizes[order]
+        first = np.searchsorted(rows[order], rows[order], side="left")
+        before = before - before[first]
+        fits = (before + sizes[order] <= wanted[rows[order]]) | (before == 0)
+        chosen = np.zeros(len(sizes), dtype=bool)
+        chosen[order[fits]] = True
+        places = candidates[chosen[words]]
+        labels = drawn.tokens[places]
+        act = uniform(key_of(self.seed, "act", epoch), drawn.identity[places])
+        other = self.choices[below(key_of(self.seed, "word", epoch), drawn.identity[places], len(self.choices))]
+        tokens = drawn.tokens.copy()
+        tokens[places] = np.where(act < 0.8, self.mask, np.where(act < 0.9, other, labels))
+        targets = {"places": places, "words": labels}
+        if drawn.follows is not None:
+            targets["follows"] = drawn.follows
+        return _batch(tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
+
+
+def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """By token: whether it goes on a word; as each kind of vocabulary writes it."""
+    marks = {"bpe": "Ġ", "unigram": "▁"}
+    found = np.zeros(tokenizer.vocabulary, dtype=bool)
+    for number in range(tokenizer.vocabulary):
+        token = tokenizer.token(number) or ""
+        if tokenizer.kind == "wordpiece":
+            found[number] = token.startswith("##")
+        elif tokenizer.kind in marks:
+            found[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
+    return found

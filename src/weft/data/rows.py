@@ -1,0 +1,371 @@
+"""Documents into rows: packed full (across document borders or not), one by one, or in pairs of neighbouring sentences.
+
+A source hands out examples by number; which numbers come when is the order's business (`batching.py`). All positions
+are arithmetic on where documents begin, so that nothing but the tokens is stored.
+
+N: tokens; B: rows; D: documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.data.chance import below, key_of, scrambled, uniform
+from weft.data.shards import Corpus, Places
+from weft.errors import UserError
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Examples laid out in one flat run, before an objective masks them or shifts them by one."""
+
+    tokens: Places  # N
+    starts: Places  # B+1
+    identity: NDArray[np.uint64]  # N: what chance is drawn from for a token: its example, and its place there
+    given: NDArray[np.bool_]  # N: put there by the frame, not by the text
+    segments: Places | None = None  # N
+    follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
+
+
+class Source(Protocol):
+    """Where examples come from."""
+
+    @property
+    def count(self) -> int:
+        """Examples in an epoch."""
+
+    @property
+    def mean(self) -> float:
+        """Tokens of an example, on average."""
+
+    def lengths(self, numbers: Places) -> Places:
+        """Tokens of these examples, at most."""
+
+    def draw(self, epoch: int, numbers: Places) -> Drawn:
+        """These examples of an epoch, in this order."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Which special tokens stand around what."""
+
+    before: Ids = ()  # a document
+    after: Ids = ()
+    row_before: Ids = ()  # a row
+    row_after: Ids = ()
+
+    @property
+    def document(self) -> int:
+        return len(self.before) + len(self.after)
+
+    @property
+    def row(self) -> int:
+        return len(self.row_before) + len(self.row_after)
+
+
+@dataclass(frozen=True)
+class Framed:
+    """A corpus as if each document had its special tokens around it; places are counted with them."""
+
+    corpus: Corpus
+    frame: Frame
+
+    @cached_property
+    def starts(self) -> Places:
+        """D+1"""
+        documents = np.asarray(self.corpus.documents)
+        return documents - documents[0] + np.arange(len(documents)) * self.frame.document
+
+    @property
+    def size(self) -> int:
+        return int(self.starts[-1])
+
+    def read(self, places: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
+        """At each place: the token, the number of its document, and whether the frame put it there."""
+        documents = self.corpus.documents
+        numbers = np.searchsorted(self.starts, places, side="right") - 1
+        inside = places - self.starts[numbers] - len(self.frame.before)
+        lengths = documents[numbers + 1] - documents[numbers]
+        given = (inside < 0) | (inside >= lengths)
+        tokens = np.empty(places.shape, dtype=np.int64)
+        tokens[~given] = self.corpus.take(documents[numbers[~given]] + inside[~given])
+        around = np.array([*self.frame.after, *self.frame.before, 0], dtype=np.int64)  # before: from the end, as -1 is
+        offset = np.where(inside < 0, inside - 1, inside - lengths)
+        tokens[given] = around[offset[given]]
+        return tokens, numbers, given
+
+
+def flat(begins: Places, lengths: Places) -> Places:
+    """Runs of places, one after the other: begin, begin + 1 ... for each length."""
+    ends: Places = lengths.cumsum()
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
+
+
+def _around(
+    tokens: Places, given: NDArray[np.bool_], lengths: Places, frame: Frame
+) -> tuple[Places, NDArray[np.bool_]]:
+    """Rows with their special tokens put around each."""
+    if not frame.row:
+        return tokens, given
+    whole = lengths + frame.row
+    starts = whole.cumsum() - whole
+    inside = flat(starts + len(frame.row_before), lengths)
+    framed = np.empty(int(whole.sum()), dtype=np.int64)
+    marks = np.ones(len(framed), dtype=bool)
+    framed[inside], marks[inside] = tokens, given
+    for place, token in enumerate(frame.row_before):
+        framed[starts + place] = token
+    for place, token in enumerate(frame.row_after):
+        framed[starts + whole - len(frame.row_after) + place] = token
+    return framed, marks
+
+
+def _identity(numbers: Places, lengths: Places) -> NDArray[np.uint64]:
+    """N: a number of its own for each place of each example."""
+    return np.repeat(scrambled(1, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
+
+
+def _starts(lengths: Places) -> Places:
+    return np.r_[0, lengths.cumsum()]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Full rows: the framed documents one after the other, cut into rows of equal length.
+
+    `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
+    ring and each epoch begins to cut at another place, so that no token is always the last of its row; in evaluation
+    the cuts are fixed and the last row is what is left.
+    """
+
+    framed: Framed
+    length: int  # tokens of a row, its own special tokens included
+    extra: int  # 1 where the token after the last is read too, as the label of the last
+    apart: bool
+    seed: int | None  # None: for evaluation
+
+    @cached_property
+    def stride(self) -> int:
+        return min(self.length - self.framed.frame.row, self.framed.size - self.extra)
+
+    @cached_property
+    def count(self) -> int:
+        if self.stride < 1:
+            raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
+        if self.seed is not None:
+            return self.framed.size // self.stride
+        return -((self.extra - self.framed.size) // self.stride)
+
+    @property
+    def mean(self) -> float:
+        return self.stride + self.framed.frame.row
+
+    def lengths(self, numbers: Places) -> Places:
+        return np.full(len(numbers), self.stride + self.framed.frame.row)
+
+    def draw(self, epoch: int, numbers: Places) -> Drawn:
+        frame, size = self.framed.frame, self.framed.size
+        begins = numbers * self.stride
+        lengths = np.full(len(numbers), self.stride + self.extra)
+        if self.seed is None:
+            lengths = np.minimum(lengths, size - begins)
+        else:
+            begins = begins + below(key_of(self.seed, "cut", epoch), np.zeros(1, dtype=np.int64), self.stride)
+        places = flat(begins, lengths)
+        tokens, documents, given = self.framed.read(places % size)
+        tokens, given = _around(tokens, given, lengths, frame)
+        lengths = lengths + frame.row
+        starts = _starts(lengths)
+        identity = _identity(numbers, lengths)
+        if self.apart:
+            assert not frame.row, "rows that are cut at documents have no frame of their own"
+            # Where the ring closes, the number of the document falls.
+            borders = np.flatnonzero(documents[1:] != documents[:-1]) + 1
+            starts = np.union1d(starts, borders)
+        return Drawn(tokens, starts, identity, given)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Each document as a row of its own length; one that is too long is cut into several."""
+
+    framed: Framed
+    length: int
+    extra: int
+
+    @cached_property
+    def _counts(self) -> Places:
+        """D+1: how many examples come before each document."""
+        lengths = np.diff(self.framed.starts) - self.extra
+        return np.r_[0, np.cumsum(-(-np.maximum(lengths, 0) // self.stride))]
+
+    @property
+    def stride(self) -> int:
+        return self.length - self.framed.frame.row
+
+    @cached_property
+    def count(self) -> int:
+        if not self._counts[-1]:
+            raise UserError("the text has no document of two tokens or more")
+        return int(self._counts[-1])
+
+    @property
+    def mean(self) -> float:
+        return self.framed.size / self.count + self.framed.frame.row
+
+    def _runs(self, numbers: Places) -> tuple[Places, Places]:
+        """Where each example begins, and how long it is without the frame of its row."""
+        documents = np.searchsorted(self._counts, numbers, side="right") - 1
+        begins = self.framed.starts[documents] + (numbers - self._counts[documents]) * self.stride
+        return begins, np.minimum(self.stride + self.extra, self.framed.starts[documents + 1] - begins)
+
+    def lengths(self, numbers: Places) -> Places:
+        return self._runs(numbers)[1] + self.framed.frame.row - self.extra
+
+    def draw(self, epoch: int, numbers: Places) -> Drawn:
+        begins, lengths = self._runs(numbers)
+        tokens, _, given = self.framed.read(flat(begins, lengths))
+        tokens, given = _around(tokens, given, lengths, self.framed.frame)
+        lengths = lengths + self.framed.frame.row
+        return Drawn(tokens, _starts(lengths), _identity(numbers, lengths), given)
+
+
+@dataclass(frozen=True)
+class PairFrame:
+    """The special tokens around and between two texts."""
+
+    before: Ids
+    between: Ids
+    after: Ids
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two neighbouring runs of sentences from one document, for objectives that ask whether the second follows.
+
+    In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
+    document, for sentence order (Lan et al., 2020) the two change places.
+    """
+
+    corpus: Corpus
+    frame: PairFrame
+    length: int
+    kind: str  # "next" or "order"
+    seed: int
+
+    @cached_property
+    def _windows(self) -> tuple[Places, Places]:
+        """Where each example's tokens begin and end: as many whole sentences of a document as fit."""
+        room = self.length - self.frame.size
+        if room < 2:
+            raise UserError(f"rows of {self.length} tokens have no room for a pair of texts")
+        documents = np.asarray(self.corpus.documents)
+        sentences = self.corpus.sentences
+        assert sentences is not None
+        begins: list[Places] = []
+        ends: list[Places] = []
+        sizes = np.diff(documents)
+        short = np.flatnonzero((sizes <= room) & (sizes >= 2))
+        begins.append(documents[short])
+        ends.append(documents[short + 1])
+        for number in np.flatnonzero(sizes > room):
+            begin, end = int(documents[number]), int(documents[number + 1])
+            borders = np.asarray(
+                sentences[np.searchsorted(sentences, begin, "right") : np.searchsorted(sentences, end)]
+            )
+            cuts = [begin]
+            while end - cuts[-1] > room:
+                last = int(np.searchsorted(borders, cuts[-1] + room, "right"))
+                fits = int(borders[last - 1]) if last else begin
+                cuts.append(fits if fits > cuts[-1] + 1 else cuts[-1] + room)  # a sentence that is too long is cut
+            cuts.append(end)
+            begins.append(np.array(cuts[:-1]))
+            ends.append(np.array(cuts[1:]))
+        begin_all, end_all = np.concatenate(begins), np.concatenate(ends)
+        order = np.argsort(begin_all, kind="stable")
+        enough = (end_all - begin_all)[order] >= 2
+        return begin_all[order][enough], end_all[order][enough]
+
+    @cached_property
+    def count(self) -> int:
+        if not len(self._windows[0]):
+            raise UserError("the text has no document of two tokens or more, so there are no pairs")
+        return len(self._windows[0])
+
+    @property
+    def mean(self) -> float:
+        begins, ends = self._windows
+        return float((ends - begins).mean()) + self.frame.size
+
+    def lengths(self, numbers: Places) -> Places:
+        begins, ends = self._windows
+        return ends[numbers] - begins[numbers] + self.frame.size
+
+    def draw(self, epoch: int, numbers: Places) -> Drawn:
+        begins, ends = self._windows
+        chance = scrambled(key_of(self.seed, "pairs", epoch), numbers)
+        cuts = uniform(key_of(self.seed, "middle"), chance)
+        others = below(key_of(self.seed, "other"), chance, self.count)
+        follows = (chance & np.uint64(1)).astype(np.int64)
+        before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
+        tokens, given, segments, sizes = [], [], [], []
+        for place, number in enumerate(numbers):
+            begin, end = int(begins[number]), int(ends[number])
+            middle = self._middle(begin, end, float(cuts[place]))
+            first, second = np.arange(begin, middle), np.arange(middle, end)
+            if follows[place] and self.kind == "order":
+                first, second = second, first
+            elif follows[place]:
+                other = self._other(int(others[place]), begin, len(second))
+                if other is None:  # the only document: there is nothing else to take
+                    follows[place] = 0
+                else:
+                    second = other
+            taken = self.corpus.take(np.r_[first, second])
+            tokens += [before, taken[: len(first)], between, taken[len(first) :], after]
+            border = len(before) + len(first) + len(between)  # here the second segment begins
+            size = len(taken) + self.frame.size
+            marks = np.ones(size, dtype=bool)
+            marks[len(before) : len(before) + len(first)] = False
+            marks[border : border + len(second)] = False
+            given.append(marks)
+            segments.append((np.arange(size) >= border).astype(np.int64))
+            sizes.append(size)
+        lengths = np.array(sizes)
+        return Drawn(
+            np.concatenate(tokens),
+            _starts(lengths),
+            _identity(numbers, lengths),
+            np.concatenate(given),
+            np.concatenate(segments),
+            follows,
+        )
+
+    def _middle(self, begin: int, end: int, chance: float) -> int:
+        """Where the first text ends: at a sentence border drawn by chance, or in the middle where there is none."""
+        sentences = self.corpus.sentences
+        assert sentences is not None
+        first, last = np.searchsorted(sentences, begin, "right"), np.searchsorted(sentences, end)
+        return int(sentences[first + int(chance * (last - first))]) if last > first else (begin + end) // 2
+
+    def _other(self, number: int, begin: int, wanted: int) -> Places | None:
+        """As many tokens from an example of another document, so that length tells nothing."""
+        begins, ends = self._windows
+        documents = self.corpus.documents
+        mine = np.searchsorted(documents, begin, "right")
+        for step in range(self.count):
+            other = (number + step) % self.count
+            if np.searchsorted(documents, begins[other], "right") != mine:
+                return np.arange(begins[other], min(int(ends[other]), int(begins[other]) + wanted))
+        return None

@@ -1,0 +1,343 @@
+"""Text tokenised once into memory-mapped files under the cache, found again by a hash of text and tokenizer.
+
+A process that is stopped while it tokenises leaves whole shards behind, and the next goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import UserError
+from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
+from weft.text.compressed import zip_and_member
+from weft.text.records import Skipped, find_files, read_texts
+from weft.text.tokenizer import Tokenizer
+
+FORMAT = 1
+SHARD = 1 << 24  # tokens in a file; a document may lie across two
+TOGETHER = 1 << 20  # characters that are tokenised at a time
+LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
+SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*\s+|\n+")
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Which text, and how its files are read."""
+
+    files: tuple[str, ...]
+    column: str = "text"
+    delimiter: str | None = None
+    documents: str = "line"
+    on_bad_row: str = "stop"
+
+    def paths(self) -> list[Path]:
+        """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
+        found: list[Path] = []
+        elsewhere = os.environ.get("WEFT_DATA")
+        for name in self.files:
+            try:
+                found += find_files(name)
+            except UserError:
+                if not elsewhere or os.path.isabs(name):
+                    raise
+                try:
+                    found += find_files(os.path.join(elsewhere, name))
+                except UserError:
+                    raise UserError(f"{name}: no such file, neither here nor in {elsewhere}") from None
+        if Path("-") in found:
+            raise UserError("training text is read more than once, so it cannot come from standard input: name a file")
+        return list(dict.fromkeys(found))
+
+    def read(self, skipped: Skipped | None = None) -> Iterator[str]:
+        found = read_texts(
+            self.paths(),
+            column=self.column,
+            delimiter=self.delimiter,
+            documents=self.documents,
+            on_bad_row=self.on_bad_row,
+            skipped=skipped,
+        )
+        return (document.text for document in found)
+
+    def hash(self) -> str:
+        """What is in the files, and how they are read; not what they are called."""
+        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, self.documents, self.on_bad_row]).encode())
+        for path in self.paths():
+            archive, member = zip_and_member(path)
+            whole.update(json.dumps([list(path.suffixes), member]).encode())
+            try:
+                with open(archive, "rb") as file:
+                    whole.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens on disk, and where documents (and sentences, where they were asked for) begin among them."""
+
+    shards: Sequence[NDArray[np.unsignedinteger]]
+    documents: Places  # D+1: document d is the tokens from documents[d] to documents[d+1]
+    sentences: Places | None  # S+1
+    hash: str
+
+    @property
+    def begin(self) -> int:
+        return int(self.documents[0])
+
+    @property
+    def size(self) -> int:
+        """How many tokens."""
+        return int(self.documents[-1] - self.documents[0])
+
+    def take(self, places: Places) -> Places:
+        """The tokens at these places of the whole."""
+        if len(self.shards) == 1:
+            return self.shards[0][places].astype(np.int64)
+        found = np.empty(places.shape, dtype=np.int64)
+        numbers = places // SHARD
+        for number in np.unique(numbers):
+            here = numbers == number
+            found[here] = self.shards[number][places[here] - number * SHARD]
+        return found
+
+    def part(self, begin: int, end: int) -> Corpus:
+        """The tokens from one place of this corpus up to another; documents at the edges are cut."""
+        begin, end = begin + self.begin, end + self.begin
+        inside = self.documents[(self.documents > begin) & (self.documents < end)]
+        sentences = self.sentences
+        if sentences is not None:
+            sentences = np.r_[begin, sentences[(sentences > begin) & (sentences < end)], end]
+        return replace(self, documents=np.r_[begin, inside, end], sentences=sentences)
+
+    def split(self, share: float) -> tuple[Corpus, Corpus]:
+        """All but the last share of the tokens, and that; whole documents where there are enough of them."""
+        cut = self.size - round(self.size * share)
+        if len(self.documents) > 20:
+            borders = self.documents[1:-1] - self.begin
+            nearest = int(borders[np.abs(borders - cut).argmin()])
+            cut = nearest if abs(nearest - cut) < 0.5 * share * self.size else cut
+        return self.part(0, cut), self.part(cut, self.size)
+
+
+def tokenised(
+    text: Text,
+    tokenizer: Tokenizer,
+    sentences: bool = False,
+    progress: Callable[[int], None] = lambda more: None,
+    waiting: Callable[[], None] = lambda: None,
+    skipped: Skipped | None = None,
+) -> Corpus:
+    """The tokens of a text, from the cache or made now; `progress` is told of characters and may raise to stop."""
+    words = [FORMAT, SHARD, text.hash(), tokenizer.library.to_str(), sentences]
+    key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
+    folder = cache_folder() / "shards" / key
+    told = False
+    while not (folder / "corpus.json").exists():
+        with held(folder.with_suffix(".lock")) as ours:
+            if ours and not (folder / "corpus.json").exists():
+                _build(folder, text, tokenizer, sentences, progress, skipped or Skipped())
+        if not ours:  # another process is at it: what it makes is ours too
+            if not told:
+                waiting()
+            told = True
+            progress(0)
+            time.sleep(0.2)
+    return _opened(folder, key)
+
+
+def _opened(folder: Path, key: str) -> Corpus:
+    about = read_json(folder / "corpus.json")
+    os.utime(folder)  # when it was last of use
+    try:
+        shards = [np.load(folder / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(about["shards"])]
+        documents = np.load(folder / "documents.npy", mmap_mode="r")
+        sentences = np.load(folder / "sentences.npy", mmap_mode="r") if about["sentences"] else None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: damaged ({reason(error)}); remove it and try again") from None
+    return Corpus(shards, documents, sentences, key)
+
+
+def _build(
+    folder: Path,
+    text: Text,
+    tokenizer: Tokenizer,
+    sentences: bool,
+    progress: Callable[[int], None],
+    skipped: Skipped,
+) -> None:
+    scratch = folder.with_suffix(".partial")
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        for leftover in scratch.glob(".*"):
+            leftover.unlink()
+        writer = _Writer(scratch, tokenizer.vocabulary, sentences)
+        begun = max(0, len(writer.documents) - 1)  # the last one may lie across the edge: it is read again
+        documents = text.read(skipped)
+        for passed in islice(documents, begun):
+            progress(len(passed))
+        again = bool(writer.documents)
+        for some in _together(documents):
+            for document, pieces in zip(some, _encode(some, tokenizer, sentences), strict=True):
+                writer.add(pieces, again)
+                again = False
+                progress(len(document))
+        writer.finish()
+        about: dict[str, Any] = {"tokens": writer.total, "shards": writer.shards, "sentences": sentences}
+        about |= {"documents": len(writer.documents) - 1, "files": [str(path) for path in text.paths()]}
+        about |= {"skipped": skipped.count}
+        write_json(scratch / "corpus.json", about)
+        os.replace(scratch, folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(f"{scratch}: cannot be written: {reason(error)}") from None
+
+
+def _together(documents: Iterable[str]) -> Iterator[list[str]]:
+    """As many documents as one call of the tokenizer should get."""
+    some: list[str] = []
+    size = 0
+    for document in documents:
+        some.append(document)
+        size += len(document)
+        if size >= TOGETHER:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _encode(documents: list[str], tokenizer: Tokenizer, sentences: bool) -> Iterator[list[list[int]]]:
+    """The ids of each document: sentence by sentence, or in one piece."""
+    cuts = [_sentences(document) if sentences else [document] for document in documents]
+    parts = [list(_parts(piece)) for cut in cuts for piece in cut]
+    ids = iter(tokenizer.ids([part for some in parts for part in some], specials=False))
+    pieces = ([token for _ in some for token in next(ids)] for some in parts)
+    for cut in cuts:
+        yield [next(pieces) for _ in cut]
+
+
+def _sentences(document: str) -> list[str]:
+    """A text cut after each sentence: at a full stop and the like before a space, and at line ends."""
+    borders = [0, *(match.end() for match in SENTENCE_END.finditer(document)), len(document)]
+    return [document[begin:end] for begin, end in zip(borders[:-1], borders[1:], strict=True) if end > begin]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A long text in parts that the tokenizer cuts as it would the whole: a part begins at the space before a word."""
+    begin = 0
+    while len(text) - begin > LONGEST:
+        end = text.rfind(" ", begin + 1, begin + LONGEST)
+        while end > 0 and text[end + 1].isspace():
+            end = text.rfind(" ", begin + 1, end)
+        end = end if end > 0 else begin + LONGEST
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
+
+
+class _Writer:
+    """Shards of a fixed number of tokens, each whole or absent, and the places where documents and sentences begin."""
+
+    def __init__(self, folder: Path, vocabulary: int, sentences: bool) -> None:
+        self.folder = folder
+        self.kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+        self.shards = 0
+        self.documents: list[int] = []
+        self.sentences: list[int] | None = [] if sentences else None
+        while (folder / f"tokens-{self.shards:05d}.npy").exists():  # what an earlier process has finished
+            borders = np.load(folder / f"borders-{self.shards:05d}.npy")
+            self.documents += borders[borders >= 0].tolist()
+            if self.sentences is not None:
+                self.sentences += (-1 - borders[borders < 0]).tolist()
+            self.shards += 1
+        self.total = self.shards * SHARD
+        self.buffer: list[NDArray[np.unsignedinteger]] = []
+        self.kept = (len(self.documents), len(self.sentences or []))  # how many of them are on the disk
+
+    def add(self, pieces: list[list[int]], again: bool) -> None:
+        """One more document; one that is read `again` has left its first tokens in an earlier shard."""
+        first = self.documents[-1] if again else self.total
+        if not again:
+            self.documents.append(first)
+        place = first
+        for piece in pieces:
+            if self.sentences is not None and place >= self.total:
+                self.sentences.append(place)
+            new = piece[max(0, self.total - place) :]
+            place += len(piece)
+            while new:
+                room = SHARD - (self.total - self.shards * SHARD)
+                self.buffer.append(np.array(new[:room], dtype=self.kind))
+                self.total += len(new[:room])
+                new = new[room:]
+                if self.total == (self.shards + 1) * SHARD:
+                    self._flush()
+
+    def _flush(self) -> None:
+        # The places go first: a shard counts as soon as its tokens are there.
+        documents, sentences = self.documents[self.kept[0] :], (self.sentences or [])[self.kept[1] :]
+        borders = np.array([*documents, *(-1 - place for place in sentences)], dtype=np.int64)
+        self._save(f"borders-{self.shards:05d}.npy", borders)
+        self._save(f"tokens-{self.shards:05d}.npy", np.concatenate([np.zeros(0, self.kind), *self.buffer]))
+        self.kept = (len(self.documents), len(self.sentences or []))
+        self.buffer = []
+        self.shards += 1
+
+    def _save(self, name: str, array: NDArray[np.integer]) -> None:
+        with open(self.folder / f".{name}", "wb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self.folder / f".{name}", self.folder / name)
+
+    def finish(self) -> None:
+        if self.buffer or not self.shards:
+            self._flush()
+        self.documents.append(self.total)
+        self._save("documents.npy", np.array(self.documents, dtype=np.int64))
+        if self.sentences is not None:
+            self._save("sentences.npy", np.array([*self.sentences, self.total], dtype=np.int64))
+        for path in self.folder.glob("borders-*.npy"):
+            path.unlink()
+
+
+def cached() -> list[tuple[str, int, float, str]]:
+    """What the cache holds: name, bytes, when it was last of use, and which files it was made from."""
+    found = []
+    for folder in sorted((cache_folder() / "shards").glob("*")):
+        if folder.is_dir():
+            about = (
+                read_json(folder / "corpus.json") if (folder / "corpus.json").exists() else {"files": ["(unfinished)"]}
+            )
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            found.append((folder.name, size, folder.stat().st_mtime, ", ".join(about["files"])))
+    return found
+
+
+def clear_cache() -> int:
+    """Remove all shards that no process is making right now; how many bytes that freed."""
+    freed = 0
+    for name, size, _, _ in cached():
+        folder = cache_folder() / "shards" / name
+        with held(folder.with_suffix(".lock")) as ours:
+            if ours:
+                shutil.rmtree(folder, ignore_errors=True)
+                freed += size
+    return freed

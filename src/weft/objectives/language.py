@@ -1,0 +1,76 @@
+"""Language objectives: the next token, masked words, and masked words with a question about a pair of texts.
+
+The trainer divides the sums by the counts of the whole step, so that each prediction weighs the same however the step
+is cut into passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.nn.rows import Batch
+
+Name = Literal["next", "mlm", "mlm+nsp", "mlm+sop"]
+
+
+class Objective(Protocol):
+    """What the trainer knows of any objective."""
+
+    @property
+    def heads(self) -> Mapping[str, int | None]:
+        """The heads that it trains and their outputs; None: as many as the vocabulary has tokens."""
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """How many predictions of each kind a batch asks for."""
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        """The summed loss of each kind, in float32."""
+
+
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Summed over all labels; in float32, since a sum of many is too much for less."""
+    return F.cross_entropy(scores.float() if scores.dtype.itemsize < 4 else scores, labels, reduction="sum")
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Each token says the next (GPT)."""
+
+    @property
+    def heads(self) -> Mapping[str, int | None]:
+        return {"words": None}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"words": len(batch.targets["words"])}
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        hidden = network(batch.tokens, batch.rows, batch.segments)
+        return {"words": cross_entropy(network.words(hidden), batch.targets["words"])}
+
+
+@dataclass(frozen=True)
+class MaskedWords:
+    """The words behind the masks (BERT); with `pairs`, also whether the second text of a pair follows the first."""
+
+    pairs: bool = False
+
+    @property
+    def heads(self) -> Mapping[str, int | None]:
+        return {"words": None, "next": 2} if self.pairs else {"words": None}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        words = {"words": len(batch.targets["words"])}
+        return {**words, "pairs": len(batch.targets["follows"])} if self.pairs else words
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        hidden = network(batch.tokens, batch.rows, batch.segments)
+        # The table of all words is by far the largest matrix: it is read only where something is to be said.
+        found = {"words": cross_entropy(network.words(hidden[batch.targets["places"]]), batch.targets["words"])}
+        if self.pairs:
+            found["pairs"] = cross_entropy(network.scores("next", hidden, batch.rows), batch.targets["follows"])
+        return found

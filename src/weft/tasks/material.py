@@ -1,0 +1,130 @@
+"""From text to what a run reads: tokens, held-out tokens, rows and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from weft.data.masking import Masking, shift
+from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
+from weft.data.shards import Corpus, Text, tokenised
+from weft.errors import UserError, listed
+from weft.nn.rows import Batch
+from weft.tasks.recipes import Recipe
+from weft.text.records import Skipped
+from weft.text.tokenizer import Tokenizer
+from weft.text.windows import frame as frame_of
+from weft.text.windows import pair_frame
+from weft.training.signals import Stop
+
+Say = Callable[[str], None]
+Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
+FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
+
+
+def text_of(recipe: Recipe) -> Text:
+    t = recipe.text
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run trains with: tokens, rows and labels."""
+
+    source: Source
+    held_out: Source | None
+    prepare: Callable[[Drawn, int], Batch]
+    corpus: Corpus
+    dev: Corpus | None
+
+
+def gather(
+    recipe: Recipe,
+    name: str,
+    tokenizer: Tokenizer,
+    length: int,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> Material:
+    pairs = name in ("mlm+nsp", "mlm+sop")
+
+    def tokens_of(text: Text, what: str) -> Corpus:
+        skipped = Skipped()
+        with progress(f"tokenising {what}", "characters") as read:
+
+            def heard(more: int) -> None:
+                stop.check("the part of the text that was tokenised is kept; nothing was trained yet")
+                read(more)
+
+            waiting = "another process is tokenising this text; waiting for it"
+            found = tokenised(text, tokenizer, pairs, heard, lambda: say(f"weft: note: {waiting}"), skipped)
+        if skipped.count:
+            say(f"weft: note: {skipped}")
+        if not found.size:
+            raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
+        return found
+
+    corpus = tokens_of(text_of(recipe), "the text")
+    dev: Corpus | None = None
+    if recipe.text.dev:
+        dev = tokens_of(replace(text_of(recipe), files=recipe.text.dev), "the held-out text")
+    elif recipe.text.holdout:
+        rest, dev = corpus.split(recipe.text.holdout)
+        corpus, dev = (rest, dev) if rest.size >= 2 and dev.size >= 2 else (corpus, None)
+    count = len(corpus.documents) - 1
+    if recipe.text.documents == "line" and count > 100 and corpus.size / count < FEW:
+        say(
+            f"weft: note: documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
+            "longer text, say --documents block or --documents file"
+        )
+    seed = recipe.seed
+    longest = length if recipe.training.compile else None
+    if name == "next":
+        return Material(
+            _rows(recipe, name, corpus, tokenizer, length, seed),
+            _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
+            lambda drawn, epoch: shift(drawn, longest),
+            corpus,
+            dev,
+        )
+    masking = Masking.of(tokenizer, recipe.objective.mask, recipe.objective.whole_words, seed)
+    return Material(
+        _rows(recipe, name, corpus, tokenizer, length, seed),
+        _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
+        lambda drawn, epoch: masking.apply(drawn, epoch, longest),
+        corpus,
+        dev,
+    )
+
+
+def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
+    """How documents become rows; `seed` None: for evaluation."""
+    rows = recipe.objective.rows or ("stream" if name == "next" else "documents")
+    if name == "next":
+        start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+        # One token that ends a text and begins the next need not stand there twice where texts follow each other.
+        before = () if start is None or (start == end and rows == "stream") else (start,)
+        frame = Frame(before, () if end is None else (end,))
+    elif name == "mlm":
+        left, right = frame_of(tokenizer)
+        separator = tokenizer.id_of("separator")
+        between = () if separator is None else (separator,)
+        if rows == "apart":
+            frame = Frame(tuple(left), tuple(right))
+        else:
+            frame = Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
+        if length <= frame.row:
+            raise UserError(f"rows of {length} tokens have no room for a text")
+    else:
+        found = pair_frame(tokenizer)
+        if found is None:
+            raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
+        kind = "next" if name == "mlm+nsp" else "order"
+        return Pairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed)
+    extra = 1 if name == "next" else 0
+    framed = Framed(corpus, frame)
+    if rows == "documents":
+        return Pieces(framed, length, extra)
+    return Packed(framed, length, extra, rows == "apart", seed)

@@ -1,0 +1,122 @@
+"""Recipes: everything that decides a pre-training run, in one TOML file; and those that come with the package."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from weft.config import build, merged
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import read_text
+from weft.objectives.language import Name
+from weft.training.plan import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """`[text]`: what is read."""
+
+    files: tuple[str, ...] = ()  # names, globs, folders; also looked for under $WEFT_DATA
+    dev: tuple[str, ...] = ()  # held-out text; without it, the last part of the text
+    holdout: float = 0.05  # how much of the text that is
+    column: str = "text"
+    delimiter: str | None = None
+    documents: Literal["line", "block", "file"] = "line"
+    on_bad_row: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.holdout <= 0.5:
+            raise UserError(f"holdout must be between 0 and 0.5, not {self.holdout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """`[tokenizer]`: a folder, or what is learned from the text."""
+
+    folder: str | None = None
+    kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
+    size: int = 8000
+    lowercase: bool | None = None
+    minimum_count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """`[objective]`: what is learned, and how documents become rows."""
+
+    name: Name | None = None  # next for models that speak, mlm for the others
+    length: int | None = None  # tokens of a row; as the model's context
+    rows: Literal["stream", "apart", "documents"] | None = None  # stream for next, documents for mlm
+    mask: float = 0.15
+    whole_words: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask < 1:
+            raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
+        if self.length is not None and not 2 <= self.length < 1 << 24:
+            raise UserError(f"length must be at least 2, not {self.length}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One pre-training run."""
+
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None  # the first GPU where there is one
+    tensorboard: bool = False
+    model: dict[str, Any] = field(default_factory=dict)  # family and size, or base; and keys of the family's config
+    text: Words = Words()
+    tokenizer: Vocabulary = Vocabulary()
+    objective: Aim = Aim()
+    training: Training = Training()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
+def shipped() -> dict[str, str]:
+    """The recipes of the package: name and text."""
+    folder = resources.files("weft.recipes")
+    return {
+        path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
+        for path in sorted(folder.iterdir(), key=lambda path: path.name)
+        if path.name.endswith(".toml")
+    }
+
+
+def find_recipe(name: str) -> tuple[str, str]:
+    """The text of a recipe and what messages call it: a file, or one that comes with the package."""
+    path = Path(name)
+    if path.is_file():
+        return read_text(path), path.name
+    known = shipped()
+    plain = path.name.removesuffix(".toml")
+    if plain in known and len(path.parts) <= 2 and path.parts[0] in ("recipes", path.name):
+        return known[plain], f"{plain}.toml"
+    raise UserError(
+        f"{shown(name)}: neither a file nor a recipe of the package ({listed(known, 20)}){did_you_mean(plain, known)}"
+    )
+
+
+def read_recipe(name: str | None, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with these settings in place of its own; without a name, the settings alone."""
+    values: dict[str, Any] = {}
+    where = "--set"
+    if name is not None:
+        text, where = find_recipe(name)
+        try:
+            values = tomllib.loads(text)
+        except ValueError as error:
+            raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+        build(Recipe, values, where)  # so that a slip in the file is not blamed on a flag
+    training = settings.get("training", {})
+    both = {"steps", "epochs"}
+    if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
+        values["training"] = {key: value for key, value in values["training"].items() if key not in both}
+    return build(Recipe, merged(values, settings), "--set" if settings else where)

@@ -1,0 +1,134 @@
+"""What a run says while it goes: a live line, `metrics.jsonl`, and TensorBoard where asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.errors import UserError
+from weft.files import reason
+
+# Dense bf16 products per second as the makers state them; any other device is measured.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
+TIMES = ("seconds", "tokens_per_second", "memory", "mfu")  # what differs between two equal runs
+
+
+def peak_of(device: torch.device) -> float:
+    """Products and sums that a device does in a second at best."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        for word, peak in PEAKS.items():
+            if word in name.replace("-", " ").split():
+                return peak
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    size = 4096 if device.type == "cuda" else 768
+    matrix = torch.ones(size, size, dtype=kind, device=device)
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        float((matrix @ matrix)[0, 0])
+        times.append(time.perf_counter() - begin)
+    return 2.0 * size**3 / min(times)
+
+
+def memory_used(device: torch.device) -> int:
+    """The most bytes that were in use at once: of the GPU, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Log:
+    """The run's own record, a line of JSON for each `log_every` steps and each evaluation, and a line for people."""
+
+    def __init__(self, path: Path, kept: int, tensorboard: Path | None = None, first: int = 0) -> None:
+        """`kept` bytes of the record belong to the steps done; what a killed process wrote after them is cut off."""
+        self.path = path
+        self.live = sys.stderr is not None and sys.stderr.isatty()
+        self.shown = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = open(path, "ab")  # noqa: SIM115
+            self.file.truncate(kept)
+            self.file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+        self.board: Any = None
+        if tensorboard is not None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError(
+                    "--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'"
+                ) from None
+            self.board = SummaryWriter(str(tensorboard), purge_step=first)
+
+    @property
+    def size(self) -> int:
+        return self.file.tell()
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """One line of JSON, on the disk when this returns (to the system at least)."""
+        try:
+            self.file.write(json.dumps(values).encode() + b"\n")
+            self.file.flush()
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
+        if self.board is not None:
+            for name, value in values.items():
+                if name != "step" and isinstance(value, int | float):
+                    self.board.add_scalar(name.replace("validation_", "validation/"), value, values["step"])
+
+    def line(self, text: str, stay: bool) -> None:
+        """A line for people: on a terminal the live one is overwritten unless it is to stay."""
+        if sys.stderr is None:
+            return
+        if self.live:
+            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if stay else ""))
+            self.shown = not stay
+        else:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.shown and sys.stderr is not None:
+            sys.stderr.write("\n")
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's record; a last line that a kill cut short is left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read(1 << 30).splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                break
+            raise UserError(f"{path} line {number}: not JSON") from None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise UserError(f"{path} line {number}: holds no step")
+        found.append(values)
+    return found
+
+
+def time_left(seconds: float) -> str:
+    """75 -> '1:15'; hours only where there are some."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,355 @@
+"""The loop: one plain function that trains any network on any objective, and can be broken off at any moment.
+
+Each step's examples, masks and dropout follow from the seed and the step's number, so a run that goes on from a
+checkpoint does what the unbroken run would have done.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.batching import Ahead, Feed, every_example
+from weft.data.chance import key_of
+from weft.data.rows import Source
+from weft.errors import UserError, shown
+from weft.nn.attention import Attention, slots_of
+from weft.nn.rows import Batch
+from weft.objectives.language import Objective
+from weft.training.log import Log, memory_used, peak_of, time_left
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors
+from weft.training.plan import Training, rate_at
+from weft.training.signals import Interrupted, Stop
+from weft.training.state import Checkpoints, State
+
+KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The values that make one run differ from another."""
+
+    network: nn.Module
+    objective: Objective
+    feed: Feed
+    held_out: Source | None  # what the run is judged by
+    judge: Callable[[Any, int], Batch]  # makes batches of it
+    plan: Training
+    rate: float
+    steps: int
+    evaluate_every: int
+    save_every: int
+    device: torch.device
+    precision: str
+    seed: int
+    words_of: Callable[[Tensor], str]  # tokens as text, to show what went wrong
+    evaluate_first: bool = False  # also before the first step: what continued training began with
+
+    def due(self, every: int, step: int) -> bool:
+        return step == self.steps or (step > 0 and step % every == 0)
+
+
+@dataclass
+class Moment:
+    """What the live line tells, summed since the last one."""
+
+    tokens: int = 0
+    slots: int = 0
+    operations: float = 0.0
+    begin: float = field(default_factory=time.perf_counter)
+
+
+def train(
+    setup: Setup,
+    state: State,
+    stored: Mapping[str, dict[str, Tensor]] | None,
+    checkpoints: Checkpoints,
+    log: Log,
+    stop: Stop,
+    keep_best: Callable[[dict[str, float]], None],
+) -> State:
+    """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
+    s, plan, device = setup, setup.plan, setup.device
+    network = s.network.to(device).train()
+    optimizer = make_optimizer(network, plan, s.rate)
+    mean = Mean(network, plan.ema) if plan.ema is not None else None
+    # The losses of the steps since the last line stay on the device: reading them would make it wait.
+    terms = list(s.objective.counts(s.feed.passes(0, 1 << 30)[0]))
+    history = torch.zeros(plan.log_every, len(terms) + 1, device=device)
+    tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer)}
+    tensors |= {"ema": mean.tensors()} if mean is not None else {}
+    tensors["history"] = {"history": history}
+    if stored is not None:
+        for name in tensors:
+            fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
+    scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
+    if scaler.is_enabled():
+        scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
+    sums = compiled(s.objective.sums) if plan.compile else s.objective.sums
+    work, peak = Work(network), peak_of(device)
+    feed = _feed(s, state)
+    batches = iter(feed)
+    moment = Moment()
+
+    def save() -> None:
+        _check(s, state, history, checkpoints)
+        state.metrics = log.size
+        if scaler.is_enabled():
+            state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
+        checkpoints.save(state, tensors)
+
+    try:
+        while not state.finished:
+            first = state.step == 0 and s.evaluate_first
+            if (
+                s.held_out is not None
+                and state.evaluated < state.step
+                and (first or s.due(s.evaluate_every, state.step))
+            ):
+                _check(s, state, history, checkpoints)
+                begin = time.perf_counter()
+                try:
+                    found = evaluate(s, sums, state.pass_tokens, mean, stop)
+                except Interrupted:
+                    save()  # without the evaluation: it comes first when the run goes on
+                    raise
+                _judge(s, state, found, log, lambda found: _keep(mean, keep_best, found))
+                moment.begin += time.perf_counter() - begin
+            elif s.held_out is None and s.due(s.save_every, state.step):
+                _check(s, state, history, checkpoints)
+                _keep(mean, keep_best, {})
+            state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
+            if state.finished or s.due(s.save_every, state.step) or stop:
+                begin = time.perf_counter()
+                save()
+                moment.begin += time.perf_counter() - begin
+            if state.finished:
+                break
+            stop.check(f"saved {checkpoints.path(state.step)}")
+            passes = next(batches)
+            if device.type == "cpu":
+                moment.slots += sum(slots_of(batch.rows, len(batch.tokens)) for batch in passes)
+            counts = total(s.objective.counts(batch) for batch in passes)
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(state.step, plan, s.rate, s.steps)
+            slot = state.step % plan.log_every
+            try:
+                update(s, state.step, sums, passes, counts, optimizer, scaler, history[slot])
+            except torch.OutOfMemoryError:
+                optimizer.zero_grad(set_to_none=True)
+                feed.close()
+                _halve(s, state, passes, log)
+                feed = _feed(s, state)
+                batches = iter(feed)
+                continue
+            state.step += 1
+            if mean is not None:
+                mean.update(state.step)
+            read = sum(len(batch.tokens) for batch in passes)
+            state.tokens += read
+            moment.tokens += read
+            moment.operations += sum(work.of(batch) for batch in passes)
+            if state.step % plan.log_every == 0 or state.step == s.steps:
+                losses = _check(s, state, history, checkpoints)
+                _say(s, state, terms, losses, moment, peak, log)
+                moment = Moment()
+    finally:
+        feed.close()
+    return state
+
+
+def _feed(s: Setup, state: State) -> Ahead[list[Batch]]:
+    def make(step: int) -> list[Batch]:
+        passes = s.feed.passes(step, state.pass_tokens)
+        return [batch.pinned() for batch in passes] if s.device.type == "cuda" else passes
+
+    return Ahead(make, state.step, s.steps)
+
+
+def compiled(sums: Any) -> Any:
+    import torch._dynamo  # here: the compiler takes as long to import as all the rest of torch
+
+    torch._dynamo.config.cache_size_limit = 16
+    return torch.compile(sums)
+
+
+def total(counts: Any) -> dict[str, int]:
+    """Counts of several batches added up by name."""
+    found: dict[str, int] = {}
+    for some in counts:
+        for name, count in some.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def _autocast(s: Setup) -> AbstractContextManager[Any]:
+    kind = KINDS[s.precision]
+    return nullcontext() if kind is None else torch.autocast(s.device.type, kind)
+
+
+def update(
+    s: Setup,
+    step: int,
+    sums: Any,
+    passes: list[Batch],
+    counts: dict[str, int],
+    optimizer: torch.optim.AdamW,
+    scaler: torch.amp.GradScaler,
+    losses: Tensor,
+) -> None:
+    """One update over several passes, each prediction of the step weighing the same."""
+    losses.zero_()
+    for number, batch in enumerate(passes):
+        torch.manual_seed(key_of(s.seed, "dropout", step, number) >> 1)
+        batch = batch if s.device.type == "cpu" else batch.to(s.device)
+        with _autocast(s):
+            found = sums(s.network, batch)
+        means = torch.stack([found[name] / max(1, counts[name]) for name in counts])
+        scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
+        losses[:-1] += means.detach()
+    scaler.unscale_(optimizer)
+    parameters = [parameter for parameter in s.network.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if s.plan.clip is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, s.plan.clip, norm)
+    losses[-1] = norm
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def evaluate(s: Setup, sums: Any, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
+    """The mean loss of each kind over all held-out text, batch by batch: nothing but sums is held."""
+    assert s.held_out is not None
+    counts: dict[str, int] = {}
+    totals: dict[str, Tensor] = {}
+    if mean is not None:
+        mean.swap()
+    s.network.eval()
+    try:
+        with torch.no_grad(), _autocast(s):
+            full = None
+            for batch in every_example(s.held_out, s.judge, budget):
+                stop.check("during the evaluation")
+                # A compiled network knows one shape: what is left over at the end goes through the plain one.
+                full = full or batch.tokens.shape
+                run = sums if batch.tokens.shape == full else s.objective.sums
+                counts = total([counts, s.objective.counts(batch)])
+                for name, value in run(s.network, batch.to(s.device)).items():
+                    totals[name] = totals.get(name, 0) + value.double()
+    finally:
+        s.network.train()
+        if mean is not None:
+            mean.swap()
+    return {name: float(totals[name]) / counts[name] for name in totals}
+
+
+def _keep(mean: Mean | None, keep_best: Callable[[dict[str, float]], None], found: dict[str, float]) -> None:
+    if mean is not None:
+        mean.swap()
+    try:
+        keep_best(found)
+    finally:
+        if mean is not None:
+            mean.swap()
+
+
+def _judge(s: Setup, state: State, found: dict[str, float], log: Log, keep: Callable[[dict[str, float]], None]) -> None:
+    """Note an evaluation, and keep the model where it is the best so far."""
+    loss = sum(found.values())
+    better = math.isfinite(loss) and (state.best is None or loss < state.best)
+    said = {f"validation_{name}": value for name, value in found.items()}
+    log.record({"step": state.step, "validation_loss": loss, **said})
+    parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
+    words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
+    best = "best" if better else f"best {state.best:.4f} at {state.best_step}" if state.best is not None else ""
+    log.line(f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; {best}", stay=True)
+    if better:
+        keep({"loss": loss, **found} if len(found) > 1 else {"loss": loss})
+        state.best, state.best_step, state.worse = loss, state.step, 0
+    else:
+        state.worse += 1
+    state.evaluated = state.step
+
+
+def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) -> list[list[float]]:
+    """The losses since the last line; a run whose loss is no number or has exploded ends here, before any save."""
+    done = state.step % s.plan.log_every or (s.plan.log_every if state.step else 0)
+    found = history[:done].tolist()
+    for place, losses in enumerate(found):
+        loss = sum(losses[:-1])
+        step = state.step - done + place
+        if state.first_loss is None:
+            state.first_loss = loss
+        if not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
+            good = checkpoints.newest()
+            texts = [s.words_of(torch.from_numpy(drawn.tokens)) for drawn in s.feed.drawn(step)]
+            raise UserError(
+                f"the loss of step {step + 1} is {loss:.4g} (the first was {state.first_loss:.4g}); "
+                + (f"the last good checkpoint is {good}" if good else "there is no checkpoint before it")
+                + f"; try a lower training.rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
+            )
+    return found
+
+
+def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
+    """After the GPU's memory ran out: the same step again in passes of half the size."""
+    torch.cuda.empty_cache()
+    largest = max(len(batch.tokens) for batch in passes)
+    if max(batch.rows.count for batch in passes) == 1:
+        raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
+    state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
+    log.line(
+        f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many; same result", stay=True
+    )
+
+
+def _say(
+    s: Setup, state: State, terms: list[str], losses: list[list[float]], moment: Moment, peak: float, log: Log
+) -> None:
+    """The live line and its record."""
+    seconds = max(1e-9, time.perf_counter() - moment.begin)
+    state.seconds += seconds
+    means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
+    *by_term, norm = means
+    speed = moment.tokens / seconds
+    rate = rate_at(state.step - 1, s.plan, s.rate, s.steps)
+    values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
+    values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
+    values |= {"rate": rate, "norm": norm, "tokens": state.tokens}
+    values["padding"] = 1 - moment.tokens / moment.slots if moment.slots else 0.0
+    memory, share = memory_used(s.device), moment.operations / seconds / peak
+    values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
+    values["mfu"] = round(share, 4)
+    log.record(values)
+    left = time_left(seconds / len(losses) * (s.steps - state.step))
+    log.line(
+        f"step {state.step:,}/{s.steps:,}  loss {values['loss']:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s  "
+        f"{100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  padding {100 * values['padding']:.0f} %  {left} left",
+        stay=not log.live,
+    )
+
+
+class Work:
+    """How many products and sums a batch costs, forward and backward."""
+
+    def __init__(self, network: nn.Module) -> None:
+        inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
+        self.matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+        attentions = [module for module in inside if isinstance(module, Attention)]
+        self.scores = sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
+        tokens = getattr(network, "tokens", None)
+        self.words = tokens.weight.numel() if isinstance(tokens, nn.Embedding) else 0
+
+    def of(self, batch: Batch) -> float:
+        lengths = batch.rows.lengths().double()
+        said = len(batch.targets.get("words", ()))
+        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * said)
+        return matrices + 12.0 * self.scores * float(lengths.square().sum())

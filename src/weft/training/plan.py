@@ -1,0 +1,87 @@
+"""How a run is trained: the section `[training]` of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.errors import UserError
+
+Schedule = Literal["cosine", "linear", "inverse-square-root", "stable", "constant"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Steps, rates and habits of a training run."""
+
+    steps: int | None = None  # updates of the weights; or
+    epochs: float | None = None  # times through the text; without either: 3, and at least 1000 steps
+    batch: int | None = None  # examples in a step; without it, as many as have about 8192 tokens
+    pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
+    rate: float | None = None  # the highest learning rate; without it, by the width of the model
+    schedule: Schedule = "cosine"
+    warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
+    decay: float = 0.2  # share of the steps in which `stable` falls at the end
+    floor: float = 0.1  # the last rate as a share of the highest (cosine, linear, stable)
+    weight_decay: float = 0.1  # of matrices and tables, not of biases and norms
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-8
+    clip: float | None = 1.0  # longest gradient
+    precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32
+    compile: bool = False
+    ema: float | None = None  # a running mean of the weights, such as 0.999, is what is evaluated and kept
+    evaluate_every: int | None = None  # steps; without it, ten times in a run
+    save_every: int | None = None  # steps; without it, with each evaluation
+    log_every: int = 10
+    keep: int = 2  # checkpoints, beside the best model
+    patience: int | None = None  # evaluations without a better loss after which the run ends
+    explode: float = 3.0  # a loss this many times the first one stops the run
+    threads: int | None = None  # of the CPU; without it, as many as torch takes
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("steps and epochs cannot both be given")
+        for name in ("steps", "batch", "pass_tokens", "evaluate_every", "save_every", "log_every", "keep", "threads"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < 1 << 40:
+                raise UserError(f"{name} must be at least 1, not {value}")
+        for name in ("epochs", "rate", "epsilon", "clip", "explode"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e12:
+                raise UserError(f"{name} must be above 0, not {value}")
+        for name in ("decay", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+        for name in ("beta1", "beta2", "ema"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise UserError(f"{name} must be at least 0 and below 1, not {value}")
+        if not 0 <= self.warmup < 1 << 40 or not 0 <= self.weight_decay < 1e6:
+            raise UserError("warmup and weight_decay must not be below 0")
+        if self.patience is not None and self.patience < 1:
+            raise UserError(f"patience must be at least 1, not {self.patience}")
+
+
+def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
+    """The learning rate of the step with this number, from 0."""
+    from math import cos, pi, sqrt
+
+    warmup = round(plan.warmup * steps) if plan.warmup < 1 else int(plan.warmup)
+    if step < warmup:
+        return rate * (step + 1) / warmup
+    done = (step - warmup + 1) / max(1, steps - warmup)  # share of what comes after the warm-up
+    match plan.schedule:
+        case "constant":
+            return rate
+        case "inverse-square-root":
+            return rate * sqrt(max(1, warmup) / max(1, step + 1))
+        case "linear":
+            share = 1 - done
+        case "cosine":
+            share = 0.5 * (1 + cos(pi * done))
+        case "stable":
+            falling = plan.decay * steps / max(1, steps - warmup)
+            share = min(1.0, (1 - done) / falling) if falling > 0 else 1.0
+    return rate * (plan.floor + (1 - plan.floor) * share)

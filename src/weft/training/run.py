@@ -1,0 +1,119 @@
+"""A run folder: the model folder of its best model, and `run/` with the recipe, the record and the checkpoints."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checkpoint.card import Card, Metric
+from weft.checkpoint.folder import Opened, write_files
+from weft.errors import UserError
+from weft.files import held, reason, sync_folder, write_json
+from weft.training.log import read_metrics
+from weft.training.state import Checkpoints
+from weft.version import VERSION
+
+
+class Run:
+    """The names of what is in a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inside = folder / "run"
+        self.recipe = self.inside / "recipe.toml"
+        self.about = self.inside / "run.json"
+        self.metrics = self.inside / "metrics.jsonl"
+        self.board = self.inside / "tensorboard"
+        self.report = self.inside / "report.html"
+
+    def checkpoints(self, keep: int = 1) -> Checkpoints:
+        return Checkpoints(self.inside / "checkpoints", keep)
+
+    def check_new(self) -> None:
+        """Refuse a folder that holds something: a run is never overwritten."""
+        if self.inside.is_dir() and self.recipe.exists():
+            raise UserError(
+                f"{self.folder}: already holds a run; go on with it (weft resume {self.folder}) or choose another --out"
+            )
+        try:
+            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+                raise UserError(f"{self.folder}: already there and not empty; choose another --out or remove it first")
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be read: {reason(error)}") from None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else writes here meanwhile."""
+        path = self.inside / "lock"
+        with held(path) as ours:
+            if not ours:
+                raise UserError(f"{self.folder}: another run (process {path.read_text().strip()}) is writing there")
+            yield
+
+    def discard(self) -> None:
+        """Remove a run that failed before it had learned anything."""
+        shutil.rmtree(self.inside, ignore_errors=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def save_model(self, opened: Opened, metrics: Mapping[str, float], data: str) -> None:
+        """Put a model in place of the best before it; each file is whole, the weights in one file."""
+        scores = tuple(Metric(data=data, name=name, value=value) for name, value in metrics.items())
+        card: Card = replace(opened.card, weft=VERSION, metrics=scores)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".model.", dir=self.inside) as scratch:
+                write_files(Path(scratch), replace(opened, card=card), shard=1 << 62)
+                for path in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):
+                    with open(path, "rb") as file:
+                        os.fsync(file.fileno())
+                    target = self.folder / path.relative_to(scratch)
+                    target.parent.mkdir(exist_ok=True)
+                    os.replace(path, target)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be written: {reason(error)}") from None
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half written."""
+        for path in self.inside.glob(".*"):
+            shutil.rmtree(path, ignore_errors=True)
+        self.checkpoints().tidy()
+
+    def describe(self, values: Mapping[str, Any]) -> None:
+        """`run.json`: what the run was made with."""
+        versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
+        machine = {"system": platform.platform(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        write_json(
+            self.about,
+            {**values, "versions": versions, "machine": machine, "git": _revision(), "command": sys.argv[1:]},
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        return read_metrics(self.metrics)
+
+
+def _revision() -> str | None:
+    """The git revision of the folder that the run was started in, with a mark where files were changed; None: none."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM: the first asks to save and stop, a second leaves at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(Exception):
+    """A signal came, and what was worth keeping has been kept."""
+
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message)
+        self.number = number  # of the signal: the exit status is 128 and this
+
+
+class Stop:
+    """Whether somebody has asked to stop; asked between steps, batches and chunks, where stopping does no harm."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.number is not None
+
+    def check(self, message: str = "") -> None:
+        if self.number is not None:
+            raise Interrupted(self.number, message)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.number is not None and number == signal.SIGINT:
+            # Everything is written whole or not at all, so the process may end between any two instructions.
+            os._exit(128 + number)
+        self.number = number
+        again = "; Ctrl-C again leaves at once" if number == signal.SIGINT else ""
+        os.write(
+            sys.__stderr__.fileno() if sys.__stderr__ else 2,
+            f"\nweft: stopping at the next safe point{again}\n".encode(),
+        )
+
+
+@contextmanager
+def listening() -> Iterator[Stop]:
+    """Signals are heard for as long as the block runs; outside the main thread Python allows nobody to listen."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+"""Where a run stands, and its checkpoints: whole or absent, safetensors and JSON only.
+
+There is no generator to store: order, masks and dropout all follow from the seed and the number of the step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from weft.config import build, values_of
+from weft.errors import UserError
+from weft.files import MEGABYTE, read_json, reason, sync_folder, whole_folder, write_json
+
+
+@dataclass
+class State:
+    """All that a run knows beside its tensors."""
+
+    step: int = 0  # updates done
+    pass_tokens: int = 0  # halved where memory ran out
+    tokens: int = 0  # read so far
+    first_loss: float | None = None
+    best: float | None = None  # the lowest loss on held-out text
+    best_step: int | None = None
+    evaluated: int = -1  # the last step after which there was an evaluation
+    worse: int = 0  # evaluations since the best
+    finished: bool = False
+    scale: float = 65536.0  # of the loss, in fp16
+    steady: int = 0  # fp16 steps since the scale last changed
+    metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
+    seconds: float = 0.0  # of training
+
+
+class Checkpoints:
+    """The folder `checkpoints` of a run: `step-N` each with its tensors and its state."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Of which steps there are checkpoints, in order."""
+        if not self.folder.is_dir():
+            return []
+        found = [re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step}"
+
+    def newest(self) -> Path | None:
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def save(self, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write a checkpoint whole or not at all, then let go of the oldest."""
+        path = self.path(state.step)
+        if path.exists():  # saved before it was evaluated, by a signal
+            write_json(path / "state.json", values_of(state))
+            return
+        try:
+            with whole_folder(path) as inside:
+                for name, some in tensors.items():
+                    here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
+                    save_file(here, inside / f"{name}.safetensors")
+                write_json(inside / "state.json", values_of(state))
+        except (OSError, SafetensorError, UserError) as error:
+            kept = self.newest()
+            what = f"; the last good checkpoint is {kept}" if kept else "; there is no checkpoint before it"
+            raise UserError(f"{path}: cannot be written: {_cause(error)}{what}") from None
+        for step in self.steps()[: -self.keep]:
+            self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        # Under another name first: what is half removed must not look like a checkpoint.
+        gone = self.folder / f".gone-{step}"
+        os.replace(self.path(step), gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half written or half removed."""
+        if self.folder.is_dir():
+            for path in self.folder.glob(".*"):
+                shutil.rmtree(path, ignore_errors=True)
+            sync_folder(self.folder)
+
+    def load(self) -> tuple[State, dict[str, dict[str, Tensor]], list[str]] | None:
+        """The newest checkpoint that can be read, and what was wrong with newer ones; None where there is none."""
+        faults: list[str] = []
+        for step in reversed(self.steps()):
+            path = self.path(step)
+            try:
+                state = build(State, read_json(path / "state.json", MEGABYTE), str(path / "state.json"))
+                tensors: dict[str, Any] = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+                return state, tensors, faults
+            except (OSError, SafetensorError, UserError) as error:
+                faults.append(f"{path}: cannot be read ({reason(error)})")
+        if faults:
+            raise UserError(f"no checkpoint can be read: {'; '.join(faults)}")
+        return None
+
+
+def _cause(error: Exception) -> str:
+    """The system's words alone: 'no space left on device'."""
+    words = reason(error)
+    found = re.search(r"(no space left on device|file too large|disk quota exceeded|permission denied)", words)
+    return found[1] if found else words
