@@ -2,8 +2,8 @@
 
     python benchmarks/train_gpu.py                  # needs an NVIDIA GPU with bf16
 
-Both sides train the same sizes with dropout on, in bf16 under autocast, with fused AdamW; ours also clips the gradient. They
-take turns and medians are compared. `--parts bert,mixed,gpt2` chooses among the three.
+Both sides train the same sizes with dropout on, in bf16 under autocast, with fused AdamW; ours also clips the gradient.
+They take turns and medians are compared. `--parts bert,mixed,gpt2` chooses among the three.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def compare(
     name: str, tokens: float, flops: float, makers: dict[str, Callable[[], Any]], repeats: int
 ) -> dict[str, Any]:
     """Both sides of one work: first each alone for its memory, then in turns for its time."""
-    steps, memory, graphs = {}, {}, {}
+    steps, memory = {}, {}
     for side, make in makers.items():
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
@@ -111,7 +111,6 @@ def compare(
             steps[side]()
         torch.cuda.synchronize()
         memory[side] = (torch.cuda.max_memory_allocated() - before) / 2**30
-        graphs[side] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     compiled_before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     times = medians(steps, repeats, warm=2, settle=torch.cuda.synchronize)
     found = {
