@@ -13,8 +13,9 @@ import json
 import platform
 import statistics
 from collections.abc import Callable
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn
 from weft.objectives.language import MaskedWords, NextToken
 from weft.timing import medians
-from weft.training.loop import Setup, compiled, total, update
+from weft.training.loop import seed_of, update
 from weft.training.optim import make_optimizer
+from weft.training.passes import Passes
 from weft.training.plan import Training
 
 PEAK = 989e12  # bf16 products and sums a second of an H100 or H200, as its maker states them
@@ -61,22 +63,20 @@ def ours(family: str, batches: list[Any], objective: Any, **sizes: Any) -> Calla
     network = FAMILIES[family].network(config, heads)
     network.initialise()
     network.to(DEVICE).train()
-    plan = Training(rate=1e-4, compile=True)
+    plan = Training(rate=1e-4)
     optimizer = make_optimizer(network, plan, 1e-4)
     scaler = torch.amp.GradScaler("cuda", enabled=False)
-    setup = Setup(
-        network=network, objective=objective, feed=None, held_out=None, judge=None, plan=plan, rate=1e-4, steps=1,
-        evaluate_every=1, save_every=1, device=DEVICE, precision="bf16", seed=0, words_of=str,
-    )  # fmt: skip
-    sums = compiled(objective.sums)
-    losses = torch.zeros(2, device=DEVICE)
-    counts = [total([objective.counts(batch)]) for batch in batches]
-    turn = cycle(range(len(batches)))
-    pinned = [batch.pinned() for batch in batches]
+    setup = SimpleNamespace(network=network, plan=plan)
+    even = len({(*batch.tokens.shape, *batch.rows.starts.shape) for batch in batches}) == 1
+    passes = Passes(network, torch.compile(objective.sums), 1, DEVICE, "bf16", scaler, capture=even)
+    counted = [torch.tensor([float(objective.counts(batch)["words"])]) for batch in batches]
+    turn = cycle([(batch.pinned(), counts.pin_memory()) for batch, counts in zip(batches, counted, strict=True)])
+    number = count()
 
     def step() -> None:
-        number = next(turn)
-        update(setup, 0, sums, [pinned[number]], counts[number], optimizer, scaler, losses)
+        batch, counts = next(turn)
+        passes.step([batch], counts, seed_of(0, next(number)))
+        update(setup, optimizer, scaler)
 
     return step
 
@@ -130,7 +130,7 @@ def compare(
 def bert(repeats: int) -> dict[str, Any]:
     rows, length, vocabulary = 64, 512, 30522
     masking = Masking(103, np.arange(1000, 30000), None, 0.15, 0)
-    batches = [masking.apply(drawn([length] * rows, 30000, seed), 0, length) for seed in range(2)]
+    batches = [masking.apply(drawn([length] * rows, 30000, seed), length) for seed in range(2)]
     ids = torch.randint(1000, 30000, (rows, length), device=DEVICE)
     labels = torch.where(torch.rand(rows, length, device=DEVICE) < 0.15, ids, -100)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
@@ -152,7 +152,7 @@ def mixed(repeats: int) -> dict[str, Any]:
     lengths = [mixed_lengths(256, seed) for seed in range(4)]
     tokens = statistics.mean(sum(some) for some in lengths)
     masking = Masking(103, np.arange(1000, 30000), None, 0.15, 0)
-    batches = [masking.apply(drawn(some, 30000, seed), 0, 512) for seed, some in enumerate(lengths)]
+    batches = [masking.apply(drawn(some, 30000, seed), 512) for seed, some in enumerate(lengths)]
     ids = torch.randint(1000, 30000, (256, 512), device=DEVICE)
     real = (torch.arange(512) < torch.tensor(lengths[0])[:, None]).long().to(DEVICE)
     labels = torch.where((torch.rand(256, 512, device=DEVICE) < 0.15) & (real > 0), ids, -100)

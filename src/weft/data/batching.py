@@ -23,57 +23,55 @@ class Feed:
     """Batches by step. The examples of a step are fixed by the seed; how they are cut into passes is not."""
 
     source: Source
-    prepare: Callable[[Drawn, int], Batch]  # masks or shifts; the epoch is its second argument
+    prepare: Callable[[Drawn], Batch]  # masks or shifts
     seed: int
     rows: int  # examples in a step
 
-    @property
-    def steps_in_epoch(self) -> float:
-        return self.source.count / self.rows
-
-    def numbers(self, step: int) -> list[tuple[int, Places]]:
-        """The examples of a step as (epoch, numbers): epochs follow each other without a gap."""
-        places = np.arange(step * self.rows, (step + 1) * self.rows)
-        epochs, inside = np.divmod(places, self.source.count)
-        return [
-            (int(epoch), shuffled(key_of(self.seed, "order", int(epoch)), inside[epochs == epoch], self.source.count))
-            for epoch in np.unique(epochs)
-        ]
+    def examples(self, step: int) -> tuple[Places, Places]:
+        """The epochs and numbers of a step's examples: epochs follow each other without a gap."""
+        epochs, inside = np.divmod(np.arange(step * self.rows, (step + 1) * self.rows), self.source.count)
+        numbers = np.empty_like(inside)
+        for epoch in np.unique(epochs):
+            key = key_of(self.seed, "order", int(epoch))
+            numbers[epochs == epoch] = shuffled(key, inside[epochs == epoch], self.source.count)
+        return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """The step's examples in batches of at most `budget` tokens (or one example), those that fall to this rank."""
-        found = []
-        number = 0
-        for epoch, numbers in self.numbers(step):
-            for some in cut_to_budget(self.source, numbers, budget):
-                if number % ranks == rank:
-                    found.append(self.prepare(self.source.draw(epoch, some), epoch))
-                number += 1
-        return found
+        epochs, numbers = self.examples(step)
+        cuts = list(cut_to_budget(self.source, numbers, budget))[rank::ranks]
+        return [self.prepare(self.source.draw(epochs[cut], numbers[cut])) for cut in cuts]
 
-    def drawn(self, step: int) -> list[Drawn]:
+    def drawn(self, step: int) -> Drawn:
         """What a step read, for whoever wants to know what went wrong."""
-        return [self.source.draw(epoch, numbers) for epoch, numbers in self.numbers(step)]
+        return self.source.draw(*self.examples(step))
 
 
-def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[Places]:
+def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slice]:
     """The numbers in order, as many together as have no more tokens than the budget; at least one."""
+    lengths = source.lengths(numbers)
+    if source.even:  # batches of one shape where that can be had, since each shape is compiled for itself
+        most = max(1, min(len(numbers), budget // int(lengths[0])))
+        together = max(size for size in range(1, most + 1) if len(numbers) % size == 0)
+        together = together if 2 * together > most else most
+        yield from (slice(begin, begin + together) for begin in range(0, len(numbers), together))
+        return
     begin, held = 0, 0
-    for place, length in enumerate(source.lengths(numbers).tolist()):
+    for place, length in enumerate(lengths.tolist()):
         if place > begin and held + length > budget:
-            yield numbers[begin:place]
+            yield slice(begin, place)
             begin, held = place, 0
         held += length
-    yield numbers[begin:]
+    yield slice(begin, len(numbers))
 
 
-def every_example(source: Source, prepare: Callable[[Drawn, int], Batch], budget: int) -> Iterator[Batch]:
+def every_example(source: Source, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
     """All examples of a source once, in order, in batches that stay within the budget: an evaluation."""
     together = max(1, int(budget / source.mean))
     for begin in range(0, source.count, together):
         numbers = np.arange(begin, min(begin + together, source.count))
-        for some in cut_to_budget(source, numbers, budget):
-            yield prepare(source.draw(0, some), 0)
+        for cut in cut_to_budget(source, numbers, budget):
+            yield prepare(source.draw(np.zeros_like(numbers[cut]), numbers[cut]))
 
 
 class Ahead(Generic[T]):

@@ -72,10 +72,10 @@ class Masking:
         choices = np.array([number for number in range(tokenizer.vocabulary) if number not in special], dtype=np.int64)
         return Masking(mask, choices, inside_words(tokenizer) if whole_words else None, rate, seed)
 
-    def apply(self, drawn: Drawn, epoch: int, longest: int | None = None) -> Batch:
+    def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
         candidates = np.flatnonzero(~drawn.given)
         rows = np.searchsorted(drawn.starts, candidates, side="right") - 1
-        chance = uniform(key_of(self.seed, "mask", epoch), drawn.identity[candidates])
+        chance = uniform(key_of(self.seed, "mask"), drawn.identity[candidates])
         wanted = np.maximum(1, np.round(self.rate * np.bincount(rows, minlength=len(drawn.starts) - 1)))
         if self.inside is None:
             order = np.lexsort((chance, rows))
@@ -97,8 +97,8 @@ class Masking:
         chosen[order[fits]] = True
         places = candidates[chosen[words]]
         labels = drawn.tokens[places]
-        act = uniform(key_of(self.seed, "act", epoch), drawn.identity[places])
-        other = self.choices[below(key_of(self.seed, "word", epoch), drawn.identity[places], len(self.choices))]
+        act = uniform(key_of(self.seed, "act"), drawn.identity[places])
+        other = self.choices[below(key_of(self.seed, "word"), drawn.identity[places], len(self.choices))]
         tokens = drawn.tokens.copy()
         tokens[places] = np.where(act < 0.8, self.mask, np.where(act < 0.9, other, labels))
         targets = {"places": places, "words": labels}

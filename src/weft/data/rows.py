@@ -28,7 +28,7 @@ class Drawn:
 
     tokens: Places  # N
     starts: Places  # B+1
-    identity: NDArray[np.uint64]  # N: what chance is drawn from for a token: its example, and its place there
+    identity: NDArray[np.uint64]  # N: what chance is drawn from for a token: its epoch, example and place there
     given: NDArray[np.bool_]  # N: put there by the frame, not by the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
@@ -45,11 +45,15 @@ class Source(Protocol):
     def mean(self) -> float:
         """Tokens of an example, on average."""
 
+    @property
+    def even(self) -> bool:
+        """Whether all rows are equally long."""
+
     def lengths(self, numbers: Places) -> Places:
         """Tokens of these examples, at most."""
 
-    def draw(self, epoch: int, numbers: Places) -> Drawn:
-        """These examples of an epoch, in this order."""
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        """These examples, each of its epoch, in this order."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,14 @@ def _around(
     return framed, marks
 
 
-def _identity(numbers: Places, lengths: Places) -> NDArray[np.uint64]:
+def _example(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
+    """B: a number of its own for each example of each epoch."""
+    return scrambled(1, numbers + (epochs << 40))
+
+
+def _identity(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.uint64]:
     """N: a number of its own for each place of each example."""
-    return np.repeat(scrambled(1, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
+    return np.repeat(_example(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
 
 
 def _starts(lengths: Places) -> Places:
@@ -167,23 +176,27 @@ class Packed:
     def mean(self) -> float:
         return self.stride + self.framed.frame.row
 
+    @property
+    def even(self) -> bool:
+        return not self.apart
+
     def lengths(self, numbers: Places) -> Places:
         return np.full(len(numbers), self.stride + self.framed.frame.row)
 
-    def draw(self, epoch: int, numbers: Places) -> Drawn:
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
         frame, size = self.framed.frame, self.framed.size
         begins = numbers * self.stride
         lengths = np.full(len(numbers), self.stride + self.extra)
         if self.seed is None:
             lengths = np.minimum(lengths, size - begins)
         else:
-            begins = begins + below(key_of(self.seed, "cut", epoch), np.zeros(1, dtype=np.int64), self.stride)
+            begins = begins + below(key_of(self.seed, "cut"), epochs, self.stride)
         places = flat(begins, lengths)
         tokens, documents, given = self.framed.read(places % size)
         tokens, given = _around(tokens, given, lengths, frame)
         lengths = lengths + frame.row
         starts = _starts(lengths)
-        identity = _identity(numbers, lengths)
+        identity = _identity(epochs, numbers, lengths)
         if self.apart:
             assert not frame.row, "rows that are cut at documents have no frame of their own"
             # Where the ring closes, the number of the document falls.
@@ -220,6 +233,10 @@ class Pieces:
     def mean(self) -> float:
         return self.framed.size / self.count + self.framed.frame.row
 
+    @property
+    def even(self) -> bool:
+        return False
+
     def _runs(self, numbers: Places) -> tuple[Places, Places]:
         """Where each example begins, and how long it is without the frame of its row."""
         documents = np.searchsorted(self._counts, numbers, side="right") - 1
@@ -229,12 +246,12 @@ class Pieces:
     def lengths(self, numbers: Places) -> Places:
         return self._runs(numbers)[1] + self.framed.frame.row - self.extra
 
-    def draw(self, epoch: int, numbers: Places) -> Drawn:
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
         begins, lengths = self._runs(numbers)
         tokens, _, given = self.framed.read(flat(begins, lengths))
         tokens, given = _around(tokens, given, lengths, self.framed.frame)
         lengths = lengths + self.framed.frame.row
-        return Drawn(tokens, _starts(lengths), _identity(numbers, lengths), given)
+        return Drawn(tokens, _starts(lengths), _identity(epochs, numbers, lengths), given)
 
 
 @dataclass(frozen=True)
@@ -308,13 +325,17 @@ class Pairs:
         begins, ends = self._windows
         return float((ends - begins).mean()) + self.frame.size
 
+    @property
+    def even(self) -> bool:
+        return False
+
     def lengths(self, numbers: Places) -> Places:
         begins, ends = self._windows
         return ends[numbers] - begins[numbers] + self.frame.size
 
-    def draw(self, epoch: int, numbers: Places) -> Drawn:
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
         begins, ends = self._windows
-        chance = scrambled(key_of(self.seed, "pairs", epoch), numbers)
+        chance = scrambled(key_of(self.seed, "pairs"), _example(epochs, numbers))
         cuts = uniform(key_of(self.seed, "middle"), chance)
         others = below(key_of(self.seed, "other"), chance, self.count)
         follows = (chance & np.uint64(1)).astype(np.int64)
@@ -346,7 +367,7 @@ class Pairs:
         return Drawn(
             np.concatenate(tokens),
             _starts(lengths),
-            _identity(numbers, lengths),
+            _identity(epochs, numbers, lengths),
             np.concatenate(given),
             np.concatenate(segments),
             follows,

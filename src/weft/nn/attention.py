@@ -72,6 +72,8 @@ def attend(
     """
     assert key_rows is None or not causal, "a causal mask between two texts means nothing"
     if not want_weights and mask is None and bias is None and _has_ragged_kernel(query):
+        if key_rows is None and query.shape[0] == rows.count * rows.longest and _has_even_kernel(query):
+            return _even(query, key, value, rows, causal, scale, dropout), None
         return _ragged(query, key, value, rows, key_rows or rows, causal, scale, dropout), None
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     squares = squares_of(rows, key_rows, query.shape[0], key.shape[0])
@@ -256,6 +258,24 @@ def _ragged(
     return torch.ops.aten._flash_attention_forward(
         query, key, value, rows.starts, keys.starts, rows.longest, keys.longest, dropout, causal, False, scale=scale
     )[0]
+
+
+def _has_even_kernel(query: Tensor) -> bool:
+    """Whether cuDNN's attention is here: on a Hopper GPU it is faster than the flash kernels, but wants equal rows."""
+    fits = query.shape[-1] <= 128 and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    return fits and torch.cuda.get_device_capability(query.device) >= (9, 0)
+
+
+def _even(
+    query: Tensor, key: Tensor, value: Tensor, rows: Rows, causal: bool, scale: float | None, dropout: float
+) -> Tensor:
+    """N H D through cuDNN, for rows that are equally long."""
+    shape = (rows.count, rows.longest)
+    q, k, v = (x.view(*shape, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))  # B H T D
+    mixed = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        q, k, v, None, torch.is_grad_enabled(), dropout, causal, False, scale=scale
+    )[0]
+    return mixed.transpose(1, 2).flatten(0, 1)
 
 
 # ---------------------------------------------------------------- the module

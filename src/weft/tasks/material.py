@@ -34,7 +34,7 @@ class Material:
 
     source: Source
     held_out: Source | None
-    prepare: Callable[[Drawn, int], Batch]
+    prepare: Callable[[Drawn], Batch]
     corpus: Corpus
     dev: Corpus | None
 
@@ -85,7 +85,7 @@ def gather(
         return Material(
             _rows(recipe, name, corpus, tokenizer, length, seed),
             _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
-            lambda drawn, epoch: shift(drawn, longest),
+            lambda drawn: shift(drawn, longest),
             corpus,
             dev,
         )
@@ -93,7 +93,7 @@ def gather(
     return Material(
         _rows(recipe, name, corpus, tokenizer, length, seed),
         _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
-        lambda drawn, epoch: masking.apply(drawn, epoch, longest),
+        lambda drawn: masking.apply(drawn, longest),
         corpus,
         dev,
     )

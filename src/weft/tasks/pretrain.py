@@ -210,7 +210,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         device=device,
         precision=precision,
         seed=seed,
-        words_of=lambda tokens: tokenizer.decode(tokens.tolist()),
+        words_of=tokenizer.decode,
         evaluate_first=base is not None,
     )
     log = Log(run.metrics, state.metrics, run.board if recipe.tensorboard else None, state.step)

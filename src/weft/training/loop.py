@@ -9,27 +9,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft.data.batching import Ahead, Feed, every_example
 from weft.data.chance import key_of
-from weft.data.rows import Source
+from weft.data.rows import Drawn, Source
 from weft.errors import UserError, shown
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
 from weft.objectives.language import Objective
 from weft.training.log import Log, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors
+from weft.training.passes import Passes, autocast, graphs_compiled
 from weft.training.plan import Training, rate_at
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
-
-KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Setup:
     objective: Objective
     feed: Feed
     held_out: Source | None  # what the run is judged by
-    judge: Callable[[Any, int], Batch]  # makes batches of it
+    judge: Callable[[Drawn], Batch]  # makes batches of it
     plan: Training
     rate: float
     steps: int
@@ -49,7 +48,7 @@ class Setup:
     device: torch.device
     precision: str
     seed: int
-    words_of: Callable[[Tensor], str]  # tokens as text, to show what went wrong
+    words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
 
     def due(self, every: int, step: int) -> bool:
@@ -92,10 +91,12 @@ def train(
     scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
     if scaler.is_enabled():
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
-    sums = compiled(s.objective.sums) if plan.compile else s.objective.sums
+    sums = torch.compile(s.objective.sums) if plan.compile else s.objective.sums
+    capture = plan.compile and device.type == "cuda" and s.feed.source.even
+    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture)
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
-    batches = iter(feed)
+    groups = iter(feed)
     moment = Moment()
 
     def save() -> None:
@@ -116,7 +117,7 @@ def train(
                 _check(s, state, history, checkpoints)
                 begin = time.perf_counter()
                 try:
-                    found = evaluate(s, sums, state.pass_tokens, mean, stop)
+                    found = evaluate(s, state.pass_tokens, mean, stop)
                 except Interrupted:
                     save()  # without the evaluation: it comes first when the run goes on
                     raise
@@ -133,29 +134,30 @@ def train(
             if state.finished:
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
-            passes = next(batches)
+            group = next(groups)
             if device.type == "cpu":
-                moment.slots += sum(slots_of(batch.rows, len(batch.tokens)) for batch in passes)
-            counts = total(s.objective.counts(batch) for batch in passes)
-            for group in optimizer.param_groups:
-                group["lr"] = rate_at(state.step, plan, s.rate, s.steps)
+                moment.slots += sum(slots_of(batch.rows, len(batch.tokens)) for batch in group.batches)
+            for weights in optimizer.param_groups:
+                weights["lr"] = rate_at(state.step, plan, s.rate, s.steps)
             slot = state.step % plan.log_every
             try:
-                update(s, state.step, sums, passes, counts, optimizer, scaler, history[slot])
+                passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
             except torch.OutOfMemoryError:
-                optimizer.zero_grad(set_to_none=True)
+                passes.release()
                 feed.close()
-                _halve(s, state, passes, log)
+                _halve(state, group.batches, log)
                 feed = _feed(s, state)
-                batches = iter(feed)
+                groups = iter(feed)
                 continue
+            history[slot, :-1] = passes.losses
+            history[slot, -1] = update(s, optimizer, scaler)
             state.step += 1
             if mean is not None:
                 mean.update(state.step)
-            read = sum(len(batch.tokens) for batch in passes)
+            read = sum(len(batch.tokens) for batch in group.batches)
             state.tokens += read
             moment.tokens += read
-            moment.operations += sum(work.of(batch) for batch in passes)
+            moment.operations += sum(work.of(batch) for batch in group.batches)
             if state.step % plan.log_every == 0 or state.step == s.steps:
                 losses = _check(s, state, history, checkpoints)
                 _say(s, state, terms, losses, moment, peak, log)
@@ -165,19 +167,28 @@ def train(
     return state
 
 
-def _feed(s: Setup, state: State) -> Ahead[list[Batch]]:
-    def make(step: int) -> list[Batch]:
-        passes = s.feed.passes(step, state.pass_tokens)
-        return [batch.pinned() for batch in passes] if s.device.type == "cuda" else passes
+@dataclass(frozen=True)
+class Group:
+    """The passes of one step, and how many predictions of each kind they ask for together."""
+
+    batches: list[Batch]
+    counts: Tensor  # float32, one for each term
+
+
+def _feed(s: Setup, state: State) -> Ahead[Group]:
+    def make(step: int) -> Group:
+        batches = s.feed.passes(step, state.pass_tokens)
+        counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()])
+        if s.device.type == "cuda":
+            return Group([batch.pinned() for batch in batches], counts.float().pin_memory())
+        return Group(batches, counts.float())
 
     return Ahead(make, state.step, s.steps)
 
 
-def compiled(sums: Any) -> Any:
-    import torch._dynamo  # here: the compiler takes as long to import as all the rest of torch
-
-    torch._dynamo.config.cache_size_limit = 16
-    return torch.compile(sums)
+def seed_of(seed: int, step: int) -> Callable[[int], int]:
+    """What dropout follows from in each pass of a step."""
+    return lambda number: key_of(seed, "dropout", step, number) >> 1
 
 
 def total(counts: Any) -> dict[str, int]:
@@ -189,43 +200,21 @@ def total(counts: Any) -> dict[str, int]:
     return found
 
 
-def _autocast(s: Setup) -> AbstractContextManager[Any]:
-    kind = KINDS[s.precision]
-    return nullcontext() if kind is None else torch.autocast(s.device.type, kind)
-
-
-def update(
-    s: Setup,
-    step: int,
-    sums: Any,
-    passes: list[Batch],
-    counts: dict[str, int],
-    optimizer: torch.optim.AdamW,
-    scaler: torch.amp.GradScaler,
-    losses: Tensor,
-) -> None:
-    """One update over several passes, each prediction of the step weighing the same."""
-    losses.zero_()
-    for number, batch in enumerate(passes):
-        torch.manual_seed(key_of(s.seed, "dropout", step, number) >> 1)
-        batch = batch if s.device.type == "cpu" else batch.to(s.device)
-        with _autocast(s):
-            found = sums(s.network, batch)
-        means = torch.stack([found[name] / max(1, counts[name]) for name in counts])
-        scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
-        losses[:-1] += means.detach()
+def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler) -> Tensor:
+    """Clip the gradients that the passes have left and take one step along them; how long they were."""
     scaler.unscale_(optimizer)
-    parameters = [parameter for parameter in s.network.parameters() if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    gradients = [parameter.grad for parameter in s.network.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
     if s.plan.clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, s.plan.clip, norm)
-    losses[-1] = norm
+        torch.nn.utils.clip_grads_with_norm_(
+            [parameter for parameter in s.network.parameters() if parameter.grad is not None], s.plan.clip, norm
+        )
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad(set_to_none=True)
+    return norm
 
 
-def evaluate(s: Setup, sums: Any, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
+def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
     """The mean loss of each kind over all held-out text, batch by batch: nothing but sums is held."""
     assert s.held_out is not None
     counts: dict[str, int] = {}
@@ -234,15 +223,12 @@ def evaluate(s: Setup, sums: Any, budget: int, mean: Mean | None, stop: Stop) ->
         mean.swap()
     s.network.eval()
     try:
-        with torch.no_grad(), _autocast(s):
-            full = None
+        # Never compiled: it is a small part of the work, and would be compiled for itself.
+        with torch.no_grad(), autocast(s.device, s.precision):
             for batch in every_example(s.held_out, s.judge, budget):
                 stop.check("during the evaluation")
-                # A compiled network knows one shape: what is left over at the end goes through the plain one.
-                full = full or batch.tokens.shape
-                run = sums if batch.tokens.shape == full else s.objective.sums
                 counts = total([counts, s.objective.counts(batch)])
-                for name, value in run(s.network, batch.to(s.device)).items():
+                for name, value in s.objective.sums(s.network, batch.to(s.device)).items():
                     totals[name] = totals.get(name, 0) + value.double()
     finally:
         s.network.train()
@@ -290,7 +276,9 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
             state.first_loss = loss
         if not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
             good = checkpoints.newest()
-            texts = [s.words_of(torch.from_numpy(drawn.tokens)) for drawn in s.feed.drawn(step)]
+            drawn = s.feed.drawn(step)
+            rows = np.split(drawn.tokens, drawn.starts[1:-1])
+            texts = [s.words_of(row.tolist()) for row in rows[:8]]
             raise UserError(
                 f"the loss of step {step + 1} is {loss:.4g} (the first was {state.first_loss:.4g}); "
                 + (f"the last good checkpoint is {good}" if good else "there is no checkpoint before it")
@@ -299,7 +287,7 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
     return found
 
 
-def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
+def _halve(state: State, passes: list[Batch], log: Log) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
     largest = max(len(batch.tokens) for batch in passes)
@@ -328,6 +316,8 @@ def _say(
     memory, share = memory_used(s.device), moment.operations / seconds / peak
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
     values["mfu"] = round(share, 4)
+    if s.plan.compile:
+        values["graphs"] = graphs_compiled()
     log.record(values)
     left = time_left(seconds / len(losses) * (s.steps - state.step))
     log.line(

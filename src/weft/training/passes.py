@@ -1,0 +1,121 @@
+"""The passes of a step, forward and backward: plain, compiled, or played back from CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.rows import Batch
+
+KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+Sums = Callable[[Any, Batch], dict[str, Tensor]]
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    kind = KINDS[precision]
+    return nullcontext() if kind is None else torch.autocast(device.type, kind)
+
+
+def graphs_compiled() -> int:
+    """How many graphs the compiler has made in this process; a number that grows in mid-run means lost minutes."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+class Passes:
+    """Runs the passes of a step: their gradients add up, and so do their losses."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sums: Sums,
+        terms: int,
+        device: torch.device,
+        precision: str,
+        scaler: torch.amp.GradScaler,
+        capture: bool,
+    ) -> None:
+        self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
+        self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
+        self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
+        self.graphs: Graphs | None = None
+
+    def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> None:
+        """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass."""
+        counts = counts.to(self.device, non_blocking=True)
+        self.losses.zero_()
+        self.forget()
+        for number, batch in enumerate(batches):
+            if self.capture and self.graphs is None:
+                self.graphs = Graphs(self, batch.to(self.device), counts)
+            torch.manual_seed(seed(number))
+            if self.graphs is None or not self.graphs.fit(batch):
+                if self.graphs is not None and number == 0:
+                    self.graphs.clear()
+                self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
+            else:
+                self.graphs.play(batch, counts, number == 0)
+
+    def forget(self) -> None:
+        """The gradients of the step before; those that graphs have laid out are written over."""
+        if self.graphs is None:
+            for parameter in self.network.parameters():
+                parameter.grad = None
+
+    def run(self, batch: Batch, counts: Tensor) -> None:
+        """One pass."""
+        with autocast(self.device, self.precision):
+            found = self.sums(self.network, batch)
+        means = torch.stack(list(found.values())) / counts
+        self.scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
+        self.losses += means.detach()
+
+    def release(self) -> None:
+        """Let go of everything that takes memory."""
+        self.graphs = None
+        self.forget()
+
+
+class Graphs:
+    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
+
+    def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
+        self.batch, self.counts, self.network = batch, counts.clone(), passes.network
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # compiles, and lets every library set itself up
+                passes.run(batch, self.counts)
+                passes.forget()
+        torch.cuda.current_stream().wait_stream(side)
+        self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.first):
+            passes.run(batch, self.counts)
+        with torch.cuda.graph(self.later, pool=self.first.pool()):
+            passes.run(batch, self.counts)
+        passes.losses.zero_()
+
+    def fit(self, batch: Batch) -> bool:
+        return [tensor.shape for tensor in _tensors(batch)] == [tensor.shape for tensor in _tensors(self.batch)]
+
+    def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
+        self.counts.copy_(counts)
+        for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            ours.copy_(theirs, non_blocking=True)
+        (self.first if first else self.later).replay()
+
+    def clear(self) -> None:
+        for parameter in self.network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    assert batch.source is None
+    segments = [] if batch.segments is None else [batch.segments]
+    return [batch.tokens, batch.rows.starts, *segments, *batch.targets.values()]
