@@ -68,7 +68,7 @@ def ours(family: str, batches: list[Any], objective: Any, **sizes: Any) -> Calla
     scaler = torch.amp.GradScaler("cuda", enabled=False)
     setup = SimpleNamespace(network=network, plan=plan)
     even = len({(*batch.tokens.shape, *batch.rows.starts.shape) for batch in batches}) == 1
-    passes = Passes(network, torch.compile(objective.sums), 1, DEVICE, "bf16", scaler, capture=even)
+    passes = Passes(network, torch.compile(objective.sums, fullgraph=True), 1, DEVICE, "bf16", scaler, capture=even)
     counted = [torch.tensor([float(objective.counts(batch)["words"])]) for batch in batches]
     turn = cycle([(batch.pinned(), counts.pin_memory()) for batch, counts in zip(batches, counted, strict=True)])
     number = count()

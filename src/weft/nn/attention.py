@@ -262,8 +262,7 @@ def _ragged(
 
 def _has_even_kernel(query: Tensor) -> bool:
     """Whether cuDNN's attention is here: on a Hopper GPU it is faster than the flash kernels, but wants equal rows."""
-    fits = query.shape[-1] <= 128 and torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    return fits and torch.cuda.get_device_capability(query.device) >= (9, 0)
+    return query.shape[-1] <= 128 and torch.cuda.get_device_capability(query.device) >= (9, 0)
 
 
 def _even(

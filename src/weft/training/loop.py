@@ -91,7 +91,7 @@ def train(
     scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
     if scaler.is_enabled():
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
-    sums = torch.compile(s.objective.sums) if plan.compile else s.objective.sums
+    sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
     capture = plan.compile and device.type == "cuda" and s.feed.source.even
     passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture)
     work, peak = Work(network), peak_of(device)
