@@ -33,6 +33,7 @@ FLOORS = {
     "training": 5,
     "tasks": 6,
     "cli": 9,
+    "__main__": 10,
     "recipes": 0,
 }
 # The top of the package hands out what is inside, and `files` reads for `config`.

@@ -55,7 +55,7 @@ def gather(
         with progress(f"tokenising {what}", "characters") as read:
 
             def heard(more: int) -> None:
-                stop.check("the part of the text that was tokenised is kept; nothing was trained yet")
+                stop.check("stopped while tokenising; what is done is kept")
                 read(more)
 
             waiting = "another process is tokenising this text; waiting for it"

@@ -32,6 +32,7 @@ from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.log import Log
 from weft.training.loop import Setup, train
+from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.signals import Interrupted, Stop, listening
 from weft.training.state import State
@@ -73,7 +74,7 @@ def pretrain(
     dev = replace(text_of(recipe), files=recipe.text.dev).paths()
     names = {"files": [str(path.absolute()) for path in paths], "dev": [str(path.absolute()) for path in dev]}
     recipe = changed(recipe, {"text": names})
-    with listening() as stop, run.held():
+    with listening() as stop, run.held(), _resumable(run):
         try:
             write_toml(recipe, run.recipe)
             return _go(run, recipe, family, True, stop, say, progress)
@@ -88,10 +89,22 @@ def resume(folder: str | os.PathLike[str], *, say: Say = _to_stderr, progress: P
     run = Run(Path(folder))
     if not run.recipe.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
-    with listening() as stop, run.held():
+    with listening() as stop, run.held(), _resumable(run):
         recipe = read_toml(Recipe, run.recipe)
         run.tidy()
         return _go(run, recipe, _family(recipe), False, stop, say, progress)
+
+
+@contextmanager
+def _resumable(run: Run) -> Iterator[None]:
+    """Whatever stops a run, its last words say how to go on."""
+    words = f"; go on with: weft resume {run.folder}"
+    try:
+        yield
+    except Interrupted as interrupted:
+        raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
+    except UserError as error:
+        raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
 
 
 def _family(recipe: Recipe) -> Family:
@@ -159,7 +172,9 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     material = gather(recipe, name, tokenizer, length, stop, say, progress)
-    plan = _resolved(recipe, material, opened.config.width, device, run)
+    plan = _resolved(recipe, material, opened.config.width, device)
+    if plan.compile and device.type == "cpu" and not material.source.even:
+        raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
     recipe = replace(recipe, training=plan)
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -220,11 +235,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             setup, state, stored, checkpoints, log, stop, lambda metrics: run.save_model(opened, metrics, kept)
         )
     except Interrupted as interrupted:
-        words = f"stopped after step {state.step:,} of {steps:,}, all saved; go on with: weft resume {run.folder}"
-        raise Interrupted(interrupted.number, words) from None
-    except UserError as error:
-        good = checkpoints.newest() is not None
-        raise UserError(f"{error}{f'; go on with: weft resume {run.folder}' if good else ''}") from None
+        raise Interrupted(interrupted.number, f"stopped after step {state.step:,} of {steps:,}, all saved") from None
     finally:
         log.close()
         if run.metrics.exists() and run.metrics.stat().st_size:
@@ -263,7 +274,7 @@ def _tokenizer(
 
         def texts() -> Iterator[str]:
             for text in text_of(recipe).read(skipped):
-                stop.check(f"nothing was trained yet; start again with: weft resume {run.folder}")
+                stop.check("stopped while learning the vocabulary")
                 read(1)
                 yield text
 
@@ -284,7 +295,7 @@ def _tokenizer(
     return tokenizer
 
 
-def _resolved(recipe: Recipe, material: Material, width: int, device: torch.device, run: Run) -> Any:
+def _resolved(recipe: Recipe, material: Material, width: int, device: torch.device) -> Training:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     count, mean = material.source.count, material.source.mean

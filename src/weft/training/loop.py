@@ -60,7 +60,6 @@ class Moment:
     """What the live line tells, summed since the last one."""
 
     tokens: int = 0
-    slots: int = 0
     operations: float = 0.0
     begin: float = field(default_factory=time.perf_counter)
 
@@ -135,8 +134,6 @@ def train(
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
-            if device.type == "cpu":
-                moment.slots += sum(slots_of(batch.rows, len(batch.tokens)) for batch in group.batches)
             for weights in optimizer.param_groups:
                 weights["lr"] = rate_at(state.step, plan, s.rate, s.steps)
             slot = state.step % plan.log_every
@@ -156,6 +153,8 @@ def train(
                 mean.update(state.step)
             read = sum(len(batch.tokens) for batch in group.batches)
             state.tokens += read
+            # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square.
+            state.slots += sum(_slots(batch) for batch in group.batches) if device.type == "cpu" else read
             moment.tokens += read
             moment.operations += sum(work.of(batch) for batch in group.batches)
             if state.step % plan.log_every == 0 or state.step == s.steps:
@@ -184,6 +183,10 @@ def _feed(s: Setup, state: State) -> Ahead[Group]:
         return Group(batches, counts.float())
 
     return Ahead(make, state.step, s.steps)
+
+
+def _slots(batch: Batch) -> int:
+    return slots_of(batch.rows, len(batch.tokens))
 
 
 def seed_of(seed: int, step: int) -> Callable[[int], int]:
@@ -312,7 +315,7 @@ def _say(
     values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
     values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
     values |= {"rate": rate, "norm": norm, "tokens": state.tokens}
-    values["padding"] = 1 - moment.tokens / moment.slots if moment.slots else 0.0
+    values["padding"] = 1 - state.tokens / state.slots
     memory, share = memory_used(s.device), moment.operations / seconds / peak
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
     values["mfu"] = round(share, 4)

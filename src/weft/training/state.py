@@ -29,6 +29,7 @@ class State:
     step: int = 0  # updates done
     pass_tokens: int = 0  # halved where memory ran out
     tokens: int = 0  # read so far
+    slots: int = 0  # places that they took, padding of the attention included
     first_loss: float | None = None
     best: float | None = None  # the lowest loss on held-out text
     best_step: int | None = None

@@ -1,0 +1,186 @@
+"""Shards: the tokens of the text, made once, by one process, and gone on with where one was stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.small import stories
+from weft.data import shards
+from weft.data.shards import Text, cached, clear_cache, tokenised
+from weft.errors import UserError
+from weft.text.learning import learn
+from weft.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return learn(stories(30).splitlines(), "wordpiece", 250)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Text:
+    (tmp_path / "text.txt").write_text(stories(50))
+    return Text((str(tmp_path / "text.txt"),))
+
+
+class Stopped(Exception):
+    pass
+
+
+def documents(corpus: shards.Corpus) -> list[list[int]]:
+    tokens = corpus.take(np.arange(corpus.begin, corpus.begin + corpus.size))
+    return [row.tolist() for row in np.split(tokens, corpus.documents[1:-1])]
+
+
+def test_the_tokens_of_the_text(text: Text, tokenizer: Tokenizer) -> None:
+    corpus = tokenised(text, tokenizer)
+    assert documents(corpus) == tokenizer.ids(list(text.read()), specials=False)
+
+
+def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    heard: list[int] = []
+    first = tokenised(text, tokenizer, progress=heard.append)
+    assert sum(heard) > 1000
+    heard.clear()
+    (tmp_path / "moved.txt").write_bytes((tmp_path / "text.txt").read_bytes())  # what it is called does not matter
+    again = tokenised(Text((str(tmp_path / "moved.txt"),)), tokenizer, progress=heard.append)
+    assert not heard and again.hash == first.hash
+    with open(tmp_path / "text.txt", "a") as file:
+        file.write("One more line.\n")
+    assert len(tokenised(text, tokenizer, progress=heard.append).documents) == len(first.documents) + 1 and heard
+    other = learn(stories(30).splitlines(), "wordpiece", 200)
+    assert tokenised(text, other).hash != first.hash
+    assert len(cached()) == 3
+    assert clear_cache() > 1000 and not cached()
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_stopped_at_any_place(
+    text: Text, tokenizer: Tokenizer, sentences: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole shards are kept, and the result is as if nothing had happened."""
+    whole = tokenised(text, tokenizer, sentences)
+    monkeypatch.setattr(shards, "SHARD", 500)
+    monkeypatch.setattr(shards, "TOGETHER", 900)
+    for stop_at in (700, 4000, 9000, 15000, 10**9):
+        heard = 0
+
+        def progress(more: int, stop_at: int = stop_at) -> None:
+            nonlocal heard
+            heard += more
+            if heard > stop_at:
+                raise Stopped
+
+        try:
+            corpus = tokenised(text, tokenizer, sentences, progress)
+            break
+        except Stopped:
+            kept = len(list((cache / "shards").glob("*.partial/tokens-*.npy")))
+            assert kept == 0 if stop_at == 700 else kept > 0
+    assert len(corpus.shards) > 5 and documents(corpus) == documents(whole)
+    if sentences:
+        assert corpus.sentences is not None and whole.sentences is not None
+        assert (corpus.sentences == whole.sentences).all()
+
+
+def test_sentences(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "a.txt").write_text('The loom was old. It sang. "Did it?" Yes.\nA second line\n')
+    corpus = tokenised(Text((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)
+    assert corpus.sentences is not None
+    pieces = [tokenizer.decode(corpus.take(np.arange(a, b)).tolist()) for a, b in
+              zip(corpus.sentences[:-1], corpus.sentences[1:], strict=True)]  # fmt: skip
+    assert pieces == ["the loom was old.", "it sang.", '" did it? "', "yes.", "a second line"]
+    assert set(corpus.documents) <= set(corpus.sentences)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "character", "wordpiece", "word"])
+def test_a_long_document_is_cut_as_the_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stories(20).replace("\n", " \n\n ") + "  two  spaces   three. "
+    (tmp_path / "long.txt").write_text(whole)
+    vocabulary = learn(stories(20).splitlines(), kind, 300)
+    monkeypatch.setattr(shards, "LONGEST", 97)
+    corpus = tokenised(Text((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
+    text = next(Text((str(tmp_path / "long.txt"),), documents="file").read())
+    assert documents(corpus) == [vocabulary.encode(text, specials=False).ids]
+
+
+def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> None:
+    os.environ["WEFT_CACHE"] = cache
+    heard: list[int] = []
+
+    def slowly(more: int) -> None:
+        heard.append(more)
+        time.sleep(0.002)
+
+    corpus = tokenised(Text(files), Tokenizer.load(tokenizer), progress=slowly)
+    queue.put((sum(heard), corpus.hash, corpus.size))
+
+
+def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: Path, cache: Path) -> None:
+    tokenizer.save(tmp_path / "tok")
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    both = [
+        context.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)
+    ]
+    for process in both:
+        process.start()
+    found = sorted(queue.get(timeout=120) for _ in both)
+    for process in both:
+        process.join()
+    assert found[0][1:] == found[1][1:]
+    assert found[1][0] > 1000  # one of them did the work
+    assert not list((cache / "shards").glob("*.partial"))
+
+
+def test_damage_is_named(text: Text, tokenizer: Tokenizer, cache: Path) -> None:
+    tokenised(text, tokenizer)
+    next((cache / "shards").glob("*/tokens-00000.npy")).write_bytes(b"nothing")
+    with pytest.raises(UserError, match="damaged.*remove it"):
+        tokenised(text, tokenizer)
+
+
+def test_text_is_looked_for_where_data_lies(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.txt").write_text("b\n")
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path / "elsewhere"))
+    assert Text(("b.txt",)).paths() == [tmp_path / "elsewhere" / "b.txt"]
+    with pytest.raises(UserError, match="neither here nor in"):
+        Text(("c.txt",)).paths()
+    with pytest.raises(UserError, match="standard input"):
+        Text(("-",)).paths()
+
+
+@pytest.mark.slow
+def test_a_gigabyte(data: Path, tmp_path: Path) -> None:
+    """1 GB of reviews is tokenised and trained on with less than 2 GB in the process that does it."""
+    import lzma
+
+    with lzma.open(data / "imdb" / "unsup.txt.xz") as packed:
+        reviews = packed.read()
+    with open(tmp_path / "big.txt", "wb") as file:
+        while file.tell() < 1_000_000_000:
+            file.write(reviews)
+    del reviews
+    learn(stories(200).splitlines(), "wordpiece", 4000).save(tmp_path / "tok")
+    command = [sys.executable, "-m", "weft", "pretrain", "--model", "bert", "--size", "1x64", "--objective", "mlm+nsp"]
+    command += ["--text", str(tmp_path / "big.txt"), "--tokenizer", str(tmp_path / "tok"), "--length", "128"]
+    command += ["--steps", "20", "--set", "text.holdout=0.001", "--out", str(tmp_path / "run")]
+    subprocess.run(command, check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "true"})
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2_000_000_000

@@ -1,0 +1,292 @@
+"""Faults: signals in every phase, memory and disk that run out, losses that are no numbers, two runs in one folder."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.small import stories
+from tests.training.test_resume import same
+from weft.errors import UserError
+from weft.objectives.language import NextToken
+from weft.tasks.pretrain import pretrain, resume
+from weft.training.log import read_metrics
+from weft.training.run import Run
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+
+
+def settings(tmp_path: Path, out: str, **training: Any) -> dict[str, Any]:
+    text = tmp_path / "text.txt"
+    if not text.exists():
+        text.write_text(stories(60))
+    plan = {"steps": 12, "batch": 8, "evaluate_every": 4, "log_every": 2, **training}
+    return {
+        "out": str(tmp_path / out),
+        "model": {"family": "gpt2", "size": "1x64"},
+        "text": {"files": [str(text)]},
+        "tokenizer": {"size": 300},
+        "objective": {"length": 32},
+        "training": plan,
+    }
+
+
+def quietly(line: str) -> None:
+    pass
+
+
+# ---------------------------------------------------------------- signals
+
+
+def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()
+        time.sleep(0.005)
+
+
+def started(tmp_path: Path, values: dict[str, Any], patch: str = "") -> subprocess.Popen[str]:
+    """`weft.pretrain` in a process of its own, with a patch that makes one phase slow enough to be hit."""
+    code = (
+        "import json, sys, time\nfrom weft.cli.main import run\nimport weft.cli.training\n"
+        f"{patch}\n"
+        "from weft.tasks.pretrain import pretrain\nfrom weft.training.signals import Interrupted\n"
+        "try:\n    pretrain(None, json.loads(sys.argv[1]))\n"
+        "except Interrupted as interrupted:\n"
+        "    print(f'weft: {interrupted}', file=sys.stderr); sys.exit(128 + interrupted.number)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+SLOW_EVALUATION = """
+import weft.training.loop as loop
+plain = loop.every_example
+def slow(*given):
+    for batch in plain(*given):
+        open('evaluating', 'w').close()
+        time.sleep(0.3)
+        yield batch
+loop.every_example = slow
+"""
+SLOW_TOKENISING = """
+import weft.data.shards as shards
+shards.SHARD, shards.TOGETHER = 300, 500
+plain = shards._encode
+def slow(*given):
+    open('tokenising', 'w').close()
+    time.sleep(0.1)
+    return plain(*given)
+shards._encode = slow
+"""
+PHASES = {
+    "training": ("", lambda folder: (folder / "run/run/metrics.jsonl").exists()
+                 and (folder / "run/run/metrics.jsonl").stat().st_size > 0, {"steps": 3000}),
+    "evaluation": (SLOW_EVALUATION, lambda folder: (folder / "evaluating").exists(), {"pass_tokens": 64}),
+    "tokenising": (SLOW_TOKENISING, lambda folder: (folder / "tokenising").exists(), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves(phase: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    patch, ready, plan = PHASES[phase]
+    values = settings(tmp_path, "run", **plan)
+    process = started(tmp_path, values, patch)
+    wait_for(lambda: ready(tmp_path), process)
+    time.sleep(0.1)
+    process.send_signal(number)
+    begin = time.monotonic()
+    _, said = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 5
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said and "weft resume" in said
+    newest = Run(tmp_path / "run").checkpoints().newest()
+    assert (newest is None) == (phase == "tokenising")
+    if phase == "training":
+        assert f"step {int(newest.name[5:]):,} of 3,000" in said  # type: ignore[union-attr]
+        return
+    if phase == "evaluation":
+        assert json.loads((newest / "state.json").read_text())["evaluated"] < int(newest.name[5:])  # type: ignore[operator, union-attr]
+    if phase == "tokenising":
+        assert list((tmp_path / "cache" / "shards").glob("*.partial/tokens-*.npy"))
+    resume(tmp_path / "run", say=quietly)
+    pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=quietly)
+    whole, parts = (contents_without_mean(tmp_path / name) for name in ("whole", "run"))
+    assert all(same(whole[name], parts[name]) for name in whole)
+
+
+def contents_without_mean(out: Path) -> dict[str, Any]:
+    import tests.training.test_resume as module
+
+    last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    (last / "ema.safetensors").exists() or (last / "ema.safetensors").write_bytes(
+        (last / "history.safetensors").read_bytes()
+    )
+    return module.contents(out)
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    slow_step = "import weft.training.loop as loop\nplain = loop.update\n"
+    slow_step += "def slow(*given):\n    open('stepping', 'w').close()\n    time.sleep(3)\n    return plain(*given)\n"
+    process = started(tmp_path, settings(tmp_path, "run", save_every=1), slow_step + "loop.update = slow\n")
+    wait_for(lambda: (tmp_path / "stepping").exists(), process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and time.monotonic() - begin < 1.5
+    resume(tmp_path / "run", say=quietly)  # nothing was harmed
+    assert json.loads((tmp_path / "run/run/checkpoints/step-12/state.json").read_text())["finished"]
+
+
+# ---------------------------------------------------------------- what runs out
+
+
+class Small(NextToken):
+    """An objective on a machine whose memory holds only so many tokens."""
+
+    room = 100
+    tried: list[int] = []
+
+    def sums(self, network: Any, batch: Any) -> Any:
+        self.tried.append(len(batch.tokens))
+        if len(batch.tokens) > self.room and network.training:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().sums(network, batch)
+
+
+def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The step is done again in smaller passes, and with the same result as if they had been small from the start."""
+    dropless = {"embedding_dropout": 0.0, "dropout": 0.0, "attention_dropout": 0.0}
+    large, small = (settings(tmp_path, name, pass_tokens=tokens) for name, tokens in (("a", 256), ("b", 64)))
+    for values in (large, small):
+        values["model"] |= dropless
+    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Small)
+    pretrain(None, large, say=quietly)
+    assert max(Small.tried) == 256
+    said = capsys.readouterr().err
+    assert said.count("memory ran out") == 2 and "passes of 64 tokens" in said
+    pretrain(None, small, say=quietly)
+    losses = [[line["loss"] for line in read_metrics(tmp_path / name / "run/metrics.jsonl") if "loss" in line]
+              for name in ("a", "b")]  # fmt: skip
+    assert losses[0] == losses[1]
+    state = json.loads((tmp_path / "a/run/checkpoints/step-12/state.json").read_text())
+    assert state["pass_tokens"] == 64  # and it is remembered when the run goes on
+
+
+def test_memory_for_not_even_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Small)
+    monkeypatch.setattr(Small, "room", 8)
+    with pytest.raises(UserError, match="too small for a single row of 32 tokens"):
+        pretrain(None, settings(tmp_path, "run"), say=quietly)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """Files may grow no further than the first checkpoint: the next one fails, and the first is still good."""
+    values = settings(tmp_path, "run", steps=40, save_every=2, evaluate_every=100, keep=20)
+    limit = (
+        "import resource, signal, weft.training.state as state\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "plain = state.save_file\n"
+        "def full(tensors, path):\n"
+        "    if 'step-6' in str(path): resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))\n"
+        "    plain(tensors, path)\n"
+        "state.save_file = full\n"
+    )
+    process = started(tmp_path, values, limit)
+    _, said = process.communicate(timeout=60)
+    assert "file too large" in said and "the last good checkpoint is" in said and "step-4" in said.splitlines()[-1]
+    assert not list((tmp_path / "run/run/checkpoints").glob(".*"))
+    resume(tmp_path / "run", say=quietly)
+    assert json.loads((tmp_path / "run/run/checkpoints/step-40/state.json").read_text())["finished"]
+
+
+def test_a_damaged_checkpoint_gives_way_to_an_earlier_one(tmp_path: Path) -> None:
+    pretrain(None, settings(tmp_path, "run"), say=quietly)
+    pretrain(None, settings(tmp_path, "whole"), say=quietly)
+    (tmp_path / "run/run/checkpoints/step-12/model.safetensors").write_bytes(b"not what it was")
+    said: list[str] = []
+    # It is under its name, so it is not written over: the run says what is wrong and goes on from the one before.
+    (tmp_path / "run/run/checkpoints/step-12").rename(tmp_path / "damaged")
+    (tmp_path / "damaged").rename(tmp_path / "run/run/checkpoints/step-13")
+    resume(tmp_path / "run", say=said.append)
+    assert any("step-13" in line and "earlier" in line for line in said)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
+# ---------------------------------------------------------------- losses that are no numbers
+
+
+class Bad(NextToken):
+    """An objective whose sixth training step gives no number, or one that is far too large."""
+
+    value = float("nan")
+    step = 0
+
+    def sums(self, network: Any, batch: Any) -> Any:
+        found = super().sums(network, batch)
+        if network.training:
+            type(self).step += 1
+            if type(self).step == 6:
+                return {"words": found["words"] * self.value}
+        return found
+
+
+@pytest.mark.parametrize("value, word", [(float("nan"), "nan"), (1000.0, r"\d{4}")])
+def test_no_number(value: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Bad)
+    monkeypatch.setattr(Bad, "value", value)
+    monkeypatch.setattr(Bad, "step", 0)
+    with pytest.raises(UserError, match=f"the loss of step 6 is .*{word}") as caught:
+        pretrain(None, settings(tmp_path, "run", log_every=5), say=quietly)
+    said = str(caught.value)
+    assert "the last good checkpoint is" in said and "step-4" in said and "weft resume" in said
+    text = (tmp_path / "text.txt").read_text()
+    read = said.split("the step read: ")[1]
+    words = [word for word in read.split() if word.isalpha()]
+    assert len(words) > 10 and sum(word in text for word in words) > 0.8 * len(words)
+    assert [path.name for path in (tmp_path / "run/run/checkpoints").iterdir()] == ["step-4"]
+
+
+# ---------------------------------------------------------------- two runs in one folder
+
+
+def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = settings(tmp_path, "run", steps=100_000)
+    process = started(tmp_path, values)
+    try:
+        wait_for(lambda: (tmp_path / "run/run/metrics.jsonl").exists(), process)
+        with pytest.raises(UserError, match="already holds a run"):
+            pretrain(None, values, say=quietly)
+        with pytest.raises(UserError, match=f"another run .process {process.pid}. is writing there"):
+            resume(tmp_path / "run", say=quietly)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_another_text_is_refused(tmp_path: Path) -> None:
+    pretrain(None, settings(tmp_path, "run"), say=quietly)
+    with open(tmp_path / "text.txt", "a") as file:
+        file.write("Something else.\n")
+    with pytest.raises(UserError, match="not the one that the run began with"):
+        resume(tmp_path / "run", say=quietly)

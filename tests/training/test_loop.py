@@ -1,0 +1,222 @@
+"""The loop: it learns, evaluates in constant memory, keeps the best and the last, stops early, compiles once."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.training.small import OBJECTIVES, batch_of, network_for, stories
+from weft.data.batching import Ahead
+from weft.errors import UserError
+from weft.tasks.pretrain import pretrain, resume
+from weft.training.log import read_metrics
+from weft.training.passes import Passes
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(stories(60))
+    return tmp_path / "text.txt"
+
+
+def go(text: Path, out: Path, objective: str = "next", **training: Any) -> weft.Model:
+    family = "gpt2" if objective == "next" else "bert"
+    plan = {"steps": 20, "batch": 8, "evaluate_every": 5, "log_every": 5, **training}
+    return pretrain(
+        None,
+        {
+            "out": str(out),
+            "model": {"family": family, "size": "1x64"},
+            "text": {"files": [str(text)]},
+            "tokenizer": {"size": 300},
+            "objective": {"name": objective, "length": 32},
+            "training": plan,
+        },
+        say=lambda line: None,
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_overfits_one_batch(objective: str) -> None:
+    torch.manual_seed(0)
+    network = network_for(objective).train()
+    batch = batch_of(objective, [9, 20, 14, 6])
+    counts = torch.tensor([float(n) for n in OBJECTIVES[objective].counts(batch).values()])
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    passes = Passes(network, OBJECTIVES[objective].sums, len(counts), torch.device("cpu"), "fp32", scaler, False)
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
+    for _ in range(80):
+        passes.step([batch], counts, lambda number: 0)
+        optimizer.step()
+    assert passes.losses.sum() < 0.1
+
+
+def test_language_models_beat_the_unigram(text: Path, tmp_path: Path) -> None:
+    """A small run says more about held-out text than the frequencies of its tokens do."""
+    text.write_text(stories(200))
+    model = go(text, tmp_path / "run", steps=200, rate=3e-3, batch=16, evaluate_every=200, log_every=100)
+    assert model.tokenizer is not None
+    lines = text.read_text().splitlines()
+    ids = [token for row in model.tokenizer.ids(lines, specials=False) for token in row]
+    counts = np.bincount(ids, minlength=model.tokenizer.vocabulary) + 0.01
+    entropy = -(counts / counts.sum() * np.log(counts / counts.sum())).sum()
+    found = read_metrics(tmp_path / "run" / "run" / "metrics.jsonl")[-1]["validation_loss"]
+    assert found < 0.85 * entropy
+    answer: Any = model("The weaver said", most=10)
+    assert answer.text
+
+
+def test_the_run_folder(text: Path, tmp_path: Path) -> None:
+    go(text, tmp_path / "run", objective="mlm", keep=2)
+    run = tmp_path / "run" / "run"
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-15", "step-20"]
+    about = json.loads((run / "run.json").read_text())
+    assert about["seed"] == 0 and about["versions"]["torch"] == torch.__version__ and about["machine"]["threads"]
+    assert len(about["text"]["hash"]) == 32 and about["held_out"]["tokens"] > 0 and "git" in about
+    recipe = (run / "recipe.toml").read_text()
+    assert "steps = 20" in recipe and "rate = " in recipe and str(text) in recipe  # every open choice is made
+    lines = read_metrics(run / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [5, 5, 10, 10, 15, 15, 20, 20]
+    assert {"loss", "rate", "norm", "tokens", "padding", "mfu", "memory", "tokens_per_second"} <= set(lines[0])
+    assert (run / "report.html").read_text().count("<svg") == 4
+    card = json.loads((tmp_path / "run" / "weft.json").read_text())
+    assert card["task"] == "fill" and card["metrics"][0]["name"] == "loss" and len(card["recipe"]) == 64
+    best = min(line["validation_loss"] for line in lines if "validation_loss" in line)
+    assert card["metrics"][0]["value"] == best
+
+
+def test_the_best_is_kept_and_patience_ends(text: Path, tmp_path: Path) -> None:
+    """With a rate far too high the loss on held-out text rises again: what is kept is the best."""
+    go(text, tmp_path / "run", steps=400, rate=0.02, patience=2, evaluate_every=10, warmup=30, explode=100.0)
+    lines = [line for line in read_metrics(tmp_path / "run/run/metrics.jsonl") if "validation_loss" in line]
+    losses = [line["validation_loss"] for line in lines]
+    assert losses[-1] > min(losses) and losses[-2] >= min(losses) == losses[-3]
+    assert lines[-1]["step"] < 400
+    again = weft.load(tmp_path / "run")
+    assert again.card.metrics[0].value == min(losses)
+
+
+def test_a_finished_run_is_not_trained_again(text: Path, tmp_path: Path) -> None:
+    go(text, tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    resume(tmp_path / "run", say=lambda line: None)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_equal_seeds_are_equal_and_others_are_not(text: Path, tmp_path: Path) -> None:
+    runs = {name: tmp_path / name for name in ("a", "b", "c")}
+    for name, out in runs.items():
+        settings = {"out": str(out), "seed": 1 if name != "c" else 2, "model": {"family": "gpt2", "size": "1x64"}}
+        settings |= {"text": {"files": [str(text)]}, "tokenizer": {"size": 300}, "objective": {"length": 16}}
+        pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, say=lambda line: None)
+    weights = {name: (out / "model.safetensors").read_bytes() for name, out in runs.items()}
+    assert weights["a"] == weights["b"] != weights["c"]
+
+
+def test_the_mean_is_what_is_kept(text: Path, tmp_path: Path) -> None:
+    go(text, tmp_path / "run", ema=0.5, steps=6, evaluate_every=6)
+    from safetensors.torch import load_file
+
+    last = tmp_path / "run/run/checkpoints/step-6"
+    mean, weights = load_file(last / "ema.safetensors"), load_file(last / "model.safetensors")
+    kept = weft.load(tmp_path / "run").network.state_dict()
+    assert kept["tokens.weight"].equal(mean["tokens.weight"])
+    assert not kept["tokens.weight"].equal(weights["tokens.weight"])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision(precision: str, text: Path, tmp_path: Path) -> None:
+    go(text, tmp_path / "run", precision=precision, steps=12, evaluate_every=6, save_every=6)
+    state = json.loads((tmp_path / "run/run/checkpoints/step-12/state.json").read_text())
+    assert state["finished"] and (state["steady"] > 0 or precision == "bf16")
+    losses = [line["loss"] for line in read_metrics(tmp_path / "run/run/metrics.jsonl") if "loss" in line]
+    assert losses[-1] < losses[0]
+    assert next(weft.load(tmp_path / "run").network.parameters()).dtype == torch.float32
+
+
+def test_evaluation_is_the_mean_over_every_place(text: Path, tmp_path: Path) -> None:
+    """Cut into other batches it is the same, and it is the mean that one pass over all of it gives."""
+    for name, tokens in (("a", 64), ("b", 4096)):
+        go(text, tmp_path / name, steps=5, pass_tokens=tokens, ema=None, batch=2)
+    found = [read_metrics(tmp_path / name / "run/metrics.jsonl")[-1]["validation_loss"] for name in ("a", "b")]
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_without_held_out_text_the_last_is_kept(text: Path, tmp_path: Path) -> None:
+    settings = {"out": str(tmp_path / "run"), "model": {"family": "gpt2", "size": "1x64"}}
+    settings |= {
+        "text": {"files": [str(text)], "holdout": 0.0},
+        "tokenizer": {"size": 300},
+        "objective": {"length": 16},
+    }
+    model = pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, say=lambda line: None)
+    assert model.card.metrics == ()
+    from safetensors.torch import load_file
+
+    last = load_file(tmp_path / "run/run/checkpoints/step-4/model.safetensors")
+    assert model.network.state_dict()["tokens.weight"].equal(last["tokens.weight"])
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
+def test_compiled_once(text: Path, tmp_path: Path) -> None:
+    """Also where epochs meet in a step, and with an evaluation between the steps."""
+    go(text, tmp_path / "run", compile=True, steps=24, batch=6, pass_tokens=96, evaluate_every=8, log_every=2)
+    lines = read_metrics(tmp_path / "run/run/metrics.jsonl")
+    graphs = [line["graphs"] for line in lines if "graphs" in line]
+    assert len(graphs) == 12 and len(set(graphs)) == 1
+    go(text, tmp_path / "plain", steps=24, batch=6, pass_tokens=96, evaluate_every=8, log_every=2)
+    plain = read_metrics(tmp_path / "plain/run/metrics.jsonl")
+    losses = [(a["loss"], b["loss"]) for a, b in zip(lines, plain, strict=True) if "loss" in a]
+    assert losses[0][0] == pytest.approx(losses[0][1], abs=0.05)  # dropout is drawn in another way
+
+
+def test_compiling_ragged_rows_on_the_cpu_is_refused(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="full rows"):
+        go(text, tmp_path / "run", objective="mlm", compile=True)
+
+
+def test_tensorboard(text: Path, tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    settings = {"out": str(tmp_path / "run"), "model": {"family": "gpt2", "size": "1x64"}, "tensorboard": True}
+    settings |= {"text": {"files": [str(text)]}, "tokenizer": {"size": 300}, "objective": {"length": 16}}
+    pretrain(None, {**settings, "training": {"steps": 4, "batch": 4, "log_every": 2}}, say=lambda line: None)
+    found = events.EventAccumulator(str(tmp_path / "run/run/tensorboard"))
+    found.Reload()
+    assert [event.step for event in found.Scalars("loss")] == [2, 4]
+    assert math.isfinite(found.Scalars("validation/loss")[0].value)
+
+
+def test_the_loader_runs_ahead_and_ends() -> None:
+    made: list[int] = []
+    ahead = Ahead(lambda n: made.append(n) or n, 0, 100, depth=3)
+    things = iter(ahead)
+    assert next(things) == 0
+    limit = time.monotonic() + 5
+    while len(made) < 4 and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert 4 <= len(made) <= 6  # some ahead, and no more
+    ahead.close()
+    assert threading.active_count() < 50
+
+    def fails(number: int) -> int:
+        if number == 2:
+            raise UserError("line 3 is bad")
+        return number
+
+    with pytest.raises(UserError, match="line 3"):
+        list(Ahead(fails, 0, 5))

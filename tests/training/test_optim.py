@@ -1,0 +1,106 @@
+"""Schedules against transformers' own, decay groups, and the running mean against its formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import optimization
+
+from tests.training.small import network_for
+from weft.errors import UserError
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors
+from weft.training.plan import Training, rate_at
+
+STEPS = 100
+PEERS = {
+    "linear": lambda o: optimization.get_linear_schedule_with_warmup(o, 10, STEPS),
+    "cosine": lambda o: optimization.get_cosine_schedule_with_warmup(o, 10, STEPS),
+    "constant": lambda o: optimization.get_constant_schedule_with_warmup(o, 10),
+    "inverse-square-root": lambda o: optimization.get_inverse_sqrt_schedule(o, 10),
+    "stable": lambda o: optimization.get_wsd_schedule(o, 10, 20, num_training_steps=STEPS, decay_type="linear"),
+}
+
+
+@pytest.mark.parametrize("schedule", PEERS)
+def test_schedules_are_the_peers(schedule: str) -> None:
+    """Theirs begins with a rate of 0, a step that does nothing; ours is theirs, one step earlier."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    peer = PEERS[schedule](optimizer)
+    plan = Training(schedule=schedule, warmup=10, floor=0.0, decay=0.2)
+    for step in range(STEPS - 1):
+        optimizer.step()
+        peer.step()
+        assert rate_at(step, plan, 0.5, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9), step
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "stable"])
+def test_the_floor(schedule: str) -> None:
+    plan = Training(schedule=schedule, warmup=0.1, floor=0.1)
+    rates = [rate_at(step, plan, 1.0, STEPS) for step in range(STEPS)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(1.0) and rates[-1] == pytest.approx(0.1)
+
+
+def test_only_matrices_and_tables_decay() -> None:
+    network = network_for("mlm+nsp")
+    optimizer = make_optimizer(network, Training(weight_decay=0.3), 1e-3)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in network.named_parameters():
+        assert decay[id(parameter)] == (0.0 if name.endswith("bias") or "norm" in name else 0.3), name
+
+
+def test_the_optimizer_is_plain_adamw() -> None:
+    """With its state laid out beforehand it takes the same steps, to the last bit."""
+    ours, peer = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+    peer.load_state_dict(ours.state_dict())
+    mine = make_optimizer(ours, Training(weight_decay=0.0, beta1=0.9, beta2=0.98), 1e-2)
+    theirs = torch.optim.AdamW(peer.parameters(), 1e-2, (0.9, 0.98), weight_decay=0.0, fused=True)
+    for step in range(4):
+        for network, optimizer in ((ours, mine), (peer, theirs)):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            network(torch.randn(7, 5)).square().sum().backward()
+            optimizer.step()
+    assert ours.weight.equal(peer.weight) and ours.bias.equal(peer.bias)
+    names = set(optimizer_tensors(ours, mine))
+    assert names == {f"{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_the_mean() -> None:
+    network = torch.nn.Linear(2, 2)
+    mean = Mean(network, 0.8)
+    expected = network.weight.detach().clone()
+    for step in range(1, 60):
+        with torch.no_grad():
+            network.weight += 1.0
+        decay = min(0.8, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * network.weight.detach()
+        mean.update(step)
+    assert torch.allclose(mean.tensors()["weight"], expected, atol=1e-5)
+    weights = network.weight.detach().clone()
+    mean.swap()
+    assert torch.allclose(network.weight, expected, atol=1e-5)
+    mean.swap()
+    assert network.weight.equal(weights)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(UserError, match="does not fit this run: b"):
+        fill({"a": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(1)}, "the checkpoint")
+    with pytest.raises(UserError, match="does not fit this run: a"):
+        fill({"a": torch.zeros(2)}, {"a": torch.zeros(3)}, "the checkpoint")
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"steps": 5, "epochs": 2.0}, "cannot both"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"rate": 0.0}, "rate must be above 0"),
+        ({"ema": 1.0}, "ema must be"),
+        ({"patience": 0}, "patience"),
+        ({"floor": 2.0}, "floor must be between"),
+    ],
+)
+def test_plans_that_cannot_be(values: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Training(**values)  # type: ignore[arg-type]

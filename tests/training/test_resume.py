@@ -1,0 +1,82 @@
+"""A run killed at any moment and gone on with ends as the unbroken run does, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.training.small import stories
+from weft.training.log import TIMES, read_metrics
+
+BROKEN = Path(__file__).parent / "broken.py"
+
+
+def settings(objective: str, text: Path) -> dict[str, Any]:
+    """Small, with everything on that has a state: dropout, accumulation, EMA, evaluations."""
+    family = "gpt2" if objective == "next" else "bert"
+    return {
+        "seed": 3,
+        "model": {"family": family, "size": "1x64"},
+        "text": {"files": [str(text)]},
+        "tokenizer": {"size": 300},
+        "objective": {"name": objective, "length": 32},
+        "training": {
+            "epochs": 3, "batch": 12, "pass_tokens": 150, "ema": 0.9, "log_every": 7,
+            "evaluate_every": 10, "save_every": 4, "threads": 1,
+        },
+    }  # fmt: skip
+
+
+def contents(out: Path) -> dict[str, Any]:
+    """All that must be equal: weights, optimizer, EMA, history, state, and the record without its times."""
+    last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    found: dict[str, Any] = {path.stem: load_file(path) for path in last.glob("*.safetensors")}
+    assert {"model", "optimizer", "ema", "history"} == set(found)
+    state = json.loads((last / "state.json").read_text())
+    found["state"] = {name: value for name, value in state.items() if name not in ("seconds", "metrics")}
+    lines = read_metrics(out / "run" / "metrics.jsonl")
+    found["metrics"] = [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+    found["best"] = load_file(out / "model.safetensors")
+    return found
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, dict) and left and all(hasattr(value, "dtype") for value in left.values()):
+        return set(left) == set(right) and all(
+            left[name].dtype == right[name].dtype and left[name].equal(right[name]) for name in left
+        )
+    return left == right
+
+
+def broken(objective: str, kills: int, folder: Path) -> None:
+    text = folder / "text.txt"
+    text.write_text(stories(60))
+    (folder / "settings.json").write_text(json.dumps(settings(objective, text)))
+    environment = {**os.environ, "WEFT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(BROKEN), str(folder / "settings.json"), str(folder / "run"), str(kills), "1"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert found.returncode == 0, found.stderr[-3000:]
+    said = json.loads(found.stdout.splitlines()[-1])
+    assert said["kills"] == kills and said["in_saves"] >= kills // 3, said
+    whole, parts = contents(folder / "run-whole"), contents(folder / "run")
+    assert whole["state"]["finished"] and len(whole["metrics"]) > 5
+    for name in whole:
+        assert same(whole[name], parts[name]), name
+
+
+@pytest.mark.parametrize("objective", ["next", "mlm+nsp"])
+def test_three_kills(objective: str, tmp_path: Path) -> None:
+    broken(objective, 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["next", "mlm+nsp"])
+def test_twenty_kills(objective: str, tmp_path: Path) -> None:
+    broken(objective, 20, tmp_path)
