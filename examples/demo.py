@@ -1,10 +1,12 @@
-"""A small taste of what is there: a vocabulary from a text, models with fresh weights, folders, words and vectors.
+"""The main job on a built-in text: train a small GPT and a small BERT, let them speak, and look at their curves.
 
-`make demo` runs it; everything it makes is in the folder `demo`, which it empties first.
+`make demo` runs it, in about three minutes on two cores; `--quick` takes a few steps only. Everything that it makes is
+in the folder `demo`, which it empties first.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -15,32 +17,45 @@ from weft.cli.main import run
 
 HERE = Path(__file__).parent
 OUT = Path("demo")
-STEPS = [
-    ("Learn two vocabularies from a text, the same every time", [
-        f"weft tokenizer learn --kind wordpiece --size 600 --text {HERE}/weaver.txt --out {OUT}/words",
-        f"weft tokenizer learn --kind bpe --size 600 --text {HERE}/weaver.txt --out {OUT}/pieces",
-        f'weft tokenizer show {OUT}/words "The weavers hurried."',
-    ]),
-    ("Make a small BERT and two small GPT-2s, one with a block swapped; fresh weights, so they know nothing yet", [
-        f"weft new --model bert --size 2x128 --tokenizer {OUT}/words --out {OUT}/bert",
-        f"weft new --model gpt2 --size 2x128 --tokenizer {OUT}/pieces --out {OUT}/gpt",
-        f"weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer {OUT}/pieces --out {OUT}/rotary",
-        f"weft info {OUT}/bert",
-    ]),
-    ("Words out of them: what an untrained model says is noise, and the same noise every time", [
-        f'weft generate {OUT}/gpt "The weaver said" --tokens 12',
-        f'weft generate {OUT}/rotary "The weaver said" --tokens 12 --top-p 0.9 --seed 1',
-        f'weft fill {OUT}/bert "the [MASK] of the loom" --top 3',
-        f"weft embed {OUT}/bert 'The loom was old.' --out {OUT}/vectors.npy",
-    ]),
-    ("What there is", ["weft models"]),
-]  # fmt: skip
+
+
+def steps(quick: bool) -> list[tuple[str, list[str]]]:
+    few = " --steps 20 --set training.evaluate_every=10" if quick else ""
+    text = f"--text {OUT}/stories.txt"
+    return [
+        ("A small GPT learns to tell stories: it has never seen a word before", [
+            f"weft pretrain recipes/demo-gpt.toml {text} --out {OUT}/gpt{few}",
+        ]),
+        ("What it says now, twice the likeliest and once by chance", [
+            f'weft generate {OUT}/gpt "The weaver said" --tokens 60',
+            f'weft generate {OUT}/gpt "In winter the shepherd" --tokens 60',
+            f"weft generate {OUT}/gpt --tokens 80 --temperature 0.8 --seed 1",
+        ]),
+        ("A small BERT learns to fill gaps in the same stories", [
+            f"weft pretrain recipes/demo-bert.toml {text} --out {OUT}/bert{few}",
+        ]),
+        ("What it puts there", [
+            f'weft fill {OUT}/bert "The shepherd tended the [MASK]." --top 3',
+            f'weft fill {OUT}/bert "The weaver worked at the [MASK]." --top 3',
+            f'weft fill {OUT}/bert "the [MASK] of the loom" --top 3',
+        ]),
+        ("The curves of both on one page, and vectors of two sentences", [
+            f"weft curves {OUT}/gpt {OUT}/bert --out {OUT}/curves.html",
+            f'weft embed {OUT}/bert "The loom was old." "The river was cold." --out {OUT}/vectors.npy',
+        ]),
+    ]  # fmt: skip
 
 
 def main() -> int:
     begin = time.perf_counter()
+    quick = "--quick" in sys.argv[1:]
     shutil.rmtree(OUT, ignore_errors=True)
-    for title, commands in STEPS:
+    OUT.mkdir()
+    os.environ.setdefault("WEFT_CACHE", str(OUT / "cache"))
+    print(f"\n== Stories that a small grammar makes from a seed\n\n$ python {HERE}/grammar.py --out {OUT}/stories.txt")
+    os.spawnv(os.P_WAIT, sys.executable, [sys.executable, str(HERE / "grammar.py"), "--out", f"{OUT}/stories.txt"])
+    print(f"{(OUT / 'stories.txt').read_text()[:400]} ...")
+    for title, commands in steps(quick):
         print(f"\n== {title}")
         for command in commands:
             print(f"\n$ {command}", flush=True)
@@ -48,7 +63,7 @@ def main() -> int:
             if status:
                 return status
     print(
-        f"\nDone in {time.perf_counter() - begin:.0f} s. The folders {OUT}/bert and {OUT}/gpt open in transformers too."
+        f"\nDone in {time.perf_counter() - begin:.0f} s. The folders {OUT}/gpt and {OUT}/bert open in transformers too."
     )
     return 0
 

@@ -51,7 +51,8 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_demo_runs(tmp_path: Path) -> None:
     found = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--quick"], cwd=tmp_path, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
-    assert "finish_reason" in found.stderr and "gap 1:" in found.stdout and (tmp_path / "demo" / "vectors.npy").exists()
+    assert "finish_reason" in found.stderr and "gap 1:" in found.stdout and "tokens/s" in found.stderr
+    assert all((tmp_path / "demo" / name).exists() for name in ("vectors.npy", "curves.html", "gpt", "bert"))

@@ -9,15 +9,18 @@ from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model, load, new
+    from weft.tasks.pretrain import pretrain, resume
     from weft.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "new"]
+__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "new", "pretrain", "resume"]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
+    "pretrain": "weft.tasks.pretrain",
+    "resume": "weft.tasks.pretrain",
     "Tokenizer": "weft.text.tokenizer",
 }
 

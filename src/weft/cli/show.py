@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,26 @@ def harmless(text: str) -> str:
     if sys.stdout is None or not sys.stdout.isatty():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """For imports: a signal ends the process there and then.
+
+    Libraries catch what is raised while they are imported, and an interrupt would leave them half there. Nothing has
+    been begun yet, so nothing is lost.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        os.write(2, b"weft: interrupted\n")
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Ticker(Protocol):

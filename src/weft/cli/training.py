@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import amount, progress, table
+from weft.cli.show import amount, leaving_at_once, progress, table
 from weft.errors import UserError
 
 cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
@@ -58,8 +58,9 @@ def pretrain(
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
     """
-    from weft.config import merged, settings_of
-    from weft.tasks.pretrain import pretrain as train
+    with leaving_at_once():
+        from weft.config import merged, settings_of
+        from weft.tasks.pretrain import pretrain as train
 
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")
@@ -92,7 +93,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken
 
     Example: weft resume runs/gpt
     """
-    from weft.tasks.pretrain import resume as go_on
+    with leaving_at_once():
+        from weft.tasks.pretrain import resume as go_on
 
     go_on(run, progress=progress)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.models import Online
-from weft.cli.show import harmless, progress
+from weft.cli.show import harmless, leaving_at_once, progress
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per 
 
 def opened(folder: str, task: str, device: str | None, online: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
-    import torch
+    with leaving_at_once():
+        import torch
 
-    from weft.tasks.model import load
+        from weft.tasks.model import load
 
     return load(folder, task=task, online=online).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 

@@ -278,15 +278,18 @@ def _tokenizer(
                 read(1)
                 yield text
 
-        with progress(f"learning a {kind} vocabulary", "documents") as read:
-            tokenizer = learn(
-                texts(),
-                kind,
-                given.size,
-                lowercase=given.lowercase,
-                minimum_count=given.minimum_count,
-                specials=None if name == "next" else SPECIALS["wordpiece"],
-            )
+        try:
+            with progress(f"learning a {kind} vocabulary", "documents") as read:
+                tokenizer = learn(
+                    texts(),
+                    kind,
+                    given.size,
+                    lowercase=given.lowercase,
+                    minimum_count=given.minimum_count,
+                    specials=None if name == "next" else SPECIALS["wordpiece"],
+                )
+        except UserError as error:
+            raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
         if skipped.count:
             say(f"weft: note: {skipped}")
         less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"

@@ -1,0 +1,174 @@
+"""Training on the command line, as a new user would try it: what works, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.training.small import stories
+from weft.cli.main import run
+from weft.tasks.recipes import Recipe, find_recipe, read_recipe, shipped
+from weft.text.learning import learn
+from weft.text.tokenizer import Roles
+
+TINY = ["--length", "32", "--vocabulary", "300", "--steps", "6", "--batch", "4"]
+GPT = ["pretrain", "--model", "gpt2", "--size", "1x64", *TINY]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("WEFT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text(stories(40))
+    return tmp_path
+
+
+def test_from_text_to_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*GPT, "--set", "model.layers=2", "--text", "corpus.txt", "--out", "runs/gpt"]) == 0
+    said = capsys.readouterr().err
+    for word in ("vocabulary: bpe", "2 x 64", "held out", "plan: 6 steps", "tokens/s", "% of peak", "padding", "left"):
+        assert word in said, word
+    bert = ["pretrain", "--model", "bert", "--size", "1x64", "--objective", "mlm+nsp", *TINY]
+    assert run([*bert, "--text", "corpus.txt", "--out", "runs/bert"]) == 0
+    assert run(["curves", "runs/gpt", "runs/bert", "--out", "curves.html"]) == 0
+    page = (here / "curves.html").read_text()
+    assert "runs/gpt" in page and "runs/bert" in page and page.count("<svg") == 4
+    assert run(["generate", "runs/gpt", "The weaver", "--tokens", "5"]) == 0
+    assert run(["fill", "runs/bert", "the [MASK] of the loom"]) == 0
+    assert run(["pretrain", "--base", "runs/bert", "--text", "corpus.txt", "--steps", "3", "--out", "runs/more"]) == 0
+    more = weft.load("runs/more")
+    assert more.card.base == "runs/bert" and set(more.opened.heads) == {"words", "next"}
+    assert run(["resume", "runs/gpt"]) == 0 and "finished already" in capsys.readouterr().err
+    assert run(["cache", "list"]) == 0 and "corpus.txt" in capsys.readouterr().out
+    assert run(["cache", "clear"]) == 0 and "freed" in capsys.readouterr().out
+
+
+MISTAKES = {
+    "a wrong path": ([*GPT, "--text", "corpse.txt", "--out", "r"], "no such file; did you mean 'corpus.txt'"),
+    "an empty file": ([*GPT, "--text", "empty.txt", "--out", "r"], "empty.txt: there is no text"),
+    "one letter": ([*GPT, "--text", "word.txt", "--out", "r"], "word.txt: there is no text to learn a vocabulary"),
+    "one word": ([*GPT[:5], "--tokenizer", "tok", "--text", "word.txt", "--out", "r"], "the text has only 1 tokens"),
+    "no text": ([*GPT, "--out", "r"], "no text: give --text"),
+    "no model": (["pretrain", "--text", "corpus.txt", "--out", "r"], "which model"),
+    "no folder": ([*GPT, "--text", "corpus.txt"], "where should the run go"),
+    "a slip in the model": (["pretrain", "--model", "gtp2", "--text", "corpus.txt", "--out", "r"], "mean 'gpt2'"),
+    "a slip in a key": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.layer=2"],
+                        r"\[model\]: unknown key 'layer'; did you mean 'layers'"),
+    "a slip in a recipe": (["pretrain", "bad.toml"], r"bad.toml \[training\]: unknown key 'stepz'; did you mean"),
+    "a recipe that is not there": (["pretrain", "shakespear-gpt"], "did you mean 'shakespeare-gpt"),
+    "not TOML": (["pretrain", "broken.toml"], "broken.toml: not TOML"),
+    "a folder that is full": ([*GPT, "--text", "corpus.txt", "--out", "full"], "full: already there and not empty"),
+    "two beginnings": ([*GPT, "--base", "x", "--text", "corpus.txt", "--out", "r"], "give one of them"),
+    "an unfit objective": ([*GPT, "--objective", "mlm", "--text", "corpus.txt", "--out", "r"], "does not fit gpt2"),
+    "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "must be one of"),
+    "rows longer than the context": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.context=16"],
+                                     "rows of 32 tokens are longer"),
+    "a base that is none": (["pretrain", "--base", "nowhere", "--text", "corpus.txt", "--out", "r"], "nowhere"),
+    "not a run": (["resume", "full"], "'full' is not a run folder"),
+    "no record": (["curves", "full"], "'full' is not a run folder"),
+    "no such device": ([*GPT, "--text", "corpus.txt", "--out", "r", "--device", "gpu"], "device 'gpu' is not"),
+    "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "0"], "rate must be above 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that says what is wrong, exit status 2, and nothing left behind."""
+    (here / "empty.txt").write_text("\n\n")
+    (here / "word.txt").write_text("x\n")
+    if mistake == "one word":
+        learn(stories(5).splitlines(), "bpe", 300, specials=Roles()).save(here / "tok")
+    (here / "bad.toml").write_text('out = "r"\n[training]\nstepz = 3\n')
+    (here / "broken.toml").write_text("out = = 3\n")
+    (here / "full").mkdir()
+    (here / "full" / "mine.txt").write_text("mine")
+    before = sorted(path.name for path in here.iterdir())
+    command, message = MISTAKES[mistake]
+    assert run(command) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert re.search(message, said[-1]), said
+    assert said[-1].startswith(f"weft {command[0]}: ") and "Traceback" not in "".join(said)
+    assert sorted(path.name for path in here.iterdir() if path.name != "cache") == before
+    assert (here / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_a_vocabulary_larger_than_the_text_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*GPT, "--vocabulary", "50000", "--text", "corpus.txt", "--out", "r"]) == 0
+    assert re.search(
+        r"vocabulary: bpe, [\d,]+ tokens \(50000 were asked for; the text has no more\)", capsys.readouterr().err
+    )
+
+
+def test_lines_that_are_parts_of_something_longer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = stories(60).split()
+    (here / "wrapped.txt").write_text("\n".join(" ".join(words[n : n + 2]) for n in range(0, len(words), 2)))
+    assert run([*GPT, "--text", "wrapped.txt", "--out", "r"]) == 0
+    assert "--documents block" in capsys.readouterr().err
+    assert run([*GPT, "--text", "wrapped.txt", "--documents", "file", "--out", "s"]) == 0
+    said = capsys.readouterr().err
+    assert "in 1 documents" in said and "--documents" not in said
+
+
+def test_flags_stand_above_the_recipe(here: Path) -> None:
+    (here / "mine.toml").write_text('[model]\nfamily = "gpt2"\nlayers = 3\n[training]\nsteps = 7\nrate = 0.1\n')
+    found = read_recipe("mine.toml", {"training": {"epochs": 2.0}, "model": {"width": 64}})
+    assert found.training.epochs == 2.0 and found.training.steps is None and found.training.rate == 0.1
+    assert found.model == {"family": "gpt2", "layers": 3, "width": 64}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line is commented, every key is known, and it can be named as a path or printed."""
+    text, _ = find_recipe(f"recipes/{name}.toml")
+    for line in text.splitlines():
+        assert not line or line.startswith("[") or "#" in line, line
+    assert isinstance(read_recipe(name, {}), Recipe)
+    assert run(["recipes", name]) == 0 and capsys.readouterr().out == text
+    assert run(["recipes"]) == 0 and name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.5, 1.5, 2.5, 3.5])
+def test_an_interrupt_at_any_moment(delay: float, here: Path) -> None:
+    """While Python imports, learns, tokenises or trains: one line, status 130, and the run can be gone on with."""
+    command = [sys.executable, "-m", "weft", *GPT, "--steps", "4000", "--text", "corpus.txt", "--out", "r"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    time.sleep(0.15 + delay)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    if not (here / "r").exists():
+        assert run([*GPT, "--text", "corpus.txt", "--out", "r"]) == 0
+        return
+    assert "weft resume r" in said
+    recipe = here / "r/run/recipe.toml"
+    recipe.write_text(re.sub(r"steps = 4000", f"steps = {_done(here) + 3}", recipe.read_text()))
+    assert run(["resume", "r"]) == 0
+    assert weft.load("r").network is not None
+
+
+def _done(here: Path) -> int:
+    steps = [int(path.name[5:]) for path in (here / "r/run/checkpoints").glob("step-*")]
+    return max(steps, default=0)
+
+
+def test_python(here: Path) -> None:
+    model = weft.pretrain(
+        model={"family": "gpt2", "size": "1x64"},
+        text={"files": ["corpus.txt"]},
+        tokenizer={"size": 300},
+        objective={"length": 16},
+        training={"steps": 2, "batch": 2},
+        out="r",
+    )
+    assert model.card.made is not None and json.loads(Path("r/run/run.json").read_text())["text"]["tokens"] > 100
+    assert weft.resume("r").config == model.config
