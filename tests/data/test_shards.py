@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.corpus_memory import measure
 from tests.training.small import stories
 from weft.data import shards
 from weft.data.shards import Text, cached, clear_cache, tokenised
@@ -170,17 +168,9 @@ def test_text_is_looked_for_where_data_lies(text: Text, tmp_path: Path, monkeypa
 @pytest.mark.slow
 def test_a_gigabyte(data: Path, tmp_path: Path) -> None:
     """1 GB of reviews is tokenised and trained on with less than 2 GB in the process that does it."""
-    import lzma
+    assert measure(data, tmp_path, 1_000_000_000)["peak memory GB"] < 2
 
-    with lzma.open(data / "imdb" / "unsup.txt.xz") as packed:
-        reviews = packed.read()
-    with open(tmp_path / "big.txt", "wb") as file:
-        while file.tell() < 1_000_000_000:
-            file.write(reviews)
-    del reviews
-    learn(stories(200).splitlines(), "wordpiece", 4000).save(tmp_path / "tok")
-    command = [sys.executable, "-m", "weft", "pretrain", "--model", "bert", "--size", "1x64", "--objective", "mlm+nsp"]
-    command += ["--text", str(tmp_path / "big.txt"), "--tokenizer", str(tmp_path / "tok"), "--length", "128"]
-    command += ["--steps", "20", "--set", "text.holdout=0.001", "--out", str(tmp_path / "run")]
-    subprocess.run(command, check=True, env={**os.environ, "TOKENIZERS_PARALLELISM": "true"})
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2_000_000_000
+
+def test_memory_does_not_grow_with_the_text(data: Path, tmp_path: Path) -> None:
+    """The fast version: 40 MB cost no more than torch and a few shards do."""
+    assert measure(data, tmp_path, 40_000_000)["peak memory GB"] < 1

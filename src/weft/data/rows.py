@@ -290,29 +290,19 @@ class Pairs:
         documents = np.asarray(self.corpus.documents)
         sentences = self.corpus.sentences
         assert sentences is not None
-        begins: list[Places] = []
-        ends: list[Places] = []
-        sizes = np.diff(documents)
-        short = np.flatnonzero((sizes <= room) & (sizes >= 2))
-        begins.append(documents[short])
-        ends.append(documents[short + 1])
-        for number in np.flatnonzero(sizes > room):
-            begin, end = int(documents[number]), int(documents[number + 1])
-            borders = np.asarray(
-                sentences[np.searchsorted(sentences, begin, "right") : np.searchsorted(sentences, end)]
-            )
-            cuts = [begin]
-            while end - cuts[-1] > room:
-                last = int(np.searchsorted(borders, cuts[-1] + room, "right"))
-                fits = int(borders[last - 1]) if last else begin
-                cuts.append(fits if fits > cuts[-1] + 1 else cuts[-1] + room)  # a sentence that is too long is cut
-            cuts.append(end)
-            begins.append(np.array(cuts[:-1]))
-            ends.append(np.array(cuts[1:]))
-        begin_all, end_all = np.concatenate(begins), np.concatenate(ends)
-        order = np.argsort(begin_all, kind="stable")
-        enough = (end_all - begin_all)[order] >= 2
-        return begin_all[order][enough], end_all[order][enough]
+        lengths = np.diff(documents)
+        begin, end = documents[:-1][lengths >= 2], documents[1:][lengths >= 2]
+        found = []
+        while len(begin):  # the next window of every document that is not at its end
+            cut = sentences[np.searchsorted(sentences, begin + room, "right") - 1]
+            cut = np.where(cut > begin + 1, cut, begin + room)  # a sentence that is too long is cut
+            cut = np.where(end - begin <= room, end, cut)
+            found.append((begin, cut))
+            begin, end = cut[cut < end], end[cut < end]
+        begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True)) if found else (documents[:0],) * 2
+        order = np.argsort(begins, kind="stable")
+        enough = (ends - begins)[order] >= 2
+        return begins[order][enough], ends[order][enough]
 
     @cached_property
     def count(self) -> int:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -188,11 +189,11 @@ def _build(
         for leftover in scratch.glob(".*"):
             leftover.unlink()
         writer = _Writer(scratch, tokenizer.vocabulary, sentences)
-        begun = max(0, len(writer.documents) - 1)  # the last one may lie across the edge: it is read again
+        begun = max(0, writer.begun - 1)  # the last one may lie across the edge: it is read again
         documents = text.read(skipped)
         for passed in islice(documents, begun):
             progress(len(passed))
-        again = bool(writer.documents)
+        again = bool(writer.begun)
         for some in _together(documents):
             for document, pieces in zip(some, _encode(some, tokenizer, sentences), strict=True):
                 writer.add(pieces, again)
@@ -200,7 +201,7 @@ def _build(
                 progress(len(document))
         writer.finish()
         about: dict[str, Any] = {"tokens": writer.total, "shards": writer.shards, "sentences": sentences}
-        about |= {"documents": len(writer.documents) - 1, "files": [str(path) for path in text.paths()]}
+        about |= {"documents": writer.begun, "files": [str(path) for path in text.paths()]}
         about |= {"skipped": skipped.count}
         write_json(scratch / "corpus.json", about)
         os.replace(scratch, folder)
@@ -253,38 +254,43 @@ def _parts(text: str) -> Iterator[str]:
 
 
 class _Writer:
-    """Shards of a fixed number of tokens, each whole or absent, and the places where documents and sentences begin."""
+    """Shards of a fixed number of tokens, each whole or absent, and the places where documents and sentences begin.
+
+    What is finished is on the disk, and only there.
+    """
 
     def __init__(self, folder: Path, vocabulary: int, sentences: bool) -> None:
         self.folder = folder
-        self.kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
-        self.shards = 0
-        self.documents: list[int] = []
-        self.sentences: list[int] | None = [] if sentences else None
+        self.kind = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+        self.shards = self.begun = self.last = 0  # begun: documents; last: where the last of them begins
         while (folder / f"tokens-{self.shards:05d}.npy").exists():  # what an earlier process has finished
-            borders = np.load(folder / f"borders-{self.shards:05d}.npy")
-            self.documents += borders[borders >= 0].tolist()
-            if self.sentences is not None:
-                self.sentences += (-1 - borders[borders < 0]).tolist()
+            places = np.load(folder / f"documents-{self.shards:05d}.npy")
+            self.begun += len(places)
+            self.last = int(places[-1]) if len(places) else self.last
             self.shards += 1
         self.total = self.shards * SHARD
-        self.buffer: list[NDArray[np.unsignedinteger]] = []
-        self.kept = (len(self.documents), len(self.sentences or []))  # how many of them are on the disk
+        self.with_sentences = sentences
+        self._begin()
+
+    def _begin(self) -> None:
+        self.tokens = array(self.kind.char)
+        self.documents, self.sentences = array("q"), array("q")
 
     def add(self, pieces: list[list[int]], again: bool) -> None:
         """One more document; one that is read `again` has left its first tokens in an earlier shard."""
-        first = self.documents[-1] if again else self.total
         if not again:
-            self.documents.append(first)
-        place = first
+            self.last = self.total
+            self.begun += 1
+            self.documents.append(self.total)
+        place = self.last
         for piece in pieces:
-            if self.sentences is not None and place >= self.total:
+            if self.with_sentences and place >= self.total:
                 self.sentences.append(place)
-            new = piece[max(0, self.total - place) :]
+            new = piece[max(0, self.total - place) :] if place < self.total else piece
             place += len(piece)
             while new:
-                room = SHARD - (self.total - self.shards * SHARD)
-                self.buffer.append(np.array(new[:room], dtype=self.kind))
+                room = (self.shards + 1) * SHARD - self.total
+                self.tokens.extend(new[:room])
                 self.total += len(new[:room])
                 new = new[room:]
                 if self.total == (self.shards + 1) * SHARD:
@@ -292,29 +298,26 @@ class _Writer:
 
     def _flush(self) -> None:
         # The places go first: a shard counts as soon as its tokens are there.
-        documents, sentences = self.documents[self.kept[0] :], (self.sentences or [])[self.kept[1] :]
-        borders = np.array([*documents, *(-1 - place for place in sentences)], dtype=np.int64)
-        self._save(f"borders-{self.shards:05d}.npy", borders)
-        self._save(f"tokens-{self.shards:05d}.npy", np.concatenate([np.zeros(0, self.kind), *self.buffer]))
-        self.kept = (len(self.documents), len(self.sentences or []))
-        self.buffer = []
+        self._save(f"documents-{self.shards:05d}.npy", np.array(self.documents, dtype=np.int64))
+        self._save(f"sentences-{self.shards:05d}.npy", np.array(self.sentences, dtype=np.int64))
+        self._save(f"tokens-{self.shards:05d}.npy", np.array(self.tokens, dtype=self.kind))
         self.shards += 1
+        self._begin()
 
-    def _save(self, name: str, array: NDArray[np.integer]) -> None:
+    def _save(self, name: str, values: NDArray[np.integer]) -> None:
         with open(self.folder / f".{name}", "wb") as file:
-            np.save(file, array)
+            np.save(file, values)
             file.flush()
             os.fsync(file.fileno())
         os.replace(self.folder / f".{name}", self.folder / name)
 
     def finish(self) -> None:
-        if self.buffer or not self.shards:
+        if self.tokens or self.documents or not self.shards:
             self._flush()
-        self.documents.append(self.total)
-        self._save("documents.npy", np.array(self.documents, dtype=np.int64))
-        if self.sentences is not None:
-            self._save("sentences.npy", np.array([*self.sentences, self.total], dtype=np.int64))
-        for path in self.folder.glob("borders-*.npy"):
+        for what in ("documents", "sentences") if self.with_sentences else ("documents",):
+            parts = [np.load(self.folder / f"{what}-{number:05d}.npy") for number in range(self.shards)]
+            self._save(f"{what}.npy", np.concatenate([*parts, np.array([self.total])]))
+        for path in [*self.folder.glob("documents-*.npy"), *self.folder.glob("sentences-*.npy")]:
             path.unlink()
 
 
