@@ -70,9 +70,7 @@ def settings(tmp_path: Path, out: str, objective: str, rows: str | None, **train
     }
 
 
-@pytest.mark.parametrize(
-    "objective, rows", [("next", "stream"), ("next", "apart"), ("mlm", "documents"), ("mlm+sop", None)]
-)
+@pytest.mark.parametrize("objective, rows", [("next", "stream"), ("next", "apart"), ("mlm", "documents")])
 def test_compiled_once(objective: str, rows: str | None, tmp_path: Path) -> None:
     torch._dynamo.reset()
     pretrain(None, settings(tmp_path, "run", objective, rows, compile=True), say=lambda line: None)

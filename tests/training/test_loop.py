@@ -20,7 +20,7 @@ from weft.data.batching import Ahead
 from weft.errors import UserError
 from weft.tasks.pretrain import pretrain, resume
 from weft.training.log import read_metrics
-from weft.training.passes import Passes
+from weft.training.passes import Passes, graphs_compiled
 
 
 @pytest.fixture(autouse=True)
@@ -220,3 +220,20 @@ def test_the_loader_runs_ahead_and_ends() -> None:
 
     with pytest.raises(UserError, match="line 3"):
         list(Ahead(fails, 0, 5))
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
+def test_batches_of_any_shape_are_compiled_once() -> None:
+    """Rows of equal length here, since only those compile on the CPU; their number changes."""
+    torch._dynamo.reset()
+    before = graphs_compiled()
+    sums = torch.compile(OBJECTIVES["mlm"].sums, fullgraph=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    passes = Passes(network_for("mlm"), sums, 1, torch.device("cpu"), "fp32", scaler, ragged=True)
+    plain = Passes(network_for("mlm"), OBJECTIVES["mlm"].sums, 1, torch.device("cpu"), "fp32", scaler)
+    for count in (8, 5, 11):
+        batch = batch_of("mlm", [17] * count)
+        for way in (passes, plain):
+            way.step([batch], torch.ones(1), lambda number: number)
+        assert torch.allclose(passes.losses, plain.losses, rtol=1e-5)
+    assert graphs_compiled() == before + 1

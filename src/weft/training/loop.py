@@ -92,7 +92,8 @@ def train(
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
     sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
     capture = plan.compile and device.type == "cuda" and s.feed.source.even
-    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture)
+    ragged = plan.compile and not s.feed.source.even
+    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged)
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
     groups = iter(feed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -38,11 +39,13 @@ class Passes:
         device: torch.device,
         precision: str,
         scaler: torch.amp.GradScaler,
-        capture: bool,
+        capture: bool = False,
+        ragged: bool = False,
     ) -> None:
         self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
         self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
         self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
+        self.ragged = ragged  # compiled for batches of any shape at once, rather than anew for some of them
         self.graphs: Graphs | None = None
 
     def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> None:
@@ -52,7 +55,7 @@ class Passes:
         self.forget()
         for number, batch in enumerate(batches):
             if self.capture and self.graphs is None:
-                self.graphs = Graphs(self, batch.to(self.device), counts)
+                self._record(batch.to(self.device), counts)
             torch.manual_seed(seed(number))
             if self.graphs is None or not self.graphs.fit(batch):
                 if self.graphs is not None and number == 0:
@@ -60,6 +63,17 @@ class Passes:
                 self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
             else:
                 self.graphs.play(batch, counts, number == 0)
+
+    def _record(self, batch: Batch, counts: Tensor) -> None:
+        try:
+            self.graphs = Graphs(self, batch, counts)
+        except torch.OutOfMemoryError:
+            raise  # smaller passes may do
+        except RuntimeError as error:  # no graph of this is to be had: it goes without
+            self.capture = False
+            warnings.warn(f"passes cannot be captured: {str(error).splitlines()[0]}", stacklevel=2)
+            self.forget()
+        self.losses.zero_()
 
     def forget(self) -> None:
         """The gradients of the step before; those that graphs have laid out are written over."""
@@ -69,6 +83,9 @@ class Passes:
 
     def run(self, batch: Batch, counts: Tensor) -> None:
         """One pass."""
+        if self.ragged:
+            for tensor in _tensors(batch):
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
         with autocast(self.device, self.precision):
             found = self.sums(self.network, batch)
         means = torch.stack(list(found.values())) / counts
@@ -94,11 +111,11 @@ class Graphs:
                 passes.forget()
         torch.cuda.current_stream().wait_stream(side)
         self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.first):
+        # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
+        with torch.cuda.graph(self.first, capture_error_mode="thread_local"):
             passes.run(batch, self.counts)
-        with torch.cuda.graph(self.later, pool=self.first.pool()):
+        with torch.cuda.graph(self.later, pool=self.first.pool(), capture_error_mode="thread_local"):
             passes.run(batch, self.counts)
-        passes.losses.zero_()
 
     def fit(self, batch: Batch) -> bool:
         return [tensor.shape for tensor in _tensors(batch)] == [tensor.shape for tensor in _tensors(self.batch)]
