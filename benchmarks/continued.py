@@ -41,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--reviews", type=int, default=20_000)
+    parser.add_argument("--held-out", type=int, default=500)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "continued.json")
     given = parser.parse_args()
     with lzma.open(Path(os.environ["WEFT_DATA"]) / "imdb" / "unsup.txt.xz", "rt", encoding="utf-8") as file:
@@ -49,17 +51,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "reviews.txt").write_text("\n".join(lines[: given.reviews]))
-        (folder / "held-out.txt").write_text("\n".join(lines[-500:]))
+        (folder / "held-out.txt").write_text("\n".join(lines[-given.held_out :]))
         weft.pretrain(
             model={"base": str(given.base)},
             text={"files": [str(folder / "reviews.txt")], "dev": [str(folder / "held-out.txt")]},
             objective={"length": 256},
-            training={"steps": given.steps, "batch": 64, "rate": 5e-4, "evaluate_every": max(1, given.steps // 4)},
+            training={
+                "steps": given.steps,
+                "batch": given.batch,
+                "rate": 5e-4,
+                "evaluate_every": max(1, given.steps // 4),
+            },
             out=str(folder / "run"),
         )
         judged = [line for line in Run(folder / "run").lines() if "validation_loss" in line]
         found = {
-            "work": f"all-MiniLM-L6-v2, MLM on {given.reviews:,} IMDb reviews, {given.steps:,} steps of 64 rows",
+            "work": f"all-MiniLM-L6-v2, MLM on {given.reviews:,} IMDb reviews",
+            "training": f"{given.steps:,} steps of {given.batch} rows",
             "held-out loss": {str(line["step"]): round(line["validation_loss"], 4) for line in judged},
             "largest difference to transformers' logits": largest_difference(folder / "run", lines[-1][:400]),
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

@@ -32,7 +32,7 @@ def test_every_documented_command(page: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "weaver.txt", tmp_path / "corpus")
     (tmp_path / "reviews.csv").write_text('text,label\n"A gripping film, truly.",good\nDull.,bad\n' * 5)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore", "WEFT_CACHE": str(tmp_path / "cache")}
     if page.name != "README.md":
         code = f"import sys; from weft.cli.main import run; sys.exit(max(run(line.split()) for line in {GIVEN!r}))"
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)

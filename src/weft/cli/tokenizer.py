@@ -29,7 +29,7 @@ def learn(
     ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
-    documents: Annotated[str, typer.Option(help="In txt files a document is a line or a block.")] = "line",
+    documents: Annotated[str, typer.Option(help="What a document is in txt files: line, block, file.")] = "line",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.

@@ -15,8 +15,12 @@ cache = typer.Typer(help="See and clear what training keeps to be quicker the ne
 
 
 def pretrain(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe: a TOML file, or one of the package (weft recipes).")
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE] [FILE]...",
+            help="A recipe: a TOML file, or one of the package (weft recipes). After --text, further files.",
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
@@ -61,7 +65,14 @@ def pretrain(
     with leaving_at_once():
         from weft.config import merged, settings_of
         from weft.tasks.pretrain import pretrain as train
+        from weft.tasks.recipes import shipped
 
+    names = list(given or [])
+    a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
+    recipe = names.pop(0) if a_recipe else None
+    if names and text is None:
+        raise UserError(f"{names[0]}: one recipe is enough; text is named by --text")
+    text = None if text is None else [*text, *names]  # a shell has made several files of a glob
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
@@ -81,11 +92,11 @@ def pretrain(
             "patience": patience,
         },
     }
-    given: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     for section, values in flags.items():
         some = {key: value for key, value in values.items() if value is not None}
-        given |= some if not section else {section: some} if some else {}
-    train(recipe, merged(settings_of(settings or []), given), progress=progress)
+        said |= some if not section else {section: some} if some else {}
+    train(recipe, merged(settings_of(settings or []), said), progress=progress)
 
 
 def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
