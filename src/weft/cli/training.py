@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,8 +121,13 @@ def curves(
     """
     from weft.tasks.curves import write_curves
 
-    write_curves(runs, out)
-    print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}")
+    kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
+    for other in (
+        [run for run in runs if run not in kept] if kept else []
+    ):  # runs/* may hold models that were never trained
+        print(f"weft: note: {other} is left out: it has no run/metrics.jsonl", file=sys.stderr)
+    write_curves(kept or runs, out)
+    print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
 
 
 def recipes(

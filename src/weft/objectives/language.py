@@ -22,6 +22,10 @@ class Objective(Protocol):
     """What the trainer knows of any objective."""
 
     @property
+    def terms(self) -> tuple[str, ...]:
+        """The kinds of predictions, in the order of its counts and sums."""
+
+    @property
     def heads(self) -> Mapping[str, int | None]:
         """The heads that it trains and their outputs; None: as many as the vocabulary has tokens."""
 
@@ -42,6 +46,10 @@ class NextToken:
     """Each token says the next (GPT)."""
 
     @property
+    def terms(self) -> tuple[str, ...]:
+        return ("words",)
+
+    @property
     def heads(self) -> Mapping[str, int | None]:
         return {"words": None}
 
@@ -58,6 +66,10 @@ class MaskedWords:
     """The words behind the masks (BERT); with `pairs`, also whether the second text of a pair follows the first."""
 
     pairs: bool = False
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return ("words", "pairs") if self.pairs else ("words",)
 
     @property
     def heads(self) -> Mapping[str, int | None]:

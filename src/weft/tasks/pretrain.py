@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -22,6 +21,7 @@ from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.errors import UserError, listed
+from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.tasks.curves import write_curves
 from weft.tasks.material import Material, Progress, Say, gather, text_of
@@ -119,7 +119,10 @@ def _family(recipe: Recipe) -> Family:
             raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
         if recipe.tokenizer != Vocabulary():
             raise UserError("--base brings its own tokenizer: none can be chosen with it")
-        kind = json.loads((find_folder(chosen["base"]) / "config.json").read_text()).get("model_type", "")
+        path = find_folder(chosen["base"]) / "config.json"
+        if not path.is_file():
+            raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
+        kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
         family = FAMILIES.get(str(kind).removeprefix("weft-"))
         if family is None:
             raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
@@ -188,8 +191,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         write_toml(recipe, run.recipe)
         run.describe(about)
     else:
-        before = json.loads(run.about.read_text())
-        if before["text"] != about["text"] or before["held_out"] != about["held_out"]:
+        before = read_json(run.about)
+        if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
             raise UserError(f"{run.folder}: the text is not the one that the run began with")
     checkpoints = run.checkpoints(plan.keep)
     found = checkpoints.load()
@@ -263,7 +266,7 @@ def _tokenizer(
     run: Run, recipe: Recipe, family: Family, name: str, stop: Stop, say: Say, progress: Progress
 ) -> Tokenizer:
     """The run's own, the one asked for, or one learned from the text."""
-    if (run.folder / "tokenizer.json").exists():
+    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return Tokenizer.load(run.folder)
     given = recipe.tokenizer
     if given.folder is not None:

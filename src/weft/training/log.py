@@ -54,6 +54,7 @@ class Log:
         self.path = path
         self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = False
+        self.next = 0.0  # when a passing line is due again where nobody watches
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(path, "ab")  # noqa: SIM115
@@ -87,15 +88,16 @@ class Log:
                 if name != "step" and isinstance(value, int | float):
                     self.board.add_scalar(name.replace("validation_", "validation/"), value, values["step"])
 
-    def line(self, text: str, stay: bool) -> None:
-        """A line for people: on a terminal the live one is overwritten unless it is to stay."""
-        if sys.stderr is None:
+    def line(self, text: str, passing: bool = False) -> None:
+        """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
+        if sys.stderr is None or (passing and not self.live and time.monotonic() < self.next):
             return
         if self.live:
-            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if stay else ""))
-            self.shown = not stay
+            sys.stderr.write(f"\r\x1b[K{text}" + ("" if passing else "\n"))
+            self.shown = passing
         else:
             sys.stderr.write(f"{text}\n")
+            self.next = time.monotonic() + 2 if passing else self.next
         sys.stderr.flush()
 
     def close(self) -> None:

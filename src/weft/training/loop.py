@@ -79,7 +79,7 @@ def train(
     optimizer = make_optimizer(network, plan, s.rate)
     mean = Mean(network, plan.ema) if plan.ema is not None else None
     # The losses of the steps since the last line stay on the device: reading them would make it wait.
-    terms = list(s.objective.counts(s.feed.passes(0, 1 << 30)[0]))
+    terms = s.objective.terms
     history = torch.zeros(plan.log_every, len(terms) + 1, device=device)
     tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer)}
     tensors |= {"ema": mean.tensors()} if mean is not None else {}
@@ -117,7 +117,7 @@ def train(
                 _check(s, state, history, checkpoints)
                 begin = time.perf_counter()
                 try:
-                    found = evaluate(s, state.pass_tokens, mean, stop)
+                    found = _evaluated(s, state.pass_tokens, mean, stop)
                 except Interrupted:
                     save()  # without the evaluation: it comes first when the run goes on
                     raise
@@ -218,6 +218,20 @@ def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler)
     return norm
 
 
+def _evaluated(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
+    """An evaluation, in smaller batches where memory runs out: it has no compiler to spare memory for it."""
+    while True:
+        try:
+            return evaluate(s, budget, mean, stop)
+        except torch.OutOfMemoryError:
+            if budget <= s.held_out.mean:  # type: ignore[union-attr]
+                raise UserError(
+                    "the GPU's memory is too small to evaluate a single row; try a smaller length"
+                ) from None
+            torch.cuda.empty_cache()
+            budget //= 2
+
+
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
     """The mean loss of each kind over all held-out text, batch by batch: nothing but sums is held."""
     assert s.held_out is not None
@@ -260,7 +274,7 @@ def _judge(s: Setup, state: State, found: dict[str, float], log: Log, keep: Call
     parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
     words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
     best = "best" if better else f"best {state.best:.4f} at {state.best_step}" if state.best is not None else ""
-    log.line(f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; {best}", stay=True)
+    log.line(f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; {best}")
     if better:
         keep({"loss": loss, **found} if len(found) > 1 else {"loss": loss})
         state.best, state.best_step, state.worse = loss, state.step, 0
@@ -298,13 +312,11 @@ def _halve(state: State, passes: list[Batch], log: Log) -> None:
     if max(batch.rows.count for batch in passes) == 1:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
-    log.line(
-        f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many; same result", stay=True
-    )
+    log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many; same result")
 
 
 def _say(
-    s: Setup, state: State, terms: list[str], losses: list[list[float]], moment: Moment, peak: float, log: Log
+    s: Setup, state: State, terms: tuple[str, ...], losses: list[list[float]], moment: Moment, peak: float, log: Log
 ) -> None:
     """The live line and its record."""
     seconds = max(1e-9, time.perf_counter() - moment.begin)
@@ -327,7 +339,7 @@ def _say(
     log.line(
         f"step {state.step:,}/{s.steps:,}  loss {values['loss']:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s  "
         f"{100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  padding {100 * values['padding']:.0f} %  {left} left",
-        stay=not log.live,
+        passing=True,
     )
 
 
