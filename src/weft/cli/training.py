@@ -122,10 +122,9 @@ def curves(
     from weft.tasks.curves import write_curves
 
     kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
-    for other in (
-        [run for run in runs if run not in kept] if kept else []
-    ):  # runs/* may hold models that were never trained
-        print(f"weft: note: {other} is left out: it has no run/metrics.jsonl", file=sys.stderr)
+    for other in runs:  # runs/* may hold models that were never trained
+        if kept and other not in kept:
+            print(f"weft: note: {other} is left out: it has no run/metrics.jsonl", file=sys.stderr)
     write_curves(kept or runs, out)
     print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
 

@@ -31,7 +31,7 @@ from weft.text.learning import SPECIALS, learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.log import Log
-from weft.training.loop import Setup, train
+from weft.training.loop import Setup, quick_arithmetic, train
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.signals import Interrupted, Stop, listening
@@ -151,7 +151,6 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     device = device_of(recipe.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
-    torch.set_flush_denormal(True)  # numbers near zero would cost a CPU a hundred times as much
     base = recipe.model.get("base")
     name = recipe.objective.name or ("next" if family.speaks else "mlm")
     objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
@@ -211,8 +210,6 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     precision = plan.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
     _announce(run, recipe, opened, material, state, steps, device, precision, say)
     setup = Setup(
         network=opened.network,
@@ -234,9 +231,10 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     log = Log(run.metrics, state.metrics, run.board if recipe.tensorboard else None, state.step)
     kept = material.dev.hash if material.dev else material.corpus.hash
     try:
-        state = train(
-            setup, state, stored, checkpoints, log, stop, lambda metrics: run.save_model(opened, metrics, kept)
-        )
+        with quick_arithmetic(device):
+            state = train(
+                setup, state, stored, checkpoints, log, stop, lambda metrics: run.save_model(opened, metrics, kept)
+            )
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, f"stopped after step {state.step:,} of {steps:,}, all saved") from None
     finally:
