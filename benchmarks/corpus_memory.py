@@ -28,14 +28,14 @@ def measure(data: Path, folder: Path, size: int) -> dict[str, Any]:
     (folder / "part.txt").write_bytes(reviews[:4_000_000].rpartition(b"\n")[0])
     with open(folder / "big.txt", "wb") as big:
         while big.tell() < size:
-            big.write(reviews)
+            big.write(reviews[:size])
     del reviews
     weft = [sys.executable, "-m", "weft"]
     learn = ["tokenizer", "learn", "--size", "8000", "--text", str(folder / "part.txt"), "--out", str(folder / "tok")]
     subprocess.run([*weft, *learn], check=True)
     command = ["pretrain", "--model", "bert", "--size", "1x64", "--objective", "mlm+nsp", "--length", "128"]
     command += ["--text", str(folder / "big.txt"), "--tokenizer", str(folder / "tok"), "--out", str(folder / "run")]
-    command += ["--steps", "50", "--set", "text.holdout=0.0005"]
+    command += ["--batch", "16", "--steps", "50", "--set", "text.holdout=0.0005"]
     environment = {**os.environ, "WEFT_CACHE": str(folder / "cache"), "TOKENIZERS_PARALLELISM": "true"}
     begin = time.perf_counter()
     subprocess.run([*weft, *command], check=True, env=environment)

@@ -172,5 +172,5 @@ def test_a_gigabyte(data: Path, tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_text(data: Path, tmp_path: Path) -> None:
-    """The fast version: 40 MB cost no more than torch and a few shards do."""
-    assert measure(data, tmp_path, 40_000_000)["peak memory GB"] < 1
+    """The fast version: what torch and a few chunks of text take."""
+    assert measure(data, tmp_path, 8_000_000)["peak memory GB"] < 0.9
