@@ -145,6 +145,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def no_link(path: str, flags: int) -> int:
+    """Opens a file, but not through a link that somebody else may have laid."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
     """Hold a lock file for as long as the block runs; False: another process, named in the file, holds it.
@@ -153,7 +158,7 @@ def held(path: Path) -> Iterator[bool]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", encoding="ascii")  # noqa: SIM115
+        file = open(path, "a+", encoding="ascii", opener=no_link)  # noqa: SIM115
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
     with file:

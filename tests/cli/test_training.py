@@ -47,7 +47,7 @@ def test_from_text_to_words(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["fill", "runs/bert", "the [MASK] of the loom"]) == 0
     assert run(["pretrain", "--base", "runs/bert", "--text", "corpus.txt", "--steps", "3", "--out", "runs/more"]) == 0
     more = weft.load("runs/more")
-    assert more.card.base == "runs/bert" and set(more.opened.heads) == {"words", "next"}
+    assert more.card.base == "bert" and set(more.opened.heads) == {"words", "next"}
     assert run(["resume", "runs/gpt"]) == 0 and "finished already" in capsys.readouterr().err
     assert run(["cache", "list"]) == 0 and "corpus.txt" in capsys.readouterr().out
     assert run(["cache", "clear"]) == 0 and "freed" in capsys.readouterr().out
@@ -74,6 +74,11 @@ MISTAKES = {
     "rows longer than the context": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.context=16"],
                                      "rows of 32 tokens are longer"),
     "a base that is none": (["pretrain", "--base", "nowhere", "--text", "corpus.txt", "--out", "r"], "nowhere"),
+    "text or held out": ([*GPT, "--text", "corpus.txt", "--dev", "word.txt", "empty.txt", "--out", "r"], "is it text"),
+    "text and held out": ([*GPT, "--text", "corpus.txt", "--dev", "corpus.txt", "--out", "r"], "both text and held"),
+    "patience for nothing": ([*GPT, "--text", "corpus.txt", "--patience", "2", "--set", "text.holdout=0", "--out", "r"],
+                             "patience needs held-out text"),
+    "too large": ([*GPT, "--text", "corpus.txt", "--batch", "100000000", "--out", "r"], "batch must be between 1 and"),
     "not a run": (["resume", "full"], "'full' is not a run folder"),
     "no record": (["curves", "full"], "'full' is not a run folder"),
     "no such device": ([*GPT, "--text", "corpus.txt", "--out", "r", "--device", "gpu"], "device 'gpu' is not"),
@@ -146,21 +151,23 @@ def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 1.5, 2.5, 3.5])
-def test_an_interrupt_at_any_moment(delay: float, here: Path) -> None:
+def test_an_interrupt_at_any_moment(delay: float, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """While Python imports, learns, tokenises or trains: one line, status 130, and the run can be gone on with."""
     command = [sys.executable, "-m", "weft", *GPT, "--steps", "4000", "--text", "corpus.txt", "--out", "r"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     time.sleep(0.15 + delay)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Traceback" not in said, said
+    # Where the signal meets an exec of Python's own, Python ends by the signal itself: a shell sees 130 either way.
+    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in said, said
     if not (here / "r").exists():
         assert run([*GPT, "--text", "corpus.txt", "--out", "r"]) == 0
         return
     assert "weft resume r" in said
     recipe = here / "r/run/recipe.toml"
-    recipe.write_text(re.sub(r"steps = 4000", f"steps = {_done(here) + 3}", recipe.read_text()))
-    assert run(["resume", "r"]) == 0
+    recipe.write_text(re.sub(r"steps = 4000", f"steps = {_done(here) + 20}", recipe.read_text()))
+    status = run(["resume", "r"])
+    assert status == 0, capsys.readouterr().err
     assert weft.load("r").network is not None
 
 

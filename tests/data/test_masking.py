@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.small import drawn, stories
-from weft.data.masking import Masking, inside_words, shift
+from tests.training.small import OBJECTIVES, drawn, network_for, stories
+from weft.data.masking import NOTHING, Masking, inside_words, shift
 from weft.data.rows import Drawn
 from weft.errors import UserError
 from weft.text.learning import learn
@@ -33,6 +33,22 @@ def test_shares() -> None:
     rest = torch.ones(len(batch.tokens), dtype=torch.bool)
     rest[places] = False
     assert (batch.tokens[rest] == torch.from_numpy(rows.tokens)[rest]).all()
+
+
+def test_filled_up_to_one_shape() -> None:
+    """For a compiled network: as many places whatever is masked; those that were added say nothing."""
+    rows = drawn([20] * 10)
+    given = np.zeros(200, dtype=bool)
+    given[[3, 50, 51, 52, 120]] = True
+    some, none = (Drawn(rows.tokens, rows.starts, rows.identity, mask) for mask in (given, np.zeros_like(given)))
+    plain, filled = masking().apply(some), masking().apply(some, filled=True)
+    assert filled.targets["places"].shape == masking().apply(none, filled=True).targets["places"].shape
+    real = filled.targets["words"] != NOTHING
+    assert filled.targets["places"][real].equal(plain.targets["places"]) and not real.all()
+    assert OBJECTIVES["mlm"].counts(filled) == OBJECTIVES["mlm"].counts(plain)
+    network = network_for("mlm", vocabulary=2000).eval()
+    sums = [OBJECTIVES["mlm"].sums(network, batch)["words"] for batch in (plain, filled)]
+    assert torch.allclose(sums[0], sums[1])
 
 
 def test_places_are_even() -> None:

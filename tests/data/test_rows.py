@@ -127,6 +127,21 @@ def test_pairs(kind: str) -> None:
     assert (every(source).tokens == drawn.tokens).all()
 
 
+def test_where_a_second_text_begins_tells_nothing() -> None:
+    """One from another document begins in the middle of it, and is as long, as one that follows does."""
+    source = Pairs(corpus([20] * 400, sentences=4), PAIR, 24, "next", seed=1)
+    drawn = every(source)
+    assert drawn.follows is not None
+    seconds = {0: [], 1: []}  # type: ignore[var-annotated]
+    for row, other in zip(rows(drawn), drawn.follows.tolist(), strict=True):
+        seconds[other].append(halves(row)[1])
+    begins = {kind: [(text[0] - 100) % 20 for text in texts] for kind, texts in seconds.items()}
+    lengths = {kind: np.mean([len(text) for text in texts]) for kind, texts in seconds.items()}
+    assert 0 not in begins[0] and 0 not in begins[1]
+    assert abs(np.mean(begins[0]) - np.mean(begins[1])) < 1.5
+    assert abs(lengths[0] - lengths[1]) < 3
+
+
 def test_pairs_read_every_document() -> None:
     source = Pairs(corpus([40, 7, 2, 90], sentences=6), PAIR, 24, "order", seed=1)
     tokens = every(source).tokens

@@ -97,6 +97,33 @@ def test_stopped_at_any_place(
         assert (corpus.sentences == whole.sentences).all()
 
 
+@pytest.mark.parametrize("name", ["tokens-00001.npy", "documents.npy", "sentences.npy", "corpus.json"])
+def test_stopped_at_the_very_end(name: str, text: Text, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last shard and the moment when all is in place."""
+    monkeypatch.setattr(shards, "SHARD", 3000)
+    plain, replaced = os.replace, []
+
+    def stopping(source: str, target: Path) -> None:
+        plain(source, target)
+        if Path(target).name == name and not replaced:
+            replaced.append(target)
+            raise Stopped
+
+    monkeypatch.setattr(os, "replace", stopping)
+    with pytest.raises(Stopped):
+        tokenised(text, tokenizer, True)
+    corpus = tokenised(text, tokenizer, True)
+    assert documents(corpus) == tokenizer.ids(list(text.read()), specials=False)
+    assert corpus.sentences is not None and corpus.sentences[-1] == corpus.size
+
+
+def test_a_cache_that_was_removed_by_halves(text: Text, tokenizer: Tokenizer, cache: Path) -> None:
+    whole = tokenised(text, tokenizer)
+    before = documents(whole)
+    (cache / "shards" / whole.hash / "corpus.json").unlink()
+    assert documents(tokenised(text, tokenizer)) == before
+
+
 def test_sentences(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "a.txt").write_text('The loom was old. It sang. "Did it?" Yes.\nA second line\n')
     corpus = tokenised(Text((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+import weft
 from tests.training.small import stories
 from tests.training.test_resume import same
 from weft.errors import UserError
@@ -87,17 +90,41 @@ import weft.data.shards as shards
 shards.SHARD, shards.TOGETHER = 300, 500
 plain = shards._encode
 def slow(*given):
-    open('tokenising', 'w').close()
     time.sleep(0.1)
     return plain(*given)
 shards._encode = slow
+"""
+MARKED_COMPILATION = """
+import torch
+plain = torch.compile
+def marked(function, **given):
+    ready = plain(function, **given)
+    def run(*inputs):
+        open('compiling', 'w').close()
+        return ready(*inputs)
+    return run
+torch.compile = marked
 """
 PHASES = {
     "training": ("", lambda folder: (folder / "run/run/metrics.jsonl").exists()
                  and (folder / "run/run/metrics.jsonl").stat().st_size > 0, {"steps": 3000}),
     "evaluation": (SLOW_EVALUATION, lambda folder: (folder / "evaluating").exists(), {"pass_tokens": 64}),
-    "tokenising": (SLOW_TOKENISING, lambda folder: (folder / "tokenising").exists(), {}),
+    "tokenising": (SLOW_TOKENISING, lambda folder: any((folder / "cache").glob("shards/*.partial/tokens-*.npy")), {}),
 }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
+def test_a_signal_while_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step, compilation and all, is done; then it is saved."""
+    monkeypatch.chdir(tmp_path)
+    process = started(tmp_path, settings(tmp_path, "run", compile=True, steps=3000), MARKED_COMPILATION)
+    wait_for(lambda: (tmp_path / "compiling").exists(), process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143 and "stopped after step 1 of 3,000" in said, said
+    assert (tmp_path / "run/run/checkpoints/step-1").exists()
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -191,11 +218,14 @@ def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert state["pass_tokens"] == 64  # and it is remembered when the run goes on
 
 
-def test_memory_for_not_even_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", ["stream", "apart"])
+def test_memory_for_not_even_a_row(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.tasks.pretrain.NextToken", Small)
     monkeypatch.setattr(Small, "room", 8)
-    with pytest.raises(UserError, match="too small for a single row of 32 tokens"):
-        pretrain(None, settings(tmp_path, "run"), say=quietly)
+    values = settings(tmp_path, "run")
+    values["objective"]["rows"] = rows
+    with pytest.raises(UserError, match="too small for a single row"):
+        pretrain(None, values, say=quietly)
     assert not (tmp_path / "run").exists()
 
 
@@ -218,18 +248,48 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/run/checkpoints/step-40/state.json").read_text())["finished"]
 
 
-def test_a_damaged_checkpoint_gives_way_to_an_earlier_one(tmp_path: Path) -> None:
-    pretrain(None, settings(tmp_path, "run"), say=quietly)
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_checkpoint_gives_way_to_an_earlier_one(keep: int, tmp_path: Path) -> None:
+    pretrain(None, settings(tmp_path, "run", keep=keep + 1), say=quietly)
     pretrain(None, settings(tmp_path, "whole"), say=quietly)
-    (tmp_path / "run/run/checkpoints/step-12/model.safetensors").write_bytes(b"not what it was")
+    newest = tmp_path / "run/run/checkpoints/step-12"
+    (newest / "model.safetensors").write_bytes(b"not what it was")
     said: list[str] = []
-    # It is under its name, so it is not written over: the run says what is wrong and goes on from the one before.
-    (tmp_path / "run/run/checkpoints/step-12").rename(tmp_path / "damaged")
-    (tmp_path / "damaged").rename(tmp_path / "run/run/checkpoints/step-13")
     resume(tmp_path / "run", say=said.append)
-    assert any("step-13" in line and "earlier" in line for line in said)
+    assert any("step-12" in line and "earlier" in line for line in said)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
     assert weights[0] == weights[1]
+    load_file(newest / "model.safetensors")  # a sound one has taken its place
+    said.clear()
+    resume(tmp_path / "run", say=said.append)
+    assert any("finished already" in line for line in said)
+
+
+def test_a_full_disk_behind_the_record(tmp_path: Path) -> None:
+    """No file may grow past the record of step 6: the clear line is the last, and the run can be gone on with."""
+    values = settings(tmp_path, "run", steps=40, log_every=1, evaluate_every=4)
+    limit = (
+        "import resource, signal, weft.training.log as log\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "plain = log.Log.record\n"
+        "def full(self, values):\n"
+        "    if values['step'] == 6: resource.setrlimit(resource.RLIMIT_FSIZE, (self.file.tell() + 10, -1))\n"
+        "    plain(self, values)\n"
+        "log.Log.record = full\n"
+    )
+    _, said = started(tmp_path, values, limit).communicate(timeout=60)
+    assert "metrics.jsonl: cannot be written: file too large" in said.splitlines()[-1] and "weft resume" in said
+    resume(tmp_path / "run", say=quietly)
+    lines = read_metrics(tmp_path / "run/run/metrics.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 41))
+
+
+def test_nobody_reads_along_any_more(tmp_path: Path) -> None:
+    """`weft pretrain ... 2>&1 | head` must not end the run."""
+    process = started(tmp_path, settings(tmp_path, "run"))
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "run/run/checkpoints/step-12").exists()
 
 
 # ---------------------------------------------------------------- losses that are no numbers
@@ -258,12 +318,45 @@ def test_no_number(value: float, word: str, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=f"the loss of step 6 is .*{word}") as caught:
         pretrain(None, settings(tmp_path, "run", log_every=5), say=quietly)
     said = str(caught.value)
-    assert "the last good checkpoint is" in said and "step-4" in said and "weft resume" in said
+    assert "the last good checkpoint is" in said and "step-4" in said and "training.explode" in said
+    assert "weft resume" not in said  # it would end here again
     text = (tmp_path / "text.txt").read_text()
     read = said.split("the step read: ")[1]
     words = [word for word in read.split() if word.isalpha()]
     assert len(words) > 10 and sum(word in text for word in words) > 0.8 * len(words)
     assert [path.name for path in (tmp_path / "run/run/checkpoints").iterdir()] == ["step-4"]
+
+
+class Steep(NextToken):
+    """An objective whose sixth step has a loss that is a number, and a gradient that is none: the root of nothing."""
+
+    step = 0
+
+    def sums(self, network: Any, batch: Any) -> Any:
+        found = super().sums(network, batch)
+        if network.training:
+            type(self).step += 1
+            if type(self).step == 6:
+                return {"words": found["words"] + (network.tokens.weight.sum() * 0).abs().sqrt()}
+        return found
+
+
+def test_a_gradient_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Steep)
+    monkeypatch.setattr(Steep, "step", 0)
+    with pytest.raises(UserError, match="the loss of step 6 is .* its gradient (nan|inf) long"):
+        pretrain(None, settings(tmp_path, "run", save_every=2), say=quietly)
+    found = list((tmp_path / "run/run/checkpoints").glob("step-*/model.safetensors"))
+    assert found and all(tensor.isfinite().all() for path in found for tensor in load_file(path).values())
+
+
+def test_what_has_been_kept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends before its first checkpoint, but after its first evaluation, leaves a whole model."""
+    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Bad)
+    monkeypatch.setattr(Bad, "step", 0)
+    with pytest.raises(UserError, match="there is no checkpoint"):
+        pretrain(None, settings(tmp_path, "run", save_every=100), say=quietly)
+    assert weft.load(tmp_path / "run").tokenizer is not None and (tmp_path / "run/run/metrics.jsonl").exists()
 
 
 # ---------------------------------------------------------------- two runs in one folder

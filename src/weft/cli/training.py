@@ -73,6 +73,8 @@ def pretrain(
     recipe = names.pop(0) if a_recipe else None
     if names and text is None:
         raise UserError(f"{names[0]}: one recipe is enough; text is named by --text")
+    if names and dev is not None:
+        raise UserError(f"{names[0]}: is it text or held out? name it by --text or --dev, or put a glob in quotes")
     text = None if text is None else [*text, *names]  # a shell has made several files of a glob
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")

@@ -72,7 +72,8 @@ class Masking:
         choices = np.array([number for number in range(tokenizer.vocabulary) if number not in special], dtype=np.int64)
         return Masking(mask, choices, inside_words(tokenizer) if whole_words else None, rate, seed)
 
-    def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
+    def apply(self, drawn: Drawn, longest: int | None = None, filled: bool = False) -> Batch:
+        """The rows with their masks; `filled` up with places that say nothing, to a number that the rows' sizes fix."""
         candidates = np.flatnonzero(~drawn.given)
         rows = np.searchsorted(drawn.starts, candidates, side="right") - 1
         chance = uniform(key_of(self.seed, "mask"), drawn.identity[candidates])
@@ -101,6 +102,9 @@ class Masking:
         other = self.choices[below(key_of(self.seed, "word"), drawn.identity[places], len(self.choices))]
         tokens = drawn.tokens.copy()
         tokens[places] = np.where(act < 0.8, self.mask, np.where(act < 0.9, other, labels))
+        if filled:  # for a network that is compiled for one shape
+            room = int(self.rate * len(tokens)) + len(drawn.starts) - len(places)
+            places, labels = np.r_[places, np.zeros(room, dtype=np.int64)], np.r_[labels, np.full(room, NOTHING)]
         targets = {"places": places, "words": labels}
         if drawn.follows is not None:
             targets["follows"] = drawn.follows

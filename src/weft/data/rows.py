@@ -327,7 +327,7 @@ class Pairs:
         begins, ends = self._windows
         chance = scrambled(key_of(self.seed, "pairs"), _example(epochs, numbers))
         cuts = uniform(key_of(self.seed, "middle"), chance)
-        others = below(key_of(self.seed, "other"), chance, self.count)
+        others, elsewhere = (uniform(key_of(self.seed, word), chance) for word in ("other", "elsewhere"))
         follows = (chance & np.uint64(1)).astype(np.int64)
         before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
         tokens, given, segments, sizes = [], [], [], []
@@ -338,7 +338,7 @@ class Pairs:
             if follows[place] and self.kind == "order":
                 first, second = second, first
             elif follows[place]:
-                other = self._other(int(others[place]), begin, len(second))
+                other = self._other(float(others[place]), float(elsewhere[place]), begin, len(second))
                 if other is None:  # the only document: there is nothing else to take
                     follows[place] = 0
                 else:
@@ -370,13 +370,18 @@ class Pairs:
         first, last = np.searchsorted(sentences, begin, "right"), np.searchsorted(sentences, end)
         return int(sentences[first + int(chance * (last - first))]) if last > first else (begin + end) // 2
 
-    def _other(self, number: int, begin: int, wanted: int) -> Places | None:
-        """As many tokens from an example of another document, so that length tells nothing."""
+    def _other(self, which: float, where: float, begin: int, wanted: int) -> Places | None:
+        """As many tokens of another document, from a sentence border on, as a true second text begins: neither its
+        length nor its first words tell that it is another."""
         begins, ends = self._windows
         documents = self.corpus.documents
-        mine = np.searchsorted(documents, begin, "right")
-        for step in range(self.count):
-            other = (number + step) % self.count
-            if np.searchsorted(documents, begins[other], "right") != mine:
-                return np.arange(begins[other], min(int(ends[other]), int(begins[other]) + wanted))
-        return None
+        mine = int(np.searchsorted(documents, begin, "right")) - 1
+        first, last = np.searchsorted(begins, [documents[mine], documents[mine + 1]])
+        others = self.count - int(last - first)
+        if not others:
+            return None
+        number = int(which * others)
+        number += int(last - first) if number >= first else 0
+        start = self._middle(int(begins[number]), int(ends[number]), where)
+        end = int(documents[np.searchsorted(documents, start, "right")])
+        return np.arange(start, min(end, start + wanted))

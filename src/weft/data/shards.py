@@ -13,6 +13,7 @@ import shutil
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -165,7 +166,8 @@ def tokenised(
 
 def _opened(folder: Path, key: str) -> Corpus:
     about = read_json(folder / "corpus.json")
-    os.utime(folder)  # when it was last of use
+    with suppress(OSError):  # a cache may be shared and read only
+        os.utime(folder)  # when it was last of use
     try:
         shards = [np.load(folder / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(about["shards"])]
         documents = np.load(folder / "documents.npy", mmap_mode="r")
@@ -195,17 +197,20 @@ def _build(
             progress(len(passed))
         again = bool(writer.begun)
         for some in _together(documents):
-            for document, pieces in zip(some, _encode(some, tokenizer, sentences), strict=True):
+            for pieces in _encode(some, tokenizer, sentences, progress):
                 writer.add(pieces, again)
                 again = False
-                progress(len(document))
         writer.finish()
         about: dict[str, Any] = {"tokens": writer.total, "shards": writer.shards, "sentences": sentences}
         about |= {"documents": writer.begun, "files": [str(path) for path in text.paths()]}
         about |= {"skipped": skipped.count}
         write_json(scratch / "corpus.json", about)
+        if folder.exists():  # what is left of one that was removed by halves
+            shutil.rmtree(folder)
         os.replace(scratch, folder)
         sync_folder(folder.parent)
+        for path in [*folder.glob("documents-*.npy"), *folder.glob("sentences-*.npy")]:  # all in one file now
+            path.unlink()
     except OSError as error:
         raise UserError(f"{scratch}: cannot be written: {reason(error)}") from None
 
@@ -224,11 +229,20 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _encode(documents: list[str], tokenizer: Tokenizer, sentences: bool) -> Iterator[list[list[int]]]:
+def _encode(
+    documents: list[str], tokenizer: Tokenizer, sentences: bool, progress: Callable[[int], None]
+) -> Iterator[list[list[int]]]:
     """The ids of each document: sentence by sentence, or in one piece."""
     cuts = [_sentences(document) if sentences else [document] for document in documents]
     parts = [list(_parts(piece)) for cut in cuts for piece in cut]
-    ids = iter(tokenizer.ids([part for some in parts for part in some], specials=False))
+
+    def in_bounds() -> Iterator[list[int]]:
+        for some in _together(part for parts_of_piece in parts for part in parts_of_piece):
+            found = tokenizer.ids(some, specials=False)
+            progress(sum(map(len, some)))
+            yield from found
+
+    ids = in_bounds()
     pieces = ([token for _ in some for token in next(ids)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
@@ -263,7 +277,7 @@ class _Writer:
         self.folder = folder
         self.kind = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
         self.shards = self.begun = self.last = 0  # begun: documents; last: where the last of them begins
-        while (folder / f"tokens-{self.shards:05d}.npy").exists():  # what an earlier process has finished
+        while self._finished(folder / f"tokens-{self.shards:05d}.npy"):  # by an earlier process
             places = np.load(folder / f"documents-{self.shards:05d}.npy")
             self.begun += len(places)
             self.last = int(places[-1]) if len(places) else self.last
@@ -271,6 +285,11 @@ class _Writer:
         self.total = self.shards * SHARD
         self.with_sentences = sentences
         self._begin()
+
+    @staticmethod
+    def _finished(path: Path) -> bool:
+        """A short shard is the last of a text: whoever wrote it may have been stopped before all was in place."""
+        return path.exists() and len(np.load(path, mmap_mode="r")) == SHARD
 
     def _begin(self) -> None:
         self.tokens = array(self.kind.char)
@@ -317,8 +336,6 @@ class _Writer:
         for what in ("documents", "sentences") if self.with_sentences else ("documents",):
             parts = [np.load(self.folder / f"{what}-{number:05d}.npy") for number in range(self.shards)]
             self._save(f"{what}.npy", np.concatenate([*parts, np.array([self.total])]))
-        for path in [*self.folder.glob("documents-*.npy"), *self.folder.glob("sentences-*.npy")]:
-            path.unlink()
 
 
 def cached() -> list[tuple[str, int, float, str]]:
@@ -341,6 +358,8 @@ def clear_cache() -> int:
         folder = cache_folder() / "shards" / name
         with held(folder.with_suffix(".lock")) as ours:
             if ours:
-                shutil.rmtree(folder, ignore_errors=True)
+                gone = folder.with_suffix(".gone")  # what is half removed must not look like something
+                os.replace(folder, gone)
+                shutil.rmtree(gone, ignore_errors=True)
                 freed += size
     return freed

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
 
 Name = Literal["next", "mlm", "mlm+nsp", "mlm+sop"]
@@ -37,8 +38,9 @@ class Objective(Protocol):
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Summed over all labels; in float32, since a sum of many is too much for less."""
-    return F.cross_entropy(scores.float() if scores.dtype.itemsize < 4 else scores, labels, reduction="sum")
+    """Summed over all labels but `NOTHING`; in float32, since a sum of many is too much for less."""
+    scores = scores.float() if scores.dtype.itemsize < 4 else scores
+    return F.cross_entropy(scores, labels, reduction="sum", ignore_index=NOTHING)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class MaskedWords:
         return {"words": None, "next": 2} if self.pairs else {"words": None}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        words = {"words": len(batch.targets["words"])}
+        words = {"words": int((batch.targets["words"] != NOTHING).sum())}
         return {**words, "pairs": len(batch.targets["follows"])} if self.pairs else words
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:

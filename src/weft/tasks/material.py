@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
@@ -74,34 +75,32 @@ def gather(
         rest, dev = corpus.split(recipe.text.holdout)
         corpus, dev = (rest, dev) if rest.size >= 2 and dev.size >= 2 else (corpus, None)
     count = len(corpus.documents) - 1
+    if name == "mlm+nsp" and count < 2:
+        raise UserError("a single document has no text of another to put in: give --documents block, or mlm+sop")
     if recipe.text.documents == "line" and count > 100 and corpus.size / count < FEW:
         say(
             f"weft: note: documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
             "longer text, say --documents block or --documents file"
         )
     seed = recipe.seed
-    longest = length if recipe.training.compile else None
+    source = _rows(recipe, name, corpus, tokenizer, length, seed)
+    held_out = _rows(recipe, name, dev, tokenizer, length, None) if dev else None
+    # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
+    longest = length if recipe.training.compile and not source.even else None
     if name == "next":
-        return Material(
-            _rows(recipe, name, corpus, tokenizer, length, seed),
-            _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
-            lambda drawn: shift(drawn, longest),
-            corpus,
-            dev,
-        )
+        return Material(source, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
     masking = Masking.of(tokenizer, recipe.objective.mask, recipe.objective.whole_words, seed)
-    return Material(
-        _rows(recipe, name, corpus, tokenizer, length, seed),
-        _rows(recipe, name, dev, tokenizer, length, None) if dev else None,
-        lambda drawn: masking.apply(drawn, longest),
-        corpus,
-        dev,
-    )
+    filled = recipe.training.compile and source.even
+    return Material(source, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
+
+
+def rows_of(recipe: Recipe, name: str) -> Literal["stream", "apart", "documents"]:
+    return recipe.objective.rows or ("stream" if name == "next" else "documents")
 
 
 def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
     """How documents become rows; `seed` None: for evaluation."""
-    rows = recipe.objective.rows or ("stream" if name == "next" else "documents")
+    rows = rows_of(recipe, name)
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         # One token that ends a text and begins the next need not stand there twice where texts follow each other.

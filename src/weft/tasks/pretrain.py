@@ -7,9 +7,10 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,14 @@ from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.tasks.curves import write_curves
-from weft.tasks.material import Material, Progress, Say, gather, text_of
+from weft.tasks.material import Material, Progress, Say, gather, rows_of, text_of
 from weft.tasks.model import Model, device_of, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
 from weft.text.learning import SPECIALS, learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.log import Log
-from weft.training.loop import Setup, quick_arithmetic, train
+from weft.training.loop import Exploded, Setup, quick_arithmetic, train
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.signals import Interrupted, Stop, listening
@@ -41,7 +42,8 @@ CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
 
 
 def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
+    with suppress(OSError):  # nobody may be reading any more
+        print(text, file=sys.stderr)
 
 
 @contextmanager
@@ -72,14 +74,17 @@ def pretrain(
     if not paths:
         raise UserError("no text: give --text FILE")
     dev = replace(text_of(recipe), files=recipe.text.dev).paths()
-    names = {"files": [str(path.absolute()) for path in paths], "dev": [str(path.absolute()) for path in dev]}
-    recipe = changed(recipe, {"text": names})
+    both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
+    if both:
+        raise UserError(f"{min(both)}: is both text and held out")
+    recipe = _from_anywhere(recipe, paths, dev)
     with listening() as stop, run.held(), _resumable(run):
+        run.check_new()  # again: somebody may have been quicker
         try:
             write_toml(recipe, run.recipe)
             return _go(run, recipe, family, True, stop, say, progress)
         except UserError:
-            if run.checkpoints().newest() is None:
+            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
                 run.discard()
             raise
 
@@ -95,6 +100,19 @@ def resume(folder: str | os.PathLike[str], *, say: Say = _to_stderr, progress: P
         return _go(run, recipe, _family(recipe), False, stop, say, progress)
 
 
+def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
+    """The recipe with whole paths, so that the run can be gone on with from any folder."""
+    values: dict[str, Any] = {
+        "text": {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
+    }
+    base, folder = recipe.model.get("base"), recipe.tokenizer.folder
+    if base is not None and Path(base).is_dir():
+        values["model"] = {"base": str(Path(base).absolute())}
+    if folder is not None:
+        values["tokenizer"] = {"folder": str(Path(folder).absolute())}
+    return changed(recipe, values)
+
+
 @contextmanager
 def _resumable(run: Run) -> Iterator[None]:
     """Whatever stops a run, its last words say how to go on."""
@@ -103,6 +121,8 @@ def _resumable(run: Run) -> Iterator[None]:
         yield
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
+    except Exploded:
+        raise
     except UserError as error:
         raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
 
@@ -132,6 +152,12 @@ def _family(recipe: Recipe) -> Family:
     else:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
     name = recipe.objective.name
+    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows is not None:
+        raise UserError(
+            f"objective {name} makes its own rows, pairs of texts: rows {recipe.objective.rows} means nothing"
+        )
+    if recipe.tensorboard and find_spec("tensorboard") is None:
+        raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     if name is not None and (name == "next") != family.speaks:
         what = "next" if family.speaks else "mlm, mlm+nsp or mlm+sop"
         raise UserError(f"objective {name} does not fit {family.name}, which learns by {what}")
@@ -149,6 +175,8 @@ def _sizes(recipe: Recipe) -> dict[str, Any]:
 def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
     seed = recipe.seed
     device = device_of(recipe.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # graphs are captured on the current one
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     base = recipe.model.get("base")
@@ -175,9 +203,17 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     material = gather(recipe, name, tokenizer, length, stop, say, progress)
     plan = _resolved(recipe, material, opened.config.width, device)
+    if plan.patience is not None and material.held_out is None:
+        raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
         raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
-    recipe = replace(recipe, training=plan)
+    rows = None if name in ("mlm+nsp", "mlm+sop") else rows_of(recipe, name)
+    recipe = replace(
+        recipe,
+        training=plan,
+        device=str(device),
+        objective=replace(recipe.objective, name=name, rows=rows, length=length),
+    )
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -202,15 +238,12 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     card = replace(
         opened.card,
         task=family.task,
-        base=base,
+        base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    precision = plan.precision
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-    _announce(run, recipe, opened, material, state, steps, device, precision, say)
+    _announce(run, recipe, opened, material, state, steps, device, say)
     setup = Setup(
         network=opened.network,
         objective=objective,
@@ -223,7 +256,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
         device=device,
-        precision=precision,
+        precision=plan.precision,
         seed=seed,
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
@@ -239,11 +272,19 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         raise Interrupted(interrupted.number, f"stopped after step {state.step:,} of {steps:,}, all saved") from None
     finally:
         log.close()
-        if run.metrics.exists() and run.metrics.stat().st_size:
-            write_curves([run.folder], run.report)
+        _report(run, say)
     best = f"held-out loss {state.best:.4f} at step {state.best_step:,}" if state.best is not None else "the last step"
     say(f"{run.folder}: done after {state.step:,} steps, {state.seconds:.0f} s of training; kept: {best}")
     return load(run.folder)
+
+
+def _report(run: Run, say: Say) -> None:
+    """The run's page; that it cannot be written must not hide what ended the run."""
+    try:
+        if run.metrics.exists() and run.metrics.stat().st_size:
+            write_curves([run.folder], run.report)
+    except (UserError, OSError) as error:
+        say(f"weft: note: no report: {error}")
 
 
 def _continued(base: str, objective: Objective, seed: int) -> Opened:
@@ -310,6 +351,7 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
     steps = plan.steps or (
         math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch))
     )
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     usual = 5e-4 * (768 / width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or max(1, steps // 10)
     return replace(
@@ -321,6 +363,8 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
         rate=plan.rate or (usual if "base" not in recipe.model else usual / 5),
         evaluate_every=every,
         save_every=plan.save_every or every,
+        log_every=min(plan.log_every, steps),
+        precision=("bf16" if half else "fp32") if plan.precision == "auto" else plan.precision,
         threads=plan.threads or torch.get_num_threads(),
     )
 
@@ -333,7 +377,6 @@ def _announce(
     state: State,
     steps: int,
     device: torch.device,
-    precision: str,
     say: Say,
 ) -> None:
     parameters = sum(parameter.numel() for parameter in opened.network.parameters())
@@ -341,7 +384,7 @@ def _announce(
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
     say(
         f"{run.folder}: {opened.family.name}, {opened.config.layers} x {opened.config.width}, "
-        f"{parameters:,} parameters, on {device.type} in {precision}\n"
+        f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
         f"plan: {steps:,} steps of {batch} rows of about {material.source.mean:.0f} tokens, "
         f"{steps * batch / material.source.count:.1f} epochs" + (f"; from step {state.step:,}" if state.step else "")

@@ -114,6 +114,8 @@ def read_recipe(name: str | None, settings: Mapping[str, Any]) -> Recipe:
             values = tomllib.loads(text)
         except ValueError as error:
             raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+        except RecursionError:
+            raise UserError(f"{where}: nested too deeply") from None
         build(Recipe, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
     both = {"steps", "epochs"}

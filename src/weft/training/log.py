@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from weft.errors import UserError
-from weft.files import reason
+from weft.files import no_link, reason
 
 # Dense bf16 products per second as the makers state them; any other device is measured.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
@@ -57,23 +59,23 @@ class Log:
         self.next = 0.0  # when a passing line is due again where nobody watches
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = open(path, "ab")  # noqa: SIM115
-            self.file.truncate(kept)
+            self.file = open(path, "ab", opener=no_link)  # noqa: SIM115
+            self.file.truncate(min(kept, self.file.seek(0, os.SEEK_END)))
             self.file.seek(0, os.SEEK_END)
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {reason(error)}") from None
         self.board: Any = None
         if tensorboard is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise UserError(
-                    "--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'"
-                ) from None
+            from torch.utils.tensorboard import SummaryWriter
+
             self.board = SummaryWriter(str(tensorboard), purge_step=first)
 
-    @property
-    def size(self) -> int:
+    def kept(self) -> int:
+        """How many bytes the record has, all of them on the disk."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
         return self.file.tell()
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -92,18 +94,21 @@ class Log:
         """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
         if sys.stderr is None or (passing and not self.live and time.monotonic() < self.next):
             return
-        if self.live:
-            sys.stderr.write(f"\r\x1b[K{text}" + ("" if passing else "\n"))
-            self.shown = passing
-        else:
-            sys.stderr.write(f"{text}\n")
-            self.next = time.monotonic() + 2 if passing else self.next
-        sys.stderr.flush()
+        with suppress(OSError):  # whoever read along has gone: the run goes on
+            if self.live:
+                text = text[: shutil.get_terminal_size().columns - 1] if passing else text
+                sys.stderr.write(f"\r\x1b[K{text}" + ("" if passing else "\n"))
+                self.shown = passing
+            else:
+                sys.stderr.write(f"{text}\n")
+                self.next = time.monotonic() + 2 if passing else self.next
+            sys.stderr.flush()
 
     def close(self) -> None:
-        if self.shown and sys.stderr is not None:
-            sys.stderr.write("\n")
-        self.file.close()
+        with suppress(OSError):  # a full disk has been spoken of already
+            if self.shown and sys.stderr is not None:
+                sys.stderr.write("\n")
+            self.file.close()
         if self.board is not None:
             self.board.close()
 

@@ -56,6 +56,10 @@ class Setup:
         return step == self.steps or (step > 0 and step % every == 0)
 
 
+class Exploded(UserError):
+    """A loss that is no number or far too large: to go on from the last checkpoint would end here again."""
+
+
 @dataclass
 class Moment:
     """What the live line tells, summed since the last one."""
@@ -72,7 +76,8 @@ def quick_arithmetic(device: torch.device) -> Iterator[None]:
     torch.set_flush_denormal(True)
     torch.set_float32_matmul_precision("high" if device.type == "cuda" else before)
     try:
-        yield
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
     finally:
         torch.set_flush_denormal(False)
         torch.set_float32_matmul_precision(before)
@@ -115,7 +120,7 @@ def train(
 
     def save() -> None:
         _check(s, state, history, checkpoints)
-        state.metrics = log.size
+        state.metrics = log.kept()
         if scaler.is_enabled():
             state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
         checkpoints.save(state, tensors)
@@ -157,7 +162,7 @@ def train(
             except torch.OutOfMemoryError:
                 passes.release()
                 feed.close()
-                _halve(state, group.batches, log)
+                _halve(s, state, group.batches, log)
                 feed = _feed(s, state)
                 groups = iter(feed)
                 continue
@@ -169,7 +174,7 @@ def train(
             read = sum(len(batch.tokens) for batch in group.batches)
             state.tokens += read
             # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square.
-            state.slots += sum(_slots(batch) for batch in group.batches) if device.type == "cpu" else read
+            state.slots += sum(map(_slots, group.batches)) if device.type == "cpu" else read
             moment.tokens += read
             moment.operations += sum(work.of(batch) for batch in group.batches)
             if state.step % plan.log_every == 0 or state.step == s.steps:
@@ -282,7 +287,7 @@ def _judge(s: Setup, state: State, found: dict[str, float], log: Log, keep: Call
     loss = sum(found.values())
     better = math.isfinite(loss) and (state.best is None or loss < state.best)
     said = {f"validation_{name}": value for name, value in found.items()}
-    log.record({"step": state.step, "validation_loss": loss, **said})
+    log.record({"step": state.step, "validation_loss": loss, **said, "tokens": state.tokens})
     parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
     words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
     best = "best" if better else f"best {state.best:.4f} at {state.best_step}" if state.best is not None else ""
@@ -304,24 +309,27 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
         step = state.step - done + place
         if state.first_loss is None:
             state.first_loss = loss
-        if not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
+        # In fp16 a gradient that is no number is a sign that the loss was scaled too far: that step was left out.
+        lost = not math.isfinite(losses[-1]) and s.precision != "fp16"
+        if lost or not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
             good = checkpoints.newest()
             drawn = s.feed.drawn(step)
             rows = np.split(drawn.tokens, drawn.starts[1:-1])
             texts = [s.words_of(row.tolist()) for row in rows[:8]]
-            raise UserError(
-                f"the loss of step {step + 1} is {loss:.4g} (the first was {state.first_loss:.4g}); "
+            raise Exploded(
+                f"the loss of step {step + 1} is {loss:.4g}, its gradient {losses[-1]:.4g} long (the first loss was "
+                f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that); "
                 + (f"the last good checkpoint is {good}" if good else "there is no checkpoint before it")
                 + f"; try a lower training.rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
             )
     return found
 
 
-def _halve(state: State, passes: list[Batch], log: Log) -> None:
+def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
     largest = max(len(batch.tokens) for batch in passes)
-    if max(batch.rows.count for batch in passes) == 1:
+    if len(passes) >= s.feed.rows:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
     log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many; same result")
@@ -339,7 +347,7 @@ def _say(
     rate = rate_at(state.step - 1, s.plan, s.rate, s.steps)
     values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
     values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
-    values |= {"rate": rate, "norm": norm, "tokens": state.tokens}
+    values |= {"rate": rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
     values["padding"] = 1 - state.tokens / state.slots
     memory, share = memory_used(s.device), moment.operations / seconds / peak
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}

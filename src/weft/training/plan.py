@@ -11,6 +11,19 @@ Schedule = Literal["cosine", "linear", "inverse-square-root", "stable", "constan
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
+# What no machine of today could do anything with.
+LIMITS = {
+    "steps": 1 << 40,
+    "batch": 1 << 20,
+    "pass_tokens": 1 << 30,
+    "evaluate_every": 1 << 40,
+    "save_every": 1 << 40,
+    "log_every": 1 << 16,
+    "keep": 1 << 20,
+    "threads": 1 << 10,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Steps, rates and habits of a training run."""
@@ -43,10 +56,10 @@ class Training:
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise UserError("steps and epochs cannot both be given")
-        for name in ("steps", "batch", "pass_tokens", "evaluate_every", "save_every", "log_every", "keep", "threads"):
+        for name, most in LIMITS.items():
             value = getattr(self, name)
-            if value is not None and not 1 <= value < 1 << 40:
-                raise UserError(f"{name} must be at least 1, not {value}")
+            if value is not None and not 1 <= value <= most:
+                raise UserError(f"{name} must be between 1 and {most}, not {value}")
         for name in ("epochs", "rate", "epsilon", "clip", "explode"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:

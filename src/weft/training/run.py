@@ -47,7 +47,9 @@ class Run:
                 f"{self.folder}: already holds a run; go on with it (weft resume {self.folder}) or choose another --out"
             )
         try:
-            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            # A process that was stopped before it had done anything leaves a lock and nothing else.
+            inside = [path for path in self.folder.rglob("*") if path not in (self.inside, self.inside / "lock")]
+            if self.folder.exists() and (not self.folder.is_dir() or inside):
                 raise UserError(f"{self.folder}: already there and not empty; choose another --out or remove it first")
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be read: {reason(error)}") from None
@@ -89,7 +91,10 @@ class Run:
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
         for path in self.inside.glob(".*"):
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         self.checkpoints().tidy()
 
     def describe(self, values: Mapping[str, Any]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -38,10 +37,8 @@ class Stop:
             os._exit(128 + number)
         self.number = number
         again = "; Ctrl-C again leaves at once" if number == signal.SIGINT else ""
-        os.write(
-            sys.__stderr__.fileno() if sys.__stderr__ else 2,
-            f"\nweft: stopping at the next safe point{again}\n".encode(),
-        )
+        with suppress(OSError):  # nobody may be reading any more
+            os.write(2, f"\nweft: stopping at the next safe point{again}\n".encode())
 
 
 @contextmanager

@@ -106,6 +106,7 @@ class Checkpoints:
                 return state, tensors, faults
             except (OSError, SafetensorError, UserError) as error:
                 faults.append(f"{path}: cannot be read ({reason(error)})")
+                os.replace(path, self.folder / f".bad-{step}")  # its name is free for the one that takes its place
         if faults:
             raise UserError(f"no checkpoint can be read: {'; '.join(faults)}")
         return None
