@@ -63,7 +63,8 @@ def main() -> None:
         number = begin(work)
         if done == kills:
             break
-        moment = time.perf_counter() + chance.random() * whole * 0.7
+        # The more kills there are to come, the less an attempt may get done.
+        moment = time.perf_counter() + chance.random() * whole * (0.7 if kills <= 3 else 2 / kills)
         in_save = done % 3 == 2  # every third kill waits for a save and strikes in the middle of it
         while not ended(number):
             writing = in_save and any((out / "run" / "checkpoints").glob(".step-*"))

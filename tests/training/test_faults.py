@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import weft
 from tests.training.small import stories
-from tests.training.test_resume import same
+from tests.training.test_resume import contents, same
 from weft.errors import UserError
 from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain, resume
@@ -153,18 +153,8 @@ def test_a_signal_saves(phase: str, number: int, tmp_path: Path, monkeypatch: py
         assert list((tmp_path / "cache" / "shards").glob("*.partial/tokens-*.npy"))
     resume(tmp_path / "run", say=quietly)
     pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=quietly)
-    whole, parts = (contents_without_mean(tmp_path / name) for name in ("whole", "run"))
+    whole, parts = (contents(tmp_path / name, ema=False) for name in ("whole", "run"))
     assert all(same(whole[name], parts[name]) for name in whole)
-
-
-def contents_without_mean(out: Path) -> dict[str, Any]:
-    import tests.training.test_resume as module
-
-    last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
-    (last / "ema.safetensors").exists() or (last / "ema.safetensors").write_bytes(
-        (last / "history.safetensors").read_bytes()
-    )
-    return module.contents(out)
 
 
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,11 @@ def settings(objective: str, text: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def contents(out: Path) -> dict[str, Any]:
+def contents(out: Path, ema: bool = True) -> dict[str, Any]:
     """All that must be equal: weights, optimizer, EMA, history, state, and the record without its times."""
     last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
     found: dict[str, Any] = {path.stem: load_file(path) for path in last.glob("*.safetensors")}
-    assert {"model", "optimizer", "ema", "history"} == set(found)
+    assert {"model", "optimizer", "history", *(["ema"] if ema else [])} == set(found)
     state = json.loads((last / "state.json").read_text())
     found["state"] = {name: value for name, value in state.items() if name not in ("seconds", "metrics")}
     lines = read_metrics(out / "run" / "metrics.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import cos, pi, sqrt
 from typing import Literal
 
 from weft.errors import UserError
@@ -79,8 +80,6 @@ class Training:
 
 def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
     """The learning rate of the step with this number, from 0."""
-    from math import cos, pi, sqrt
-
     warmup = round(plan.warmup * steps) if plan.warmup < 1 else int(plan.warmup)
     if step < warmup:
         return rate * (step + 1) / warmup
