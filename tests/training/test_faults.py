@@ -144,6 +144,8 @@ def test_a_signal_saves(phase: str, number: int, tmp_path: Path, monkeypatch: py
     assert "Traceback" not in said and "weft resume" in said
     newest = Run(tmp_path / "run").checkpoints().newest()
     assert (newest is None) == (phase == "tokenising")
+    if phase != "tokenising":
+        assert weft.load(tmp_path / "run").tokenizer is not None  # what it has become so far can be used
     if phase == "training":
         assert f"step {int(newest.name[5:]):,} of 3,000" in said  # type: ignore[union-attr]
         return

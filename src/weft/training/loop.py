@@ -124,6 +124,8 @@ def train(
         if scaler.is_enabled():
             state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
         checkpoints.save(state, tensors)
+        if stop and state.best is None:  # whoever stops a run before it was judged wants to see what it has become
+            _keep(mean, keep_best, {})
 
     try:
         while not state.finished:
@@ -332,7 +334,7 @@ def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
     if len(passes) >= s.feed.rows:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
-    log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many; same result")
+    log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
 
 
 def _say(
@@ -357,8 +359,8 @@ def _say(
     log.record(values)
     left = time_left(seconds / len(losses) * (s.steps - state.step))
     log.line(
-        f"step {state.step:,}/{s.steps:,}  loss {values['loss']:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s  "
-        f"{100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  padding {100 * values['padding']:.0f} %  {left} left",
+        f"step {state.step:,}/{s.steps:,}  {left} left  loss {values['loss']:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s  "
+        f"{100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  padding {100 * values['padding']:.0f} %",
         passing=True,
     )
 
