@@ -360,7 +360,8 @@ def _say(
     left = time_left(seconds / len(losses) * (s.steps - state.step))
     log.line(
         f"step {state.step:,}/{s.steps:,}  {left} left  loss {values['loss']:.4f}  rate {rate:.2e}  "
-        f"{speed:,.0f} tokens/s  {100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  padding {100 * values['padding']:.0f} %",
+        f"{speed:,.0f} tokens/s  {100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  "
+        f"padding {100 * values['padding']:.0f} %",
         passing=True,
     )
 
