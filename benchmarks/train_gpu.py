@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from ragged import mixed_lengths
 
 from weft.checkpoint.families import FAMILIES
 from weft.data.masking import Masking, shift
@@ -34,12 +35,6 @@ from weft.training.plan import Training
 
 PEAK = 989e12  # bf16 products and sums a second of an H100 or H200, as its maker states them
 DEVICE = torch.device("cuda")
-
-
-def mixed_lengths(count: int, seed: int) -> list[int]:
-    """Lengths roughly like reviews and paragraphs: log-normal, between 8 and 512 tokens."""
-    torch.manual_seed(seed)
-    return torch.distributions.LogNormal(4.6, 0.7).sample((count,)).clamp(8, 512).int().tolist()
 
 
 def drawn(lengths: list[int], vocabulary: int, seed: int) -> Drawn:

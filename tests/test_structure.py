@@ -22,6 +22,7 @@ FLOORS = {
     "files": 1,
     "config": 1,
     "timing": 1,
+    "budget": 1,
     "picture": 1,
     "text": 2,
     "nn": 2,

@@ -68,6 +68,8 @@ MISTAKES = {
     "a recipe that is not there": (["pretrain", "shakespear-gpt"], "did you mean 'shakespeare-gpt"),
     "not TOML": (["pretrain", "broken.toml"], "broken.toml: not TOML"),
     "a folder that is full": ([*GPT, "--text", "corpus.txt", "--out", "full"], "full: already there and not empty"),
+    "a file for a folder": ([*GPT, "--text", "corpus.txt", "--out", "word.txt"], "word.txt: is a file, not a folder"),
+    "a wrong column": ([*GPT, "--text", "table.csv", "--column", "txt", "--out", "r"], r"pretrain: \S*table.csv: no"),
     "two beginnings": ([*GPT, "--base", "x", "--text", "corpus.txt", "--out", "r"], "give one of them"),
     "an unfit objective": ([*GPT, "--objective", "mlm", "--text", "corpus.txt", "--out", "r"], "does not fit gpt2"),
     "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "must be one of"),
@@ -91,6 +93,7 @@ def test_mistakes(mistake: str, here: Path, capsys: pytest.CaptureFixture[str]) 
     """One line that says what is wrong, exit status 2, and nothing left behind."""
     (here / "empty.txt").write_text("\n\n")
     (here / "word.txt").write_text("x\n")
+    (here / "table.csv").write_text("text\nThe weaver sang.\n")
     if mistake == "one word":
         learn(stories(5).splitlines(), "bpe", 300, specials=Roles()).save(here / "tok")
     (here / "bad.toml").write_text('out = "r"\n[training]\nstepz = 3\n')

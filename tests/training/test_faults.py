@@ -298,8 +298,11 @@ class Bad(NextToken):
         if network.training:
             type(self).step += 1
             if type(self).step == 6:
-                return {"words": found["words"] * self.value}
+                return {"words": self.spoiled(found["words"], network)}
         return found
+
+    def spoiled(self, loss: torch.Tensor, network: Any) -> torch.Tensor:
+        return loss * self.value
 
 
 @pytest.mark.parametrize("value, word", [(float("nan"), "nan"), (1000.0, r"\d{4}")])
@@ -319,18 +322,11 @@ def test_no_number(value: float, word: str, tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in (tmp_path / "run/run/checkpoints").iterdir()] == ["step-4"]
 
 
-class Steep(NextToken):
-    """An objective whose sixth step has a loss that is a number, and a gradient that is none: the root of nothing."""
+class Steep(Bad):
+    """Its sixth step has a loss that is a number, and a gradient that is none: the root of nothing."""
 
-    step = 0
-
-    def sums(self, network: Any, batch: Any) -> Any:
-        found = super().sums(network, batch)
-        if network.training:
-            type(self).step += 1
-            if type(self).step == 6:
-                return {"words": found["words"] + (network.tokens.weight.sum() * 0).abs().sqrt()}
-        return found
+    def spoiled(self, loss: torch.Tensor, network: Any) -> torch.Tensor:
+        return loss + (network.tokens.weight.sum() * 0).abs().sqrt()
 
 
 def test_a_gradient_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from weft.data.batching import Ahead
 from weft.errors import UserError
 from weft.tasks.pretrain import pretrain, resume
 from weft.training.log import read_metrics
+from weft.training.loop import quick_arithmetic, seed_of
 from weft.training.passes import Passes, graphs_compiled
 
 
@@ -93,6 +94,7 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [5, 5, 10, 10, 15, 15, 20, 20]
     assert {"loss", "rate", "norm", "tokens", "padding", "mfu", "memory", "tokens_per_second"} <= set(lines[0])
+    assert lines[0]["loss"] == pytest.approx(math.log(300), rel=0.15)  # a fresh model knows nothing of 300 tokens
     assert (run / "report.html").read_text().count("<svg") == 4
     card = json.loads((tmp_path / "run" / "weft.json").read_text())
     assert card["task"] == "fill" and card["metrics"][0]["name"] == "loss" and len(card["recipe"]) == 64
@@ -237,3 +239,24 @@ def test_batches_of_any_shape_are_compiled_once() -> None:
             way.step([batch], torch.ones(1), lambda number: number)
         assert torch.allclose(passes.losses, plain.losses, rtol=1e-5)
     assert graphs_compiled() == before + 1
+
+
+def test_the_mean_is_what_is_judged(text: Path, tmp_path: Path) -> None:
+    """It changes nothing in the training, and what is said of held-out text is said of the mean."""
+    for name, ema in (("plain", None), ("mean", 0.9)):
+        go(text, tmp_path / name, ema=ema, steps=10)
+    plain, mean = (read_metrics(tmp_path / name / "run/metrics.jsonl") for name in ("plain", "mean"))
+    assert [a["loss"] for a in plain if "loss" in a] == [b["loss"] for b in mean if "loss" in b]
+    judged = [(a["validation_loss"], b["validation_loss"]) for a, b in zip(plain, mean, strict=True) if "loss" not in a]
+    assert judged and all(one != other for one, other in judged)
+
+
+def test_dropout_follows_from_seed_step_and_pass() -> None:
+    assert len({seed_of(seed, step)(number) for seed in (1, 2) for step in (0, 1, 2) for number in (0, 1)}) == 12
+
+
+def test_numbers_next_to_nothing_are_nothing_while_it_trains() -> None:
+    tiny = torch.tensor([1e-40])
+    with quick_arithmetic(torch.device("cpu")):
+        assert (tiny * 1.0).item() == 0.0
+    assert (tiny * 1.0).item() > 0.0

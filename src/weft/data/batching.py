@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from weft.budget import by_budget
 from weft.data.chance import key_of, shuffled
 from weft.data.rows import Drawn, Source
 from weft.data.shards import Places
@@ -56,13 +57,9 @@ def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slic
         together = together if 2 * together > most else most
         yield from (slice(begin, begin + together) for begin in range(0, len(numbers), together))
         return
-    begin, held = 0, 0
-    for place, length in enumerate(lengths.tolist()):
-        if place > begin and held + length > budget:
-            yield slice(begin, place)
-            begin, held = place, 0
-        held += length
-    yield slice(begin, len(numbers))
+    sizes = lengths.tolist()
+    for group in by_budget(range(len(numbers)), sizes.__getitem__, budget):
+        yield slice(group[0], group[-1] + 1)
 
 
 def every_example(source: Source, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.budget import by_budget
 from weft.errors import UserError
 from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
 from weft.text.compressed import zip_and_member
@@ -196,7 +197,7 @@ def _build(
         for passed in islice(documents, begun):
             progress(len(passed))
         again = bool(writer.begun)
-        for some in _together(documents):
+        for some in by_budget(documents, len, TOGETHER):
             for pieces in _encode(some, tokenizer, sentences, progress):
                 writer.add(pieces, again)
                 again = False
@@ -215,20 +216,6 @@ def _build(
         raise UserError(f"{scratch}: cannot be written: {reason(error)}") from None
 
 
-def _together(documents: Iterable[str]) -> Iterator[list[str]]:
-    """As many documents as one call of the tokenizer should get."""
-    some: list[str] = []
-    size = 0
-    for document in documents:
-        some.append(document)
-        size += len(document)
-        if size >= TOGETHER:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
 def _encode(
     documents: list[str], tokenizer: Tokenizer, sentences: bool, progress: Callable[[int], None]
 ) -> Iterator[list[list[int]]]:
@@ -237,7 +224,7 @@ def _encode(
     parts = [list(_parts(piece)) for cut in cuts for piece in cut]
 
     def in_bounds() -> Iterator[list[int]]:
-        for some in _together(part for parts_of_piece in parts for part in parts_of_piece):
+        for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
             found = tokenizer.ids(some, specials=False)
             progress(sum(map(len, some)))
             yield from found

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from weft.budget import by_budget
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Vector
-from weft.tasks.batches import by_budget
 from weft.text.windows import Cut, cut, frame
 
 

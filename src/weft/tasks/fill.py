@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.budget import by_budget
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
-from weft.tasks.batches import by_budget
 from weft.text.tokenizer import Encoded
 from weft.text.windows import frame
 

@@ -249,7 +249,6 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         objective=objective,
         feed=Feed(material.source, material.prepare, seed, plan.batch or 1),
         held_out=material.held_out,
-        judge=material.prepare,
         plan=plan,
         rate=plan.rate or 0.0,
         steps=steps,
@@ -331,6 +330,8 @@ def _tokenizer(
                     specials=None if name == "next" else SPECIALS["wordpiece"],
                 )
         except UserError as error:
+            if str(error).startswith(recipe.text.files):  # a bad file names itself
+                raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
         if skipped.count:
             say(f"weft: note: {skipped}")

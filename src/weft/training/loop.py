@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft.data.batching import Ahead, Feed, every_example
 from weft.data.chance import key_of
-from weft.data.rows import Drawn, Source
+from weft.data.rows import Source
 from weft.errors import UserError, shown
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
@@ -40,7 +40,6 @@ class Setup:
     objective: Objective
     feed: Feed
     held_out: Source | None  # what the run is judged by
-    judge: Callable[[Drawn], Batch]  # makes batches of it
     plan: Training
     rate: float
     steps: int
@@ -262,7 +261,7 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, 
     try:
         # Never compiled: it is a small part of the work, and would be compiled for itself.
         with torch.no_grad(), autocast(s.device, s.precision):
-            for batch in every_example(s.held_out, s.judge, budget):
+            for batch in every_example(s.held_out, s.feed.prepare, budget):
                 stop.check("during the evaluation")
                 counts = total([counts, s.objective.counts(batch)])
                 for name, value in s.objective.sums(s.network, batch.to(s.device)).items():

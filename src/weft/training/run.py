@@ -49,7 +49,9 @@ class Run:
         try:
             # A process that was stopped before it had done anything leaves a lock and nothing else.
             inside = [path for path in self.folder.rglob("*") if path not in (self.inside, self.inside / "lock")]
-            if self.folder.exists() and (not self.folder.is_dir() or inside):
+            if self.folder.exists() and not self.folder.is_dir():
+                raise UserError(f"{self.folder}: is a file, not a folder")
+            if inside:
                 raise UserError(f"{self.folder}: already there and not empty; choose another --out or remove it first")
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be read: {reason(error)}") from None
