@@ -40,12 +40,16 @@ class Opened:
 
 
 def open_folder(
-    folder: Path, new_heads: Mapping[str, int] | None = None, keep: Collection[str] = (), seed: int = 0
+    folder: Path,
+    new_heads: Mapping[str, int] | None = None,
+    keep: Collection[str] = (),
+    seed: int = 0,
+    mix: bool = False,
 ) -> Opened:
     """Read a model folder.
 
     `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
-    stay that `keep` names.
+    stay that `keep` names, and `mix` puts a fresh mix of all layers below them.
     """
     new_heads = dict(new_heads or {})
     if not folder.is_dir():
@@ -72,11 +76,15 @@ def open_folder(
     pooled = any(head in family.network.POOLED for head in everything)
     if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
         config = replace(config, pooler=pooled or "pooler.dense.weight" in stored)
+    mixed = mix and not config.mix
+    config = replace(config, mix=mix or config.mix)
     network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
     if pooled and new_heads and "pooler.dense.weight" not in stored:
         fresh |= {name for name in expected if name.startswith("pooler.")}
+    if mixed:
+        fresh |= {name for name in expected if name.startswith("mix.")}
     try:
         if own:
             tensors = _own_tensors(stored, expected, fresh)
@@ -220,7 +228,7 @@ def _fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str]
     if whole:
         raise UserError(f"weights that are whole numbers: {listed(whole)}")
     kind = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))  # mixed: what holds them all
-    new = {"pooler" if name.startswith("pooler.") else ".".join(name.split(".")[:2]) for name in fresh}  # heads.NAME
+    new = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in fresh}  # heads.NAME, pooler
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name in sorted(new):

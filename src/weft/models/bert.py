@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
-from weft.nn.heads import Labels, MaskedWords, Pooler
+from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows
@@ -38,6 +38,7 @@ class BertConfig:
     attention_dropout: float = 0.1
     head_dropout: float | None = None  # before the heads of tasks; as `dropout` unless said
     pooler: bool = True
+    mix: bool = False  # the heads read a learned mix of all layers rather than the last
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
 
@@ -63,6 +64,7 @@ class Bert(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
         self.layers = layers_of(c, causal=False)
         self.final_norm = final_norm_of(c)
+        self.mix = Mix(c.layers + 1) if c.mix else None
         self.pooler = Pooler(c.width) if c.pooler else None
         self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
 
@@ -73,17 +75,25 @@ class Bert(nn.Module):
         dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
         return Labels(c.width, outputs, dropout)
 
-    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None) -> Tensor:
-        """N tokens -> N width"""
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """N tokens -> N width; `states`, where given, gets the embeddings and what each layer makes of them."""
         places = self.positions.places(rows, tokens.shape[0], None)
         # Without segments every token is of the first text.
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
         x = self.positions.add(self.tokens(tokens) + segment, places)
         x = self.dropout(self.embedding_norm(x))
         turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, None)
+        wanted = states is not None or self.mix is not None
+        seen = [x]
         for layer in self.layers:
             x = layer(x, rows, bias, turns)
-        return self.final_norm(x)
+            seen = [*seen, x] if wanted else [x]
+        seen[-1] = x = self.final_norm(x)
+        if states is not None:
+            states += seen
+        return x if self.mix is None else self.mix(seen)
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: a summary of each row, which the heads `next`, `classify` and `choose` read."""

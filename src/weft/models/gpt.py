@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
 from weft.nn.cache import Cache
-from weft.nn.heads import Labels, NextWords, in_full
+from weft.nn.heads import Labels, Mix, NextWords, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
@@ -43,6 +43,7 @@ class GptConfig:
     attention_dropout: float = 0.1
     head_dropout: float = 0.1  # before the choose head
     tag_dropout: float = 0.1
+    mix: bool = False  # the heads read a learned mix of all layers rather than the last
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
 
@@ -66,6 +67,7 @@ class Gpt(nn.Module):
         self.dropout = nn.Dropout(c.embedding_dropout)
         self.layers = layers_of(c, causal=True)
         self.final_norm = final_norm_of(c)
+        self.mix = Mix(c.layers + 1) if c.mix else None
         self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
 
     def _head(self, name: str, outputs: int) -> nn.Module:
@@ -75,17 +77,33 @@ class Gpt(nn.Module):
         dropout = {"choose": c.head_dropout, "tag": c.tag_dropout}.get(name, 0.0)
         return Labels(c.width, outputs, dropout, bias=name != "classify")
 
-    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """N tokens -> N width; with a cache that holds something, one new token per row."""
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """N tokens -> N width; with a cache that holds something, one new token per row.
+
+        `states`, where given, is filled with the embeddings and what each layer makes of them.
+        """
         places = self.positions.places(rows, tokens.shape[0], cache)
         x = self.tokens(tokens)
         if segments is not None:  # GPT-2 reads a segment as one more token (Wolf et al., 2019)
             x = x + self.tokens(segments)
         x = self.dropout(self.positions.add(x, places))
         turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
+        wanted = states is not None or self.mix is not None
+        seen = [x]
         for number, layer in enumerate(self.layers):
             x = layer(x, rows, bias, turns, None if cache is None else cache.layers[number])
-        return self.final_norm(x)
+            seen = [*seen, x] if wanted else [x]
+        seen[-1] = x = self.final_norm(x)
+        if states is not None:
+            states += seen
+        return x if self.mix is None else self.mix(seen)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all next words at the places asked for: n width -> n vocabulary"""

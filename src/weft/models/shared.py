@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from weft.errors import UserError
+from weft.nn.heads import Mix
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 
@@ -104,3 +105,6 @@ def start_weights(network: nn.Module, scale: float) -> None:
             module.weight.normal_(0.0, scale)
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             module.weight.fill_(1.0)
+        elif isinstance(module, Mix):
+            module.shares.zero_()
+            module.scale.fill_(1.0)

@@ -28,6 +28,19 @@ class Pooler(nn.Module):
         return self.dense(firsts).tanh()
 
 
+class Mix(nn.Module):
+    """A learned mix of all layers (Peters et al., 2018): shares that add up to 1, and one scale."""
+
+    def __init__(self, states: int) -> None:
+        super().__init__()
+        self.shares = nn.Parameter(torch.zeros(states))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, states: list[Tensor]) -> Tensor:
+        shares = self.shares.softmax(0) * self.scale
+        return torch.stack([share * state for share, state in zip(shares.unbind(), states, strict=True)]).sum(0)
+
+
 class Labels(nn.Module):
     """Dropout and one linear map: labels of a text, of tokens, or the two ends of a span."""
 
