@@ -1,0 +1,135 @@
+"""Tag schemes: words with tags like B-PER and I-PER, the spans they stand for, and the best tags a scheme allows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import UserError, one_of, shown
+
+Scheme = Literal["bio", "bioes", "plain"]
+
+SCHEMES: tuple[Scheme, ...] = ("bio", "bioes", "plain")
+# BILOU says L(ast) and U(nit) where BIOES says E(nd) and S(ingle); a bare B or I has no type.
+TAG = re.compile(r"O|([BIESLU])(?:-(.*))?", re.DOTALL)
+SAME = {"L": "E", "U": "S"}
+NO_TYPE = "_"
+
+
+class Span(NamedTuple):
+    """A run of words that belong together: words[first:last]."""
+
+    first: int
+    last: int
+    label: str
+
+
+@lru_cache(maxsize=65536)
+def _parts(tag: str) -> tuple[str, str] | None:
+    """('B', 'PER') of B-PER, ('O', '') of O, None of a tag that is of no scheme."""
+    found = TAG.fullmatch(tag)
+    if found is None:
+        return None
+    if found[1] is None:
+        return "O", ""
+    return SAME.get(found[1], found[1]), found[2] or NO_TYPE
+
+
+def scheme_of(labels: Iterable[str]) -> Scheme:
+    """The scheme that tags of these names follow; files with I- alone (IOB1) are BIO, parts of speech plain."""
+    labels = set(labels)
+    parts = [_parts(label) for label in labels]
+    bare = any("-" not in label and label != "O" for label in labels)
+    # Bare letters may be the names of anything, unless O stands among them.
+    if not labels or None in parts or (bare and "O" not in labels):
+        return "plain"
+    return "bioes" if any(part is not None and part[0] in "ES" for part in parts) else "bio"
+
+
+def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Span]:
+    """The spans of one sentence, read kindly: what goes on with nothing before it begins a span (seqeval's default)."""
+    if (scheme or scheme_of(tags)) == "plain":
+        return [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
+    spans, first = list[Span](), 0
+    before, label = "O", ""
+    for place, tag in enumerate(tags):
+        parts = _parts(tag)
+        if parts is None:
+            raise UserError(f"tag {shown(tag)!r} is neither O nor of a form like B-PER or I-PER")
+        now, kind = parts
+        if not (before in "BI" and now in "IE" and kind == label):
+            if before != "O":
+                spans.append(Span(first, place, label))
+            first = place
+        before, label = now, kind
+    if before != "O":
+        spans.append(Span(first, len(tags), label))
+    return spans
+
+
+def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
+    """The tags of a sentence of so many words, O outside the spans; the way back from `spans_of`."""
+    one_of(scheme, SCHEMES, "scheme")
+    tags, end = ["O"] * length, 0
+    for first, last, label in sorted(spans):
+        if not end <= first < last <= length:
+            raise UserError(f"span {first} to {last} ({shown(label)}) overlaps another or leaves the {length} words")
+        end = last
+        if scheme == "plain":
+            tags[first:last] = [label] * (last - first)
+            continue
+        letters = ["B", *"I" * (last - first - 1)]
+        if scheme == "bioes":
+            letters[-1] = "S" if last - first == 1 else "E"
+        tags[first:last] = [letter if label == NO_TYPE else f"{letter}-{label}" for letter in letters]
+    return tags
+
+
+class Decoder:
+    """Scores of every tag at every word -> the best tags that the scheme allows in this order."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels, self.scheme = tuple(labels), scheme_of(labels)
+        parts = [_parts(label) or ("O", "") for label in labels]
+        has = set(parts)
+        # A letter may stand where its better one is missing: in IOB1 a span begins with I, as there is no B.
+        begins = [letter in "OBS" or ("B", kind) not in has for letter, kind in parts]
+        ends = [letter in "OES" or ("E", kind) not in has for letter, kind in parts]
+        goes_on = [[a in "BI" and b in "IE" and x == y for a, x in parts] for b, y in parts]
+        allowed = np.array(goes_on, dtype=bool).reshape(len(parts), len(parts))  # to, from
+        allowed |= np.outer(begins, ends).astype(bool)
+        if self.scheme == "plain":
+            begins, ends, allowed = [True] * len(parts), [True] * len(parts), np.ones_like(allowed)
+        self.begins, self.ends, self.allowed = np.array(begins, dtype=bool), np.array(ends, dtype=bool), allowed
+
+    def decode(self, scores: NDArray[Any]) -> list[int]:
+        """The path of the highest sum of scores (n words x C tags; logits will do) among those allowed (Viterbi)."""
+        scores = np.asarray(scores, dtype=np.float64)  # n C
+        if scores.ndim != 2 or scores.shape[1] != len(self.labels):
+            raise UserError(f"scores of shape {scores.shape}: expected (words, {len(self.labels)} tags)")
+        if not len(scores):
+            return []
+        path = scores.argmax(axis=1)
+        # Nothing beats the best tag of every word, so where that path is allowed the search is over.
+        if self.begins[path[0]] and self.ends[path[-1]] and self.allowed[path[1:], path[:-1]].all():
+            return path.tolist()
+        barred = np.where(self.allowed, 0.0, -np.inf)  # to, from
+        columns = np.arange(len(self.labels))
+        came_from = np.empty(scores.shape, dtype=np.intp)
+        best = np.where(self.begins, scores[0], -np.inf)
+        for place in range(1, len(scores)):
+            reached = barred + best
+            came_from[place] = origin = reached.argmax(axis=1)
+            best = reached[columns, origin] + scores[place]
+        best = np.where(self.ends, best, -np.inf)
+        if best.max() == -np.inf:  # no path at all: one word, and only labels that need two
+            return path.tolist()
+        path[-1] = best.argmax()
+        for place in range(len(scores) - 1, 0, -1):
+            path[place - 1] = came_from[place, path[place]]
+        return path.tolist()
