@@ -9,10 +9,12 @@ from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model, load, new
-    from weft.tasks.pretrain import pretrain, resume
+    from weft.tasks.finetune import finetune
+    from weft.tasks.pretrain import pretrain
+    from weft.tasks.resume import resume
     from weft.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "new", "pretrain", "resume"]
+__all__ = ["Model", "Tokenizer", "UserError", "__version__", "finetune", "load", "new", "pretrain", "resume"]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
@@ -20,7 +22,8 @@ _LAZY = {
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
-    "resume": "weft.tasks.pretrain",
+    "finetune": "weft.tasks.finetune",
+    "resume": "weft.tasks.resume",
     "Tokenizer": "weft.text.tokenizer",
 }
 

@@ -17,7 +17,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from weft.tasks.pretrain import pretrain, resume
+from weft.tasks.pretrain import pretrain
+from weft.tasks.resume import resume
 
 
 def begin(work: Callable[[], object]) -> int:

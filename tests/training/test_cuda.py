@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.training.small import OBJECTIVES, batch_of, network_for, stories
-from weft.tasks.pretrain import pretrain, resume
+from weft.tasks.pretrain import pretrain
+from weft.tasks.resume import resume
 from weft.training.log import read_metrics
 from weft.training.passes import Passes
 

@@ -21,7 +21,8 @@ from tests.training.small import stories
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
 from weft.objectives.language import NextToken
-from weft.tasks.pretrain import pretrain, resume
+from weft.tasks.pretrain import pretrain
+from weft.tasks.resume import resume
 from weft.training.log import read_metrics
 from weft.training.run import Run
 

@@ -18,7 +18,8 @@ import weft
 from tests.training.small import OBJECTIVES, batch_of, network_for, stories
 from weft.data.batching import Ahead
 from weft.errors import UserError
-from weft.tasks.pretrain import pretrain, resume
+from weft.tasks.pretrain import pretrain
+from weft.tasks.resume import resume
 from weft.training.log import read_metrics
 from weft.training.loop import quick_arithmetic, seed_of
 from weft.training.passes import Passes, graphs_compiled

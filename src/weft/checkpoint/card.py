@@ -20,6 +20,7 @@ class Window:
 
     length: int
     stride: int
+    long: Literal["windows", "cut"] = "windows"  # a longer text goes through in windows, or is cut, and said to be
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= self.length:
@@ -57,7 +58,8 @@ class Card:
     window: Window | None = None
     pooling: Literal["mean", "first"] | None = None
     normalise: bool | None = None
-    thresholds: dict[str, float] = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
+    temperature: float | None = None  # by which scores are divided before they become chances
     metrics: tuple[Metric, ...] = ()
     base: str | None = None
     recipe: str | None = None  # hash

@@ -96,7 +96,7 @@ def open_folder(
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = _card(folder, labels, heads)
     if new_heads:  # what the folder says of its old task is not true of the new one
-        card = replace(card, task=None, labels=None, columns={}, thresholds={}, metrics=())
+        card = replace(card, task=None, labels=None, columns={}, thresholds={}, temperature=None, metrics=())
     tokenizer = Tokenizer.load(folder) if vocabulary_file(folder) else None
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(

@@ -108,7 +108,7 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
-        from weft.tasks.pretrain import resume as go_on
+        from weft.tasks.resume import resume as go_on
 
     go_on(run, progress=progress)
 

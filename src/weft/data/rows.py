@@ -32,6 +32,7 @@ class Drawn:
     given: NDArray[np.bool_]  # N: put there by the frame, not by the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
+    examples: tuple[Places, Places, Places] | None = None  # of a task: numbers, rows of its table, whose each row is
 
 
 class Source(Protocol):

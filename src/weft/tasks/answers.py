@@ -42,6 +42,71 @@ class Words(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Label(Answer):
+    """The label of a text or pair, and the chance of every label."""
+
+    label: str
+    score: float
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels(Answer):
+    """All labels that fit a text, and the chance of every label."""
+
+    labels: tuple[str, ...]
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value(Answer):
+    """A number for a text or pair."""
+
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of a text, by characters, with its label."""
+
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans(Answer):
+    """What was found in a text: entities or chunks, and every word with its tag."""
+
+    spans: tuple[Span, ...]
+    words: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One possible answer, by characters of the context."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply(Answer):
+    """The answer to a question, '' where the context has none; `score` is its chance, `no_answer` that of none."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+    no_answer: float
+    best: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Vector(Answer):
     """A text as numbers."""
 

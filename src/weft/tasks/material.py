@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +11,7 @@ from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Piece
 from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
+from weft.tasks.driving import Progress, Say
 from weft.tasks.recipes import Recipe
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -19,8 +19,6 @@ from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
 from weft.training.signals import Stop
 
-Say = Callable[[str], None]
-Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 

@@ -1,4 +1,4 @@
-"""`weft.pretrain` and `weft.resume`: from text to a trained model, in a run folder that can be gone on with."""
+"""`weft.pretrain`: from text to a trained model, in a run folder that can be gone on with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made
+from weft.checkpoint.card import Made, Metric
 from weft.checkpoint.families import FAMILIES, Family, find_size
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
@@ -24,39 +24,28 @@ from weft.data.batching import Feed
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
-from weft.tasks.curves import write_curves
-from weft.tasks.material import Material, Progress, Say, gather, rows_of, text_of
-from weft.tasks.model import Model, device_of, find_folder, load, new
+from weft.tasks.driving import Progress, Say, begin, device_for, drive, half_precision, pass_tokens, resumable, silent, to_stderr
+from weft.tasks.material import Material, gather, rows_of, text_of
+from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
 from weft.text.learning import SPECIALS, learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
-from weft.training.log import Log
-from weft.training.loop import Exploded, Setup, quick_arithmetic, train
+from weft.training.loop import Setup
 from weft.training.plan import Training
 from weft.training.run import Run
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.signals import Stop, listening
 from weft.training.state import State
 
 CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
-
-
-def _to_stderr(text: str) -> None:
-    with suppress(OSError):  # nobody may be reading any more
-        print(text, file=sys.stderr)
-
-
-@contextmanager
-def _silent(what: str, unit: str) -> Iterator[Callable[[int], None]]:
-    yield lambda more: None
 
 
 def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = _to_stderr,
-    progress: Progress = _silent,
+    say: Say = to_stderr,
+    progress: Progress = silent,
     **more: Any,
 ) -> Model:
     """Train a language model on text: a recipe, settings in its place, or both.
@@ -78,7 +67,7 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
-    with listening() as stop, run.held(), _resumable(run):
+    with listening() as stop, run.held(), resumable(run):
         run.check_new()  # again: somebody may have been quicker
         try:
             write_toml(recipe, run.recipe)
@@ -89,15 +78,10 @@ def pretrain(
             raise
 
 
-def resume(folder: str | os.PathLike[str], *, say: Say = _to_stderr, progress: Progress = _silent) -> Model:
+def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
-    run = Run(Path(folder))
-    if not run.recipe.is_file():
-        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
-    with listening() as stop, run.held(), _resumable(run):
-        recipe = read_toml(Recipe, run.recipe)
-        run.tidy()
-        return _go(run, recipe, _family(recipe), False, stop, say, progress)
+    recipe = read_toml(Recipe, run.recipe)
+    return _go(run, recipe, _family(recipe), False, stop, say, progress)
 
 
 def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
@@ -111,20 +95,6 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
     if folder is not None:
         values["tokenizer"] = {"folder": str(Path(folder).absolute())}
     return changed(recipe, values)
-
-
-@contextmanager
-def _resumable(run: Run) -> Iterator[None]:
-    """Whatever stops a run, its last words say how to go on."""
-    words = f"; go on with: weft resume {run.folder}"
-    try:
-        yield
-    except Interrupted as interrupted:
-        raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
-    except Exploded:
-        raise
-    except UserError as error:
-        raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
 
 
 def _family(recipe: Recipe) -> Family:
@@ -174,11 +144,7 @@ def _sizes(recipe: Recipe) -> dict[str, Any]:
 
 def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
     seed = recipe.seed
-    device = device_of(recipe.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # graphs are captured on the current one
-    if recipe.training.threads is not None:
-        torch.set_num_threads(recipe.training.threads)
+    device = device_for(recipe.device, recipe.training.threads)
     base = recipe.model.get("base")
     name = recipe.objective.name or ("next" if family.speaks else "mlm")
     objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
@@ -229,11 +195,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         before = read_json(run.about)
         if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
             raise UserError(f"{run.folder}: the text is not the one that the run began with")
-    checkpoints = run.checkpoints(plan.keep)
-    found = checkpoints.load()
-    state, stored, faults = found if found is not None else (State(pass_tokens=plan.pass_tokens or 0), None, [])
-    for fault in faults:
-        say(f"weft: note: {fault}; going on from an earlier one")
+    begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
     steps = plan.steps or 1
     card = replace(
         opened.card,
@@ -243,7 +205,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    _announce(run, recipe, opened, material, state, steps, device, say)
+    _announce(run, recipe, opened, material, begun.state, steps, device, say)
     setup = Setup(
         network=opened.network,
         objective=objective,
@@ -260,30 +222,13 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
     )
-    log = Log(run.metrics, state.metrics, run.board if recipe.tensorboard else None, state.step)
     kept = material.dev.hash if material.dev else material.corpus.hash
-    try:
-        with quick_arithmetic(device):
-            state = train(
-                setup, state, stored, checkpoints, log, stop, lambda metrics: run.save_model(opened, metrics, kept)
-            )
-    except Interrupted as interrupted:
-        raise Interrupted(interrupted.number, f"stopped after step {state.step:,} of {steps:,}, all saved") from None
-    finally:
-        log.close()
-        _report(run, say)
-    best = f"held-out loss {state.best:.4f} at step {state.best_step:,}" if state.best is not None else "the last step"
-    say(f"{run.folder}: done after {state.step:,} steps, {state.seconds:.0f} s of training; kept: {best}")
+
+    def keep_best(found: dict[str, float]) -> None:
+        run.save_model(opened, tuple(Metric(data=kept, name=name, value=value) for name, value in found.items()))
+
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
     return load(run.folder)
-
-
-def _report(run: Run, say: Say) -> None:
-    """The run's page; that it cannot be written must not hide what ended the run."""
-    try:
-        if run.metrics.exists() and run.metrics.stat().st_size:
-            write_curves([run.folder], run.report)
-    except (UserError, OSError) as error:
-        say(f"weft: note: no report: {error}")
 
 
 def _continued(base: str, objective: Objective, seed: int) -> Opened:
@@ -352,7 +297,6 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
     steps = plan.steps or (
         math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch))
     )
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     usual = 5e-4 * (768 / width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or max(1, steps // 10)
     return replace(
@@ -360,12 +304,12 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
         steps=steps,
         epochs=None,
         batch=batch,
-        pass_tokens=plan.pass_tokens or (1 << 16 if device.type == "cuda" else 1 << 14),
+        pass_tokens=plan.pass_tokens or pass_tokens(device),
         rate=plan.rate or (usual if "base" not in recipe.model else usual / 5),
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps),
-        precision=("bf16" if half else "fp32") if plan.precision == "auto" else plan.precision,
+        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
         threads=plan.threads or torch.get_num_threads(),
     )
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from weft.errors import UserError
 from weft.text.tokenizer import Tokenizer
+
+WORD = re.compile(r"\w+(?:[\u0300-\u036f\u0900-\u0dff\u200c\u200d]+\w*)*|[^\w\s]")  # vowel signs are no part of \w
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,108 @@ def pair_frame(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] |
             between = ids[first[-1] + 1 : second[0]]
             return (ids[: first[0]], between, ids[second[-1] + 1 :]) if between else None
     return None
+
+
+# ---------------------------------------------------------------------------------------------- texts as a task reads
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a model reads one text or two: the special tokens around and between them, and how much fits."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None  # before, between, after
+    segments: bool  # the second of a pair is told from the first
+    length: int  # tokens of a window, special ones included
+    stride: int  # tokens of the text from one window to the next
+    cutting: bool = False  # what does not fit into one window is left out, and said to be
+
+
+def framing_of(
+    tokenizer: Tokenizer, speaks: bool, length: int, stride: int, segments: bool, cutting: bool = False
+) -> Framing:
+    """How this tokenizer frames texts; a model that speaks sums up a text at its end, so there a token closes it."""
+    before, after = frame(tokenizer)
+    two = pair_frame(tokenizer)
+    if speaks:
+        close = tokenizer.id_of("end")
+        after = after or ([] if close is None else [close])
+        two = two or (None if close is None else ([], [close], [close]))
+    found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
+    marked = segments and 1 in tokenizer.encode("a", "a").segments
+    return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One window of one example, as the network reads it."""
+
+    tokens: list[int]
+    border: int  # where the second segment begins; the number of tokens where there is none
+    lead: int  # tokens before the text that is cut
+    cut: Cut  # of that text
+
+
+def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[Piece]:
+    """The windows of a text or of a pair; of a pair, the longer text is cut and the shorter stands in every window.
+
+    Where both are too long they are cut side by side, so that each token of both is read.
+    """
+    if second is None:
+        before, after = framing.before, framing.after
+        room = _room(framing, len(before) + len(after))
+        return [
+            Piece(whole := [*before, *first[c.start : c.end], *after], len(whole), len(before), c)
+            for c in _cuts(framing, len(first), room)
+        ]
+    if framing.pair is None:
+        raise UserError("this vocabulary has no token that keeps two texts apart")
+    before, between, after = framing.pair
+    room = _room(framing, len(before) + len(between) + len(after))
+
+    def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> Piece:
+        whole = [*before, *a, *between, *b, *after]
+        border = len(before) + len(a) + len(between)
+        return Piece(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
+
+    if len(first) + len(second) <= room or len(first) <= room // 2:
+        return [piece(first, second[c.start : c.end], False, c) for c in _cuts(framing, len(second), room - len(first))]
+    if len(second) <= room // 2:
+        return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
+    ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)
+    found = []
+    for number in range(max(len(ones), len(others))):
+        a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
+        longer = len(ones) >= len(others)
+        found.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
+    return found
+
+
+def _room(framing: Framing, special: int) -> int:
+    if framing.length - special < 2:
+        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
+    return framing.length - special
+
+
+def _cuts(framing: Framing, length: int, room: int) -> list[Cut]:
+    if framing.cutting and length > room:
+        return [Cut(0, room, 0, room)]
+    return cut(length, room, min(framing.stride, room))
+
+
+def special_tokens(framing: Framing, texts: int) -> int:
+    """How many special tokens stand around and between the texts of an example."""
+    if texts == 1 or framing.pair is None:
+        return len(framing.before) + len(framing.after)
+    return sum(map(len, framing.pair))
+
+
+def left_out(framing: Framing, found: Sequence[Piece], *lengths: int) -> bool:
+    """Whether the windows of an example leave some of its tokens out."""
+    return framing.cutting and len(found[0].tokens) - special_tokens(framing, len(lengths)) < sum(lengths)
+
+
+def words_in(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text stand: runs of letters, marks and digits, and each other sign by itself."""
+    return [(found.start(), found.end()) for found in WORD.finditer(text)]

@@ -50,9 +50,19 @@ class Setup:
     seed: int
     words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
+    judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
+    capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
     def due(self, every: int, step: int) -> bool:
         return step == self.steps or (step > 0 and step % every == 0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a task says of the model as it is."""
+
+    scores: Mapping[str, float]
+    chosen: str  # the one that decides, the higher the better
 
 
 class Exploded(UserError):
@@ -109,7 +119,7 @@ def train(
     if scaler.is_enabled():
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
     sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
-    capture = plan.compile and device.type == "cuda" and s.feed.source.even
+    capture = device.type == "cuda" and (s.capture or (plan.compile and s.feed.source.even))
     ragged = plan.compile and not s.feed.source.even
     passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged)
     work, peak = Work(network), peak_of(device)
@@ -137,11 +147,11 @@ def train(
                 _check(s, state, history, checkpoints)
                 begin = time.perf_counter()
                 try:
-                    found = _evaluated(s, state.pass_tokens, mean, stop)
+                    found, verdict = _evaluated(s, state.pass_tokens, mean, stop)
                 except Interrupted:
                     save()  # without the evaluation: it comes first when the run goes on
                     raise
-                _judge(s, state, found, log, lambda found: _keep(mean, keep_best, found))
+                _judge(state, found, verdict, log, lambda found: _keep(mean, keep_best, found))
                 moment.begin += time.perf_counter() - begin
             elif s.held_out is None and s.due(s.save_every, state.step):
                 _check(s, state, history, checkpoints)
@@ -156,7 +166,7 @@ def train(
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
             for weights in optimizer.param_groups:
-                weights["lr"] = rate_at(state.step, plan, s.rate, s.steps)
+                weights["lr"] = rate_at(state.step, plan, s.rate, s.steps) * weights["share"]
             slot = state.step % plan.log_every
             try:
                 passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
@@ -238,7 +248,9 @@ def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler)
     return norm
 
 
-def _evaluated(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
+def _evaluated(
+    s: Setup, budget: int, mean: Mean | None, stop: Stop
+) -> tuple[dict[str, float], Verdict | None]:
     """An evaluation, in smaller batches where memory runs out: it has no compiler to spare memory for it."""
     while True:
         try:
@@ -250,8 +262,8 @@ def _evaluated(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str
             budget //= 2
 
 
-def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, float]:
-    """The mean loss of each kind over all held-out text, batch by batch: nothing but sums is held."""
+def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], Verdict | None]:
+    """The mean loss of each kind over all held-out text, batch by batch, and what the task says of the model."""
     assert s.held_out is not None
     counts: dict[str, int] = {}
     totals: dict[str, Tensor] = {}
@@ -266,11 +278,12 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> dict[str, 
                 counts = total([counts, s.objective.counts(batch)])
                 for name, value in s.objective.sums(s.network, batch.to(s.device)).items():
                     totals[name] = totals.get(name, 0) + value.double()
+            verdict = s.judge() if s.judge is not None else None
     finally:
         s.network.train()
         if mean is not None:
             mean.swap()
-    return {name: float(totals[name]) / counts[name] for name in totals}
+    return {name: float(totals[name]) / counts[name] for name in totals}, verdict
 
 
 def _keep(mean: Mean | None, keep_best: Callable[[dict[str, float]], None], found: dict[str, float]) -> None:
@@ -283,19 +296,31 @@ def _keep(mean: Mean | None, keep_best: Callable[[dict[str, float]], None], foun
             mean.swap()
 
 
-def _judge(s: Setup, state: State, found: dict[str, float], log: Log, keep: Callable[[dict[str, float]], None]) -> None:
+def _judge(
+    state: State,
+    found: dict[str, float],
+    verdict: Verdict | None,
+    log: Log,
+    keep: Callable[[dict[str, float]], None],
+) -> None:
     """Note an evaluation, and keep the model where it is the best so far."""
     loss = sum(found.values())
-    better = math.isfinite(loss) and (state.best is None or loss < state.best)
-    said = {f"validation_{name}": value for name, value in found.items()}
+    measure = loss if verdict is None else -verdict.scores[verdict.chosen]
+    better = math.isfinite(measure) and (state.best is None or measure < state.best)
+    scores = dict(verdict.scores) if verdict is not None else {}
+    said = {f"validation_{name}": value for name, value in {**found, **scores}.items()}
     log.record({"step": state.step, "validation_loss": loss, **said, "tokens": state.tokens})
     parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
     words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
-    best = "best" if better else f"best {state.best:.4f} at {state.best_step}" if state.best is not None else ""
-    log.line(f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; {best}")
+    words += "".join(f", {name} {value:.4f}" for name, value in scores.items())
+    before = "" if state.best is None else f"best {abs(state.best):.4f} at {state.best_step}"
+    log.line(
+        f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; "
+        f"{'best' if better else before}"
+    )
     if better:
-        keep({"loss": loss, **found} if len(found) > 1 else {"loss": loss})
-        state.best, state.best_step, state.worse = loss, state.step, 0
+        keep({"loss": loss, **(found if len(found) > 1 else {}), **scores})
+        state.best, state.best_step, state.worse = measure, state.step, 0
     else:
         state.worse += 1
     state.evaluated = state.step

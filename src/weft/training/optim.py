@@ -10,12 +10,20 @@ from weft.training.plan import Training
 
 
 def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": plan.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
+
+    Each group has its `share` of the rate: all of it, or less the further below the heads its layer stands.
+    """
+    named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    parameters = [parameter for _, parameter in named]
+    if not parameters:
+        raise UserError("there is nothing to train: everything is frozen")
+    sorted_out: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in named:
+        share = plan.layer_decay ** below_heads(network, name) if plan.layer_decay < 1 else 1.0
+        decay = plan.weight_decay if parameter.dim() >= 2 else 0.0
+        sorted_out.setdefault((share, decay), []).append(parameter)
+    groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     optimizer = torch.optim.AdamW(groups, rate, (plan.beta1, plan.beta2), plan.epsilon, fused=fused)
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
@@ -25,6 +33,15 @@ def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.opt
             "exp_avg_sq": torch.zeros_like(parameter),
         }
     return optimizer
+
+
+def below_heads(network: nn.Module, name: str) -> int:
+    """How many layers below the heads a weight stands: 0 for the heads, one more than the layers for embeddings."""
+    layers = len(network.layers) if isinstance(getattr(network, "layers", None), nn.ModuleList) else 0
+    parts = name.split(".")
+    if parts[0] == "layers":
+        return layers - int(parts[1])
+    return 0 if parts[0] in ("heads", "pooler", "mix", "final_norm") else layers + 1
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weft.nn.rows import Batch
+from weft.nn.rows import Batch, Rows
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MOST = 64  # shapes of batches that are recorded; those that come later go without
 Sums = Callable[[Any, Batch], dict[str, Tensor]]
 
 
@@ -46,40 +48,46 @@ class Passes:
         self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
         self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
         self.ragged = ragged  # compiled for batches of any shape at once, rather than anew for some of them
-        self.graphs: Graphs | None = None
+        self.graphs: dict[Shapes, Graphs] = {}
+        self.first: Graphs | None = None  # which of them wrote the gradients of this step
+        self.pool: Any = None
 
     def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> None:
         """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass."""
         counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
         self.forget()
+        self.first = None
         for number, batch in enumerate(batches):
-            if self.capture and self.graphs is None:
-                self._record(batch.to(self.device), counts)
+            shapes = _shapes(batch)
+            if self.capture and shapes not in self.graphs and len(self.graphs) < MOST:
+                self._record(batch.to(self.device), counts, number == 0)
             torch.manual_seed(seed(number))
-            if self.graphs is None or not self.graphs.fit(batch):
-                if self.graphs is not None and number == 0:
-                    self.graphs.clear()
+            graphs = self.graphs.get(shapes)
+            if graphs is None or (number and self.first is not graphs):  # later passes add to what the first has left
                 self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
             else:
-                self.graphs.play(batch, counts, number == 0)
+                graphs.play(batch, counts, number == 0)
+                self.first = graphs
 
-    def _record(self, batch: Batch, counts: Tensor) -> None:
+    def _record(self, batch: Batch, counts: Tensor, first: bool) -> None:
+        if not first:  # the gradients of the passes before are not to be lost
+            return
+        losses = self.losses.clone()
         try:
-            self.graphs = Graphs(self, batch, counts)
+            self.graphs[_shapes(batch)] = Graphs(self, batch, counts)
         except torch.OutOfMemoryError:
             raise  # smaller passes may do
         except RuntimeError as error:  # no graph of this is to be had: it goes without
             self.capture = False
             warnings.warn(f"passes cannot be captured: {str(error).splitlines()[0]}", stacklevel=2)
-            self.forget()
-        self.losses.zero_()
+        self.forget()
+        self.losses.copy_(losses)
 
     def forget(self) -> None:
-        """The gradients of the step before; those that graphs have laid out are written over."""
-        if self.graphs is None:
-            for parameter in self.network.parameters():
-                parameter.grad = None
+        """The gradients of the step before."""
+        for parameter in self.network.parameters():
+            parameter.grad = None
 
     def run(self, batch: Batch, counts: Tensor) -> None:
         """One pass."""
@@ -94,7 +102,7 @@ class Passes:
 
     def release(self) -> None:
         """Let go of everything that takes memory."""
-        self.graphs = None
+        self.graphs, self.first, self.pool = {}, None, None
         self.forget()
 
 
@@ -102,34 +110,44 @@ class Graphs:
     """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
 
     def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
-        self.batch, self.counts, self.network = batch, counts.clone(), passes.network
+        self.batch, self.counts = batch, counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # compiles, and lets every library set itself up
-                passes.run(batch, self.counts)
+            # Compiles, and lets every library set itself up; a second shape finds that done.
+            for _ in range(1 if passes.graphs else 3):
+                passes.run(_anew(batch), self.counts)
                 passes.forget()
         torch.cuda.current_stream().wait_stream(side)
         self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # One memory for all graphs: nothing but the gradients, which are held, outlives a replay.
+        passes.pool = passes.pool or torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
         # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
-        with torch.cuda.graph(self.first, capture_error_mode="thread_local"):
-            passes.run(batch, self.counts)
-        with torch.cuda.graph(self.later, pool=self.first.pool(), capture_error_mode="thread_local"):
-            passes.run(batch, self.counts)
-
-    def fit(self, batch: Batch) -> bool:
-        return [tensor.shape for tensor in _tensors(batch)] == [tensor.shape for tensor in _tensors(self.batch)]
+        with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
+            passes.run(_anew(batch), self.counts)
+        self.gradients = [(parameter, parameter.grad) for parameter in passes.network.parameters()]
+        with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
+            passes.run(_anew(batch), self.counts)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
         self.counts.copy_(counts)
         for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
             ours.copy_(theirs, non_blocking=True)
         (self.first if first else self.later).replay()
+        for parameter, gradient in self.gradients:  # each shape has laid out its own
+            parameter.grad = gradient
 
-    def clear(self) -> None:
-        for parameter in self.network.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+
+def _anew(batch: Batch) -> Batch:
+    """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
+    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest))
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def _shapes(batch: Batch) -> Shapes:
+    return ((batch.rows.longest,), *(tuple(tensor.shape) for tensor in _tensors(batch)))
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

@@ -42,6 +42,7 @@ class Training:
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-8
+    layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
     clip: float | None = 1.0  # longest gradient
     precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32
     compile: bool = False
@@ -65,6 +66,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:
                 raise UserError(f"{name} must be above 0, not {value}")
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         for name in ("decay", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}")

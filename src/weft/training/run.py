@@ -73,10 +73,9 @@ class Run:
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
-    def save_model(self, opened: Opened, metrics: Mapping[str, float], data: str) -> None:
+    def save_model(self, opened: Opened, metrics: tuple[Metric, ...]) -> None:
         """Put a model in place of the best before it; each file is whole, the weights in one file."""
-        scores = tuple(Metric(data=data, name=name, value=value) for name, value in metrics.items())
-        card: Card = replace(opened.card, weft=VERSION, metrics=scores)
+        card: Card = replace(opened.card, weft=VERSION, metrics=metrics)
         try:
             with tempfile.TemporaryDirectory(prefix=".model.", dir=self.inside) as scratch:
                 write_files(Path(scratch), replace(opened, card=card), shard=1 << 62)

@@ -31,7 +31,7 @@ class State:
     tokens: int = 0  # read so far
     slots: int = 0  # places that they took, padding of the attention included
     first_loss: float | None = None
-    best: float | None = None  # the lowest loss on held-out text
+    best: float | None = None  # the lowest loss on held-out text; of a task, its score below zero
     best_step: int | None = None
     evaluated: int = -1  # the last step after which there was an evaluation
     worse: int = 0  # evaluations since the best

@@ -1,0 +1,236 @@
+"""Examples of a task, tokenised once: rows of tokens, several where a text is long, and what is to be said of them.
+
+N: tokens; R: rows; E: examples; P: places in rows where something is to be said.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.data.chance import below, key_of
+from weft.data.masking import NOTHING
+from weft.data.rows import Drawn, flat
+from weft.data.shards import Places
+from weft.nn.rows import Batch, Rows
+from weft.text.windows import Piece
+
+STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A source of batches for a task; examples are handed out by number, as the order asks for them."""
+
+    tokens: NDArray[np.int32]
+    starts: Places  # R+1
+    borders: Places  # R: where the second segment begins in its row; its length where there is none
+    rows: Places  # E+1: the rows of each example
+    shares: NDArray[np.float32]  # R: how much a row counts in its example
+    whole: Mapping[str, NDArray[Any]]  # what is said of an example: E ...
+    ends: Places | None = None  # R 2: the first and last token of an answer in its row
+    spots: Places | None = None  # R+1: where the places of each row begin
+    places: Places | None = None  # P: in their rows
+    tags: Places | None = None  # P: what is said there
+    segments: bool = False
+    next_words: bool = False  # each token is to say the next one, too
+    fixed: bool = False  # batches come in few shapes, for passes that are captured
+    most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
+    seed: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) - 1
+
+    @property
+    def mean(self) -> float:
+        return len(self.tokens) / max(1, self.count)
+
+    @property
+    def even(self) -> bool:
+        return False
+
+    @cached_property
+    def longest(self) -> int:
+        return int(np.diff(self.starts).max(initial=1))
+
+    def lengths(self, numbers: Places) -> Places:
+        whole = self.starts[self.rows[numbers + 1]] - self.starts[self.rows[numbers]]
+        if self.most_rows is None:
+            return whole
+        counts = self.rows[numbers + 1] - self.rows[numbers]
+        return np.where(counts > self.most_rows, self.most_rows * self.longest, whole)
+
+    def _rows(self, epochs: Places, numbers: Places) -> tuple[Places, Places]:
+        """The rows of these examples, and to which of the examples each belongs."""
+        begins, counts = self.rows[numbers], self.rows[numbers + 1] - self.rows[numbers]
+        if self.most_rows is not None and (counts > self.most_rows).any():
+            # A run of neighbouring windows, another one in each epoch.
+            extra = np.maximum(counts - self.most_rows, 0)
+            begins = begins + below(key_of(self.seed, "windows"), numbers + (epochs << 40), extra + 1)
+            counts = np.minimum(counts, self.most_rows)
+        return flat(begins, counts), np.repeat(np.arange(len(numbers)), counts)
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        rows, owners = self._rows(epochs, numbers)
+        lengths = self.starts[rows + 1] - self.starts[rows]
+        tokens = self.tokens[flat(self.starts[rows], lengths)].astype(np.int64)
+        starts = np.r_[0, lengths.cumsum()]
+        nothing = np.zeros(0, dtype=np.uint64)
+        segments = None
+        if self.segments:
+            segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
+                np.int64
+            )
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=(numbers, rows, owners))
+
+    def batch(self, drawn: Drawn) -> Batch:
+        """The examples with what is to be said of them."""
+        assert drawn.examples is not None
+        numbers, rows, owners = drawn.examples
+        tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
+        targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
+        targets |= {name: values[numbers] for name, values in self.whole.items()}
+        if self.ends is not None:
+            targets["ends"] = self.ends[rows]
+        if self.spots is not None and self.places is not None and self.tags is not None:
+            counts = self.spots[rows + 1] - self.spots[rows]
+            found = flat(self.spots[rows], counts)
+            targets["places"] = self.places[found] + np.repeat(starts[:-1], counts)
+            targets["tags"] = self.tags[found]
+        if self.next_words:
+            following = np.r_[tokens[1:], 0]
+            following[starts[1:] - 1] = NOTHING
+            targets["words"] = following
+        longest = int(np.diff(starts).max(initial=0))
+        if self.fixed:
+            tokens, starts, segments, targets = _filled_up(tokens, starts, segments, targets, self.longest)
+            longest = self.longest
+        return Batch(
+            torch.from_numpy(tokens),
+            Rows(torch.from_numpy(starts.astype(np.int32)), longest),
+            None if segments is None else torch.from_numpy(segments),
+            {name: torch.from_numpy(values) for name, values in targets.items()},
+        )
+
+    def _shares(self, rows: Places, owners: Places) -> NDArray[np.float32]:
+        """Shares of an example add up to 1, also where not all of its rows are read."""
+        shares = self.shares[rows]
+        if self.most_rows is None:
+            return shares
+        return (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
+
+    def only(self, numbers: Sequence[int]) -> Examples:
+        """Some of the examples, as a source of their own."""
+        chosen = np.asarray(numbers, dtype=np.int64)
+        rows, _ = replace(self, most_rows=None)._rows(np.zeros_like(chosen), chosen)
+        lengths = self.starts[rows + 1] - self.starts[rows]
+        found = replace(
+            self,
+            tokens=self.tokens[flat(self.starts[rows], lengths)],
+            starts=np.r_[0, lengths.cumsum()],
+            borders=self.borders[rows],
+            rows=np.r_[0, (self.rows[chosen + 1] - self.rows[chosen]).cumsum()],
+            shares=self.shares[rows],
+            whole={name: values[chosen] for name, values in self.whole.items()},
+            ends=None if self.ends is None else self.ends[rows],
+        )
+        if self.spots is None or self.places is None or self.tags is None:
+            return found
+        counts = self.spots[rows + 1] - self.spots[rows]
+        inside = flat(self.spots[rows], counts)
+        return replace(found, spots=np.r_[0, counts.cumsum()], places=self.places[inside], tags=self.tags[inside])
+
+
+def _rounded(number: int, least: int) -> int:
+    """The next multiple of a step that grows with the number: a sixteenth of it at most."""
+    step = max(least, 1 << max(0, number.bit_length() - 5))
+    return -(-number // step) * step
+
+
+def _filled_up(
+    tokens: Places, starts: Places, segments: Places | None, targets: dict[str, NDArray[Any]], longest: int
+) -> tuple[Places, Places, Places | None, dict[str, NDArray[Any]]]:
+    """A batch with some rows more, empty or of padding, none of which says anything: few shapes for all batches."""
+    size = _rounded(len(tokens) + 1, STEP)
+    extra = size - len(tokens)
+    count = len(starts) - 1
+    more = _rounded(count + 1 + _rounded(size // 16, STEP) // longest, ROWS) - count
+    # The last one holds a token at least: whoever asks for the first token of an empty row finds that of the next.
+    padding = np.minimum(longest, np.maximum(0, extra - longest * np.arange(more)))[::-1]
+    assert padding.sum() == extra
+    starts = np.r_[starts, len(tokens) + padding.cumsum()]
+    tokens = np.r_[tokens, np.zeros(extra, dtype=np.int64)]
+    segments = None if segments is None else np.r_[segments, np.zeros(extra, dtype=np.int64)]
+    examples = len(next((v for n, v in targets.items() if n not in (*BY_ROW, *BY_PLACE, "words")), ()))
+    found: dict[str, NDArray[Any]] = {}
+    for name, values in targets.items():
+        if name == "owners":
+            room, fill = more, examples
+        elif name in BY_ROW:
+            room, fill = more, 0 if name == "shares" else NOTHING
+        elif name in BY_PLACE:
+            room = _rounded(len(values), STEP) - len(values)
+            fill = NOTHING if name == "tags" else 0
+        elif name == "words":
+            room, fill = extra, NOTHING
+        else:
+            room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING
+        found[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])
+    return tokens, starts, segments, found
+
+
+BY_ROW, BY_PLACE = ("owners", "shares", "ends"), ("places", "tags")
+
+
+class Gathering:
+    """Examples one after the other, put together at the end."""
+
+    def __init__(self) -> None:
+        self.tokens, self.starts, self.borders = array("i"), array("q", [0]), array("q")
+        self.rows, self.shares = array("q", [0]), array("f")
+        self.ends, self.spots, self.places, self.tags = array("q"), array("q", [0]), array("q"), array("q")
+
+    def add(
+        self,
+        found: Sequence[Piece],
+        ends: Sequence[tuple[int, int]] = (),
+        said: Sequence[Iterable[tuple[int, int]]] = (),
+    ) -> None:
+        """One example: its windows, and by window the ends of an answer, or places and what is said there."""
+        own = [max(1, piece.cut.last - piece.cut.first) for piece in found]
+        for number, piece in enumerate(found):
+            self.tokens.extend(piece.tokens)
+            self.starts.append(len(self.tokens))
+            self.borders.append(piece.border)
+            self.shares.append(own[number] / sum(own))
+            if ends:
+                self.ends.extend(ends[number])
+            for place, tag in said[number] if said else ():
+                self.places.append(place)
+                self.tags.append(tag)
+            self.spots.append(len(self.places))
+        self.rows.append(len(self.starts) - 1)
+
+    def examples(self, whole: Mapping[str, NDArray[Any]], **settings: Any) -> Examples:
+        tagged = len(self.places) > 0
+        return Examples(
+            tokens=np.array(self.tokens, dtype=np.int32),
+            starts=np.array(self.starts, dtype=np.int64),
+            borders=np.array(self.borders, dtype=np.int64),
+            rows=np.array(self.rows, dtype=np.int64),
+            shares=np.array(self.shares, dtype=np.float32),
+            whole=whole,
+            ends=np.array(self.ends, dtype=np.int64).reshape(-1, 2) if self.ends else None,
+            spots=np.array(self.spots, dtype=np.int64) if tagged else None,
+            places=np.array(self.places, dtype=np.int64) if tagged else None,
+            tags=np.array(self.tags, dtype=np.int64) if tagged else None,
+            **settings,
+        )

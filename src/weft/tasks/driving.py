@@ -1,0 +1,125 @@
+"""What every training run does around its loop: where it begins, what it leaves behind, and its last words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.errors import UserError
+from weft.tasks.curves import write_curves
+from weft.tasks.model import device_of
+from weft.training.log import Log
+from weft.training.loop import Exploded, Setup, quick_arithmetic, train
+from weft.training.run import Run
+from weft.training.signals import Interrupted, Stop
+from weft.training.state import Checkpoints, State
+
+Say = Callable[[str], None]
+Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
+
+
+def to_stderr(text: str) -> None:
+    with suppress(OSError):  # nobody may be reading any more
+        print(text, file=sys.stderr)
+
+
+@contextmanager
+def silent(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    yield lambda more: None
+
+
+@contextmanager
+def resumable(run: Run) -> Iterator[None]:
+    """Whatever stops a run, its last words say how to go on."""
+    words = f"; go on with: weft resume {run.folder}"
+    try:
+        yield
+    except Interrupted as interrupted:
+        raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
+    except Exploded:
+        raise
+    except UserError as error:
+        raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
+
+
+def device_for(name: str | None, threads: int | None) -> torch.device:
+    """The device asked for, or the first GPU where there is one; and as many threads as a run began with."""
+    device = device_of(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # graphs are captured on the current one
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return device
+
+
+def half_precision(device: torch.device) -> str:
+    """What `auto` stands for on this device."""
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if half else "fp32"
+
+
+def pass_tokens(device: torch.device) -> int:
+    """Tokens that go through the network at once unless said."""
+    return 1 << 16 if device.type == "cuda" else 1 << 14
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a run stands when a process takes it up."""
+
+    checkpoints: Checkpoints
+    state: State
+    stored: Mapping[str, dict[str, Tensor]] | None
+
+
+def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
+    """From the newest checkpoint that can be read, or from nothing."""
+    checkpoints = run.checkpoints(keep)
+    found = checkpoints.load()
+    state, stored, faults = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
+    for fault in faults:
+        say(f"weft: note: {fault}; going on from an earlier one")
+    return Begun(checkpoints, state, stored)
+
+
+def drive(
+    run: Run,
+    setup: Setup,
+    begun: Begun,
+    tensorboard: bool,
+    keep_best: Callable[[dict[str, float]], None],
+    stop: Stop,
+    say: Say,
+) -> State:
+    """Train to the end, or until somebody stops it; the report is written either way."""
+    state = begun.state
+    log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step)
+    try:
+        with quick_arithmetic(setup.device):
+            state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best)
+    except Interrupted as interrupted:
+        message = f"stopped after step {state.step:,} of {setup.steps:,}, all saved"
+        raise Interrupted(interrupted.number, message) from None
+    finally:
+        log.close()
+        _report(run, say)
+    best = "the last step"
+    if state.best is not None:
+        what = "held-out loss" if setup.judge is None else "held-out score"
+        best = f"{what} {abs(state.best):.4f} at step {state.best_step:,}"
+    say(f"{run.folder}: done after {state.step:,} steps, {state.seconds:.0f} s of training; kept: {best}")
+    return state
+
+
+def _report(run: Run, say: Say) -> None:
+    """The run's page; that it cannot be written must not hide what ended the run."""
+    try:
+        if run.metrics.exists() and run.metrics.stat().st_size:
+            write_curves([run.folder], run.report)
+    except (UserError, OSError) as error:
+        say(f"weft: note: no report: {error}")

@@ -1,0 +1,29 @@
+"""`weft.resume`: go on with a run that was broken off, whatever it trains."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from weft.errors import UserError
+from weft.files import read_text
+from weft.tasks import finetune, pretrain
+from weft.tasks.driving import Progress, Say, resumable, silent, to_stderr
+from weft.tasks.model import Model
+from weft.training.run import Run
+from weft.training.signals import listening
+
+
+def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Progress = silent) -> Model:
+    """Go on with a run that was broken off; where it had finished, its model."""
+    run = Run(Path(folder))
+    if not run.recipe.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
+    with listening() as stop, run.held(), resumable(run):
+        try:
+            task = "task" in tomllib.loads(read_text(run.recipe))
+        except ValueError:
+            task = False  # whoever reads it next says what is wrong with it
+        run.tidy()
+        return (finetune if task else pretrain).go_on(run, stop, say, progress)
