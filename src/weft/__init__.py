@@ -8,8 +8,8 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from weft.tasks.model import Model, load, new
     from weft.tasks.finetune import finetune
+    from weft.tasks.model import Model, load, new
     from weft.tasks.pretrain import pretrain
     from weft.tasks.resume import resume
     from weft.text.tokenizer import Tokenizer

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -24,7 +21,18 @@ from weft.data.batching import Feed
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
-from weft.tasks.driving import Progress, Say, begin, device_for, drive, half_precision, pass_tokens, resumable, silent, to_stderr
+from weft.tasks.driving import (
+    Progress,
+    Say,
+    begin,
+    device_for,
+    drive,
+    half_precision,
+    pass_tokens,
+    resumable,
+    silent,
+    to_stderr,
+)
 from weft.tasks.material import Material, gather, rows_of, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
@@ -53,7 +61,7 @@ def pretrain(
     `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, {**(settings or {}), **more})
+        recipe = read_recipe(recipe, {**(settings or {}), **more}, Recipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))

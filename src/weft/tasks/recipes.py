@@ -1,19 +1,22 @@
-"""Recipes: everything that decides a pre-training run, in one TOML file; and those that come with the package."""
+"""Recipes: everything that decides a training run, in one TOML file; and those that come with the package."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
 from weft.objectives.language import Name
-from weft.training.plan import Training
+from weft.training.plan import Schedule, Training
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,82 @@ class Recipe:
             raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
 
 
+# ------------------------------------------------------------------------------------------------------ fine-tuning
+
+TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """`[data]`: the rows of a task."""
+
+    files: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()  # rows to judge by; without them, a share of the others
+    holdout: float = 0.1
+    columns: dict[str, str] = field(default_factory=dict)  # text = "review", label = "stars"
+    format: str | None = None  # where the name of a file does not tell
+    delimiter: str | None = None
+    names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    on_bad_row: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.holdout <= 0.5:
+            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """`[task]`: what is learned."""
+
+    name: TaskName
+    labels: tuple[str, ...] = ()  # in this order; without them, those of the rows
+    class_weights: Literal["none", "balanced"] = "none"  # balanced: rows of rare labels count more
+    metric: str | None = None  # the score that decides which model is kept
+    words: float = 0.0  # how much the next tokens count beside the task; for models that speak
+    freeze: str | None = None  # encoder, or all-but-K: what is not trained
+    mix: bool = False  # the head reads a learned mix of all layers
+    length: int | None = None  # tokens of a window; as the model's context, 384 for answers
+    stride: int | None = None  # tokens from one window to the next
+    long: Literal["windows", "cut"] = "windows"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.words <= 10:
+            raise UserError(f"words must be between 0 and 10, not {self.words}")
+        if self.freeze is not None and not re.fullmatch(r"encoder|all-but-[1-9][0-9]{0,3}", self.freeze):
+            raise UserError(f"freeze must be encoder or all-but-K such as all-but-2, not {self.freeze!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Training):
+    """`[training]` of a fine-tuning run: as the papers on BERT have it."""
+
+    schedule: Schedule = "linear"
+    warmup: float = 0.06
+    floor: float = 0.0
+    weight_decay: float = 0.01
+    beta2: float = 0.999
+    keep: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecipe:
+    """One fine-tuning run."""
+
+    task: Work
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None
+    tensorboard: bool = False
+    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size and keys of its config
+    data: Rows = Rows()
+    tokenizer: Vocabulary = Vocabulary()  # of a model from scratch
+    training: Tuning = Tuning()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
 def shipped() -> dict[str, str]:
     """The recipes of the package: name and text."""
     folder = resources.files("weft.recipes")
@@ -104,7 +183,7 @@ def find_recipe(name: str) -> tuple[str, str]:
     )
 
 
-def read_recipe(name: str | None, settings: Mapping[str, Any]) -> Recipe:
+def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
     where = "--set"
@@ -116,9 +195,9 @@ def read_recipe(name: str | None, settings: Mapping[str, Any]) -> Recipe:
             raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
         except RecursionError:
             raise UserError(f"{where}: nested too deeply") from None
-        build(Recipe, values, where)  # so that a slip in the file is not blamed on a flag
+        build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
     both = {"steps", "epochs"}
     if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
         values["training"] = {key: value for key, value in values["training"].items() if key not in both}
-    return build(Recipe, merged(values, settings), "--set" if settings else where)
+    return build(kind, merged(values, settings), "--set" if settings else where)

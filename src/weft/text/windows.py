@@ -128,7 +128,10 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         return Piece(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
 
     if len(first) + len(second) <= room or len(first) <= room // 2:
-        return [piece(first, second[c.start : c.end], False, c) for c in _cuts(framing, len(second), room - len(first))]
+        return [
+            piece(first, second[c.start : c.end], False, c)
+            for c in _cuts(framing, len(second), max(1, room - len(first)))
+        ]
     if len(second) <= room // 2:
         return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
     ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)

@@ -248,9 +248,7 @@ def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler)
     return norm
 
 
-def _evaluated(
-    s: Setup, budget: int, mean: Mean | None, stop: Stop
-) -> tuple[dict[str, float], Verdict | None]:
+def _evaluated(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], Verdict | None]:
     """An evaluation, in smaller batches where memory runs out: it has no compiler to spare memory for it."""
     while True:
         try:

@@ -1,0 +1,338 @@
+"""Answers to questions, found in a text of any length; or that the text has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.checkpoint.card import Card
+from weft.checkpoint.folder import Opened
+from weft.data.examples import Examples, Gathering
+from weft.errors import UserError, shown
+from weft.objectives.tasks import Ends
+from weft.tasks.answers import Answer, Choice, Reply
+from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
+from weft.tasks.reading import Example, text_in
+from weft.text.metrics import Answers, best_no_answer, exact, f1
+from weft.text.records import Record
+from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.windows import Framing, Piece, pieces, special_tokens
+
+NO_ANSWER = "no answer"  # the name of its threshold in the card
+LONGEST = 30  # tokens of an answer
+EACH = 20  # ends that are paired in a window
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the windows of one question hold: the best answers, and how strongly nothing was seen anywhere."""
+
+    choices: tuple[tuple[float, int, int], ...]  # score, start, end, best first
+    nothing: float  # the lowest score of no answer over all windows: one that sees an answer outweighs the others
+
+    @property
+    def margin(self) -> float:
+        return self.nothing - (self.choices[0][0] if self.choices else -1e9)
+
+
+@dataclass(frozen=True)
+class AnswerTask:
+    """Extractive answers; above `threshold` the margin of no answer decides that there is none."""
+
+    threshold: float | None = None  # None: an answer is always given
+    temperature: float = 1.0
+    labels: tuple[str, ...] = ()  # it has none
+
+    name = "answer"
+    head = "answer"
+    overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
+    outputs = 2
+    chosen = "f1"
+
+    @property
+    def objective(self) -> Ends:
+        return Ends()
+
+    @staticmethod
+    def asked(example: Example) -> tuple[str, ...]:
+        return example.texts
+
+    # ------------------------------------------------------------------------------------------ from people's data
+
+    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
+        return self, ("context", "question", "answer")
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        context, question = text_in(record, columns["context"]), text_in(record, columns["question"])
+        given = record.values[columns["answer"]]
+        answers: list[tuple[int, str]] = []
+        if isinstance(given, str):
+            start = record.values.get("start", record.values.get("answer_start"))
+            if given.strip():
+                answers.append((self._start(record, context, given.strip(), start), given.strip()))
+        elif isinstance(given, list):
+            for answer in given if not record.values.get("impossible") else []:
+                if isinstance(answer, str):
+                    answers.append((self._start(record, context, answer, None), answer))
+                elif isinstance(answer, dict) and isinstance(answer.get("text"), str):
+                    start = answer.get("start", answer.get("answer_start"))
+                    answers.append((self._start(record, context, answer["text"], start), answer["text"]))
+                else:
+                    raise UserError(f"{record.where}: an answer is not a text with its start: {shown(str(answer))}")
+        elif given is not None:
+            raise UserError(f"{record.where}: column {shown(columns['answer'])!r} holds no answer")
+        return Example((question, context), tuple(answer for answer in answers if answer[1]), record.where)
+
+    @staticmethod
+    def _start(record: Record, context: str, answer: str, start: Any) -> int:
+        """Where an answer stands in its context: where the file says, or where it is first found."""
+        if start is None or start == "":
+            place = context.find(answer)
+            if place < 0:
+                raise UserError(
+                    f"{record.where}: the answer {shown(answer)!r} is not in its context {shown(context)!r}"
+                )
+            return place
+        try:
+            place = int(start)
+        except (TypeError, ValueError):
+            raise UserError(f"{record.where}: the answer's start {shown(str(start))!r} is no number") from None
+        there = context[place : place + len(answer)] if place >= 0 else ""
+        if there != answer:
+            # A space more or less at either side is no fault worth stopping for.
+            for near in (place - 1, place + 1):
+                if near >= 0 and context[near : near + len(answer)] == answer:
+                    return near
+            raise UserError(
+                f"{record.where}: the answer {shown(answer)!r} does not stand at {place}: there stands {shown(there)!r}"
+            )
+        return place
+
+    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> AnswerTask:
+        if not any(example.target for example in examples):
+            raise UserError(f"{examples[0].where}: no row has an answer: there is nothing to learn")
+        return self
+
+    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
+        """None: rows are held out by whole contexts, so that no context is on both sides."""
+        return None
+
+    def check(self, examples: Sequence[Example]) -> None:
+        pass
+
+    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
+        """The examples as a source of batches; each window is one of its own, and points at its first token where it
+        holds no whole answer."""
+        gathering = Gathering()
+        questions, contexts = _encoded(tokenizer, examples)
+        for example, question, context in zip(examples, questions, contexts, strict=True):
+            wanted = _tokens_of(context, *example.target[0]) if example.target else None
+            for piece in _windows(framing, question, context, example.where):
+                ends = (0, 0)
+                if wanted is not None and piece.cut.start <= wanted[0] and wanted[1] < piece.cut.end:
+                    ends = (piece.lead + wanted[0] - piece.cut.start, piece.lead + wanted[1] - piece.cut.start)
+                gathering.add([piece], ends=[ends])
+        return gathering.examples({}, segments=framing.segments)
+
+    # -------------------------------------------------------------------------------------- from network to answer
+
+    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
+        """The best answers of each question over all windows of its context."""
+        asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
+        questions, contexts = _encoded(tokenizer_of(opened), asked)
+        found = [
+            _windows(framing, question, context, example.where)
+            for example, question, context in zip(asked, questions, contexts, strict=True)
+        ]
+        flat = [piece for some in found for piece in some]
+        scores: Any = opened.network.scores
+        said = iter(through(opened, framing, flat, lambda h, b: scores("answer", h, b.rows), True))
+        outcomes = []
+        for some, question, context, pair in zip(found, questions, contexts, texts, strict=True):
+            choices: dict[tuple[int, int], float] = {}
+            nothing = np.inf
+            for piece in some:
+                ends = next(said).double().numpy()  # n 2
+                nothing = min(nothing, float(ends[0].sum()))
+                for score, first, last in _spans(ends, piece):
+                    start, end = _stripped(pair[1], context.offsets[first][0], context.offsets[last][1])
+                    if end > start and score > choices.get((start, end), -np.inf):
+                        choices[start, end] = score
+            best = sorted(((score, *place) for place, score in choices.items()), key=lambda c: (-c[0], c[1], c[2]))[
+                :EACH
+            ]
+            held = Found(tuple(best), float(nothing))
+            outcomes.append(outcome(held, framing, some, len(question), len(context)))
+        return outcomes
+
+    def answers(self, found: Found) -> tuple[int, int] | None:
+        """The characters of the answer; None: there is none."""
+        if not found.choices or (self.threshold is not None and found.margin > self.threshold):
+            return None
+        return found.choices[0][1:]
+
+    def _chances(self, found: Found) -> tuple[NDArray[np.float64], float]:
+        """The chances of the best answers, and of none, which the threshold puts in the middle."""
+        scores = [score for score, _, _ in found.choices]
+        if self.threshold is not None:
+            scores.append(found.nothing - self.threshold)
+        if not scores:
+            return np.zeros(0), 1.0
+        powers = np.exp((np.array(scores) - max(scores)) / self.temperature)
+        chances = powers / powers.sum()
+        return (chances[:-1], float(chances[-1])) if self.threshold is not None else (chances, 0.0)
+
+    def answer(self, found: Outcome, context: str, best: int = 3) -> Answer:
+        held: Found = found.said
+        chances, nothing = self._chances(held)
+        choices = tuple(
+            Choice(text=context[start:end], start=start, end=end, score=float(chance))
+            for (_, start, end), chance in zip(held.choices[:best], chances[:best], strict=True)
+        )
+        place = self.answers(held)
+        start, end = place or (0, 0)
+        return Reply(
+            text=context[start:end],
+            start=start,
+            end=end,
+            score=float(chances[0]) if place else nothing,
+            no_answer=nothing,
+            best=choices,
+            n_tokens=found.n_tokens,
+            n_windows=found.n_windows,
+            truncated=found.truncated,
+        )
+
+    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> AnswerTask:
+        """The task with what held-out rows decide: the threshold of no answer, where some have none, and the
+        temperature that makes a chance of 0.8 right in eight of ten."""
+        best = [self._best_text(found.said, example) for found, example in zip(outcomes, examples, strict=True)]
+        golds = [[text for _, text in example.target] for example in examples]
+        threshold = None
+        if any(not gold for gold in golds):
+            earned = [
+                max((f1(text, gold) for gold in some), default=0.0) for text, some in zip(best, golds, strict=True)
+            ]
+            threshold = float(
+                best_no_answer([found.said.margin for found in outcomes], earned, [float(not some) for some in golds])
+            )
+        task = replace(self, threshold=threshold, temperature=1.0)
+        right = np.array(
+            [
+                max((exact(text, gold) for gold in some), default=0.0)
+                if task.answers(found.said) is not None
+                else float(not some)
+                for found, text, some in zip(outcomes, best, golds, strict=True)
+            ]
+        )
+        choices = [2.0 ** (power / 4) for power in range(-8, 21)]
+        return replace(
+            task, temperature=min(choices, key=lambda t: _brier(replace(task, temperature=t), outcomes, right))
+        )
+
+    @staticmethod
+    def _best_text(found: Found, example: Example) -> str:
+        return example.texts[1][found.choices[0][1] : found.choices[0][2]] if found.choices else ""
+
+    def carded(self, card: Card) -> Card:
+        thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
+        return replace(card, thresholds=thresholds, temperature=self.temperature)
+
+    def metrics(self) -> Any:
+        return Answers()
+
+    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+        for found, example in zip(outcomes, examples, strict=True):
+            place = self.answers(found.said)
+            said = "" if place is None else example.texts[1][place[0] : place[1]]
+            metrics.add(said, [text for _, text in example.target])
+
+    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+        place = self.answers(found.said)
+        said = "" if place is None else example.texts[1][place[0] : place[1]]
+        golds = [text for _, text in example.target]
+        if (not said and not golds) or any(f1(said, gold) > 0.5 for gold in golds):
+            return None
+        chances, nothing = self._chances(found.said)
+        sure = float(chances[0]) if place else nothing
+        right = golds[0] if golds else "(no answer)"
+        return sure, {
+            "right": right,
+            "said": f"{said or '(no answer)'} {sure:.3f}",
+            "where": example.where,
+            "text": example.texts[0],
+        }
+
+
+def _brier(task: AnswerTask, outcomes: Sequence[Outcome], right: NDArray[np.float64]) -> float:
+    sure = []
+    for found in outcomes:
+        chances, nothing = task._chances(found.said)
+        sure.append(float(chances[0]) if task.answers(found.said) is not None else nothing)
+    return float(((np.array(sure) - right) ** 2).mean())
+
+
+def _encoded(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[list[list[int]], list[Encoded]]:
+    """The tokens of questions and contexts; a context that several questions are about is read once."""
+    questions = tokenizer.ids([example.texts[0] for example in examples], specials=False)
+    distinct = list(dict.fromkeys(example.texts[1] for example in examples))
+    known = dict(zip(distinct, tokenizer.encode_batch(distinct, specials=False), strict=True))
+    return questions, [known[example.texts[1]] for example in examples]
+
+
+def _windows(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+    """The windows of a context, the question in each."""
+    room = framing.length - special_tokens(framing, 2)
+    if len(question) > room // 2 and len(question) + len(context) > room:
+        raise UserError(
+            f"{where}: a question of {len(question)} tokens leaves too little room for its context in windows of "
+            f"{framing.length}; ask in fewer words, or give a greater length"
+        )
+    return pieces(framing, question, context.ids)
+
+
+def _tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None:
+    """The first and last token of an answer; None where the vocabulary reads nothing there."""
+    inside = [
+        n for n, (begin, end) in enumerate(context.offsets) if begin < start + len(text) and end > start and end > begin
+    ]
+    return (inside[0], inside[-1]) if inside else None
+
+
+def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+    """The best pairs of a first and a last token in a window, as tokens of the context."""
+    size = piece.cut.end - piece.cut.start
+    inside = ends[piece.lead : piece.lead + size]
+    each = min(EACH, size)
+    firsts, lasts = (np.argsort(-inside[:, side], kind="stable")[:each] for side in (0, 1))
+    scores = inside[firsts, 0][:, None] + inside[lasts, 1]
+    fits = (lasts >= firsts[:, None]) & (lasts < firsts[:, None] + LONGEST)
+    scores = np.where(fits, scores, -np.inf)
+    best = np.argsort(-scores, axis=None, kind="stable")[:each]
+    return [
+        (
+            float(scores.flat[number]),
+            piece.cut.start + int(firsts[number // each]),
+            piece.cut.start + int(lasts[number % each]),
+        )
+        for number in best.tolist()
+        if np.isfinite(scores.flat[number])
+    ]
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Without the space that some vocabularies count to a word."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def task_of(opened: Opened) -> AnswerTask:
+    card = opened.card
+    return AnswerTask(card.thresholds.get(NO_ANSWER), card.temperature or 1.0)

@@ -1,0 +1,101 @@
+"""The rows of a fine-tuning run: read, checked, and parted into those to learn from and those to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.errors import UserError, listed
+from weft.tasks.answer import AnswerTask
+from weft.tasks.driving import Progress, Say
+from weft.tasks.judging import Task
+from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
+from weft.tasks.recipes import TaskRecipe
+from weft.tasks.tag import TagTask
+from weft.tasks.texts import TextTask
+from weft.text.records import Skipped
+from weft.training.signals import Stop
+
+
+def fresh_task(recipe: TaskRecipe) -> Task:
+    """The task of a recipe, before anything is known of its rows."""
+    work = recipe.task
+    if work.name == "tag":
+        return TagTask()
+    if work.name == "answer":
+        return AnswerTask()
+    balanced = work.class_weights == "balanced"
+    if balanced and work.name in ("multilabel", "regress"):
+        raise UserError(f"class_weights balanced means nothing for {work.name}")
+    kind = {"multilabel": "labels", "regress": "value"}.get(work.name, "label")
+    return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
+
+
+def files_of(recipe: TaskRecipe, names: Sequence[str]) -> Files:
+    d = recipe.data
+    return Files(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
+
+
+def read_examples(
+    task: Task, files: Files, say: Say, progress: Progress, stop: Stop | None = None
+) -> tuple[Task, list[Example]]:
+    """All rows of some files; what they hold may decide what kind of task it is."""
+    skipped = Skipped()
+    first = next(files.records(Skipped()), None)
+    where = listed([path.name for path in files.paths()], 2)
+    if first is None:
+        raise UserError(f"{where}: there are no rows")
+    task, needed = task.needed(first, files.columns)
+    with progress(f"reading {where}", "rows") as read:
+
+        def heard(more: int) -> None:
+            if stop is not None:
+                stop.check("stopped while reading")
+            read(more)
+
+        examples = list(examples_of(files, needed, task.read, skipped, heard))
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    return task, examples
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run learns from and is judged by."""
+
+    task: Task
+    train: list[Example]
+    dev: list[Example]
+    hashes: dict[str, str]
+    held: list[str] | None  # where the held-out rows stand, where they were drawn from the others
+
+
+def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
+    """The rows of a run, read and checked; some are held out where no others are given."""
+    files = files_of(recipe, recipe.data.files)
+    task, rows = read_examples(fresh_task(recipe), files, say, progress, stop)
+    where = listed([path.name for path in files.paths()], 2)
+    check_rows(len(rows), where)
+    hashes = {"data": files.hash()}
+    if recipe.data.dev:
+        other = files_of(recipe, recipe.data.dev)
+        _, dev = read_examples(task, other, say, progress, stop)
+        check_dev(len(dev), other)
+        task = task.learned(rows, recipe.task.labels)
+        task.check(rows)
+        task.check(dev)
+        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
+    task = task.learned(rows, recipe.task.labels)
+    task.check(rows)
+    groups = task.groups(rows)
+    if groups is None:
+        kept, held = split_whole([row.texts[1] for row in rows], recipe.data.holdout, recipe.seed)
+    else:
+        kept, held = split(groups, recipe.data.holdout, recipe.seed)
+    dev = [rows[number] for number in held]
+    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+
+
+def check_dev(count: int, files: Files) -> None:
+    if not count:
+        raise UserError(f"{listed([path.name for path in files.paths()], 2)}: there are no rows")

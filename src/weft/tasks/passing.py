@@ -1,0 +1,95 @@
+"""Examples through a network, in windows and passes of bounded size: what every understanding task asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.budget import BUDGET, by_budget
+from weft.checkpoint.card import Window
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError
+from weft.nn.rows import Batch, Rows
+from weft.text.tokenizer import Tokenizer
+from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
+
+CHUNK = 256  # examples that are held at a time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the network says of one example, and how much of it was read."""
+
+    said: Any
+    n_tokens: int
+    n_windows: int
+    truncated: bool
+
+
+def tokenizer_of(opened: Opened) -> Tokenizer:
+    if opened.tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so it reads no text")
+    return opened.tokenizer
+
+
+def window_for(opened: Opened, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
+    """The window asked for, or all that the model can read, with this share of it in common with the next."""
+    context = opened.config.context
+    if length is not None and length > context:
+        raise UserError(f"windows of {length} tokens are longer than the model's context of {context}")
+    length = length or min(context, 1 << 16)
+    stride = stride or max(1, round((1 - overlap) * length))
+    return Window(length=length, stride=min(stride, length), long="cut" if long == "cut" else "windows")
+
+
+def framing_for(opened: Opened, window: Window | None = None) -> Framing:
+    """How this model reads texts; its card says in which windows."""
+    window = window or opened.card.window or window_for(opened, None, None, "windows", 0.25)
+    length = min(window.length, opened.config.context)
+    speaks = opened.family.speaks
+    return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
+
+
+def outcome(said: Any, framing: Framing, found: Sequence[Piece], *lengths: int) -> Outcome:
+    """What was said, with what was read: all tokens of the texts, special ones counted once."""
+    total = sum(lengths) + special_tokens(framing, len(lengths))
+    return Outcome(said, total, len(found), left_out(framing, found, *lengths))
+
+
+def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
+    """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
+    order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
+    for some in by_budget(order, lambda number: len(pieces[number].tokens), BUDGET):
+        rows = [pieces[number] for number in some]
+        tokens = torch.tensor([token for piece in rows for token in piece.tokens])
+        lengths = [len(piece.tokens) for piece in rows]
+        marks = None
+        if segments:
+            parts = [(piece.border, len(piece.tokens) - piece.border) for piece in rows]
+            sizes = torch.tensor([size for pair in parts for size in pair])
+            marks = torch.repeat_interleave(torch.tensor([0, 1]).repeat(len(rows)), sizes).to(device)
+        yield some, Batch(tokens.to(device), Rows.of(lengths, device), marks)
+
+
+def through(
+    opened: Opened,
+    framing: Framing,
+    pieces: Sequence[Piece],
+    head: Callable[[Tensor, Batch], Tensor],
+    by_token: bool,
+) -> list[Tensor]:
+    """What the head says of each window, on the CPU in float32: of each token (n C), or of the window (C)."""
+    device = next(opened.network.parameters()).device
+    found: list[Tensor] = [torch.empty(0)] * len(pieces)
+    segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
+    with torch.inference_mode():
+        for numbers, batch in batches(pieces, device, segments):
+            said = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
+            parts = said.split([len(pieces[number].tokens) for number in numbers]) if by_token else said.unbind()
+            for number, part in zip(numbers, parts, strict=True):
+                found[number] = part.clone()
+    return found

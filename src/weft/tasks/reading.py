@@ -1,0 +1,272 @@
+"""People's tables into examples of a task: which columns, which labels, and what is wrong in which line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.data.chance import key_of, shuffled
+from weft.data.shards import Text
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import reason
+from weft.text.compressed import zip_and_member
+from weft.text.records import Record, Skipped, read_records
+
+# What people call the columns, likeliest first; a pair's two names belong together.
+NAMES = {
+    "text": ("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
+    "label": ("label", "class", "category", "sentiment", "intent", "target", "topic"),
+    "labels": ("labels", "label", "tags", "classes", "categories"),
+    "value": ("value", "score", "rating", "label", "target", "stars"),
+    "context": ("context", "paragraph", "passage", "document"),
+    "question": ("question", "query"),
+    "answer": ("answer", "answers", "answer_text"),
+    "words": ("words", "tokens"),
+    "tags": ("tags", "ner_tags", "pos_tags", "labels"),
+    "spans": ("spans", "entities"),
+}
+PAIRS = (
+    ("text", "pair"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("#1 String", "#2 String"),
+    ("query", "passage"),
+    ("query", "text"),
+    ("question", "sentence"),
+    ("question", "context"),
+)
+FEW = 4  # rows; from fewer nothing can be learned
+
+
+@dataclass(frozen=True)
+class Files:
+    """Which files, and how they are read."""
+
+    files: tuple[str, ...]
+    columns: Mapping[str, str]  # what a task calls a column -> what the file calls it
+    format: str | None = None
+    delimiter: str | None = None
+    names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    on_bad_row: str = "stop"
+
+    def paths(self) -> list[Path]:
+        return Text(self.files).paths()
+
+    def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
+        found = read_records(
+            self.paths(),
+            format=self.format,
+            columns=self.names or None,
+            header=not self.names,
+            delimiter=self.delimiter,
+            on_bad_row=self.on_bad_row,
+            skipped=skipped,
+        )
+        return iter(found)
+
+    def hash(self) -> str:
+        """What is in the files, not what they are called."""
+        whole = hashlib.sha256(json.dumps([dict(self.columns), self.format, self.delimiter, self.names]).encode())
+        for path in self.paths():
+            try:
+                with open(zip_and_member(path)[0], "rb") as file:
+                    whole.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of somebody's data as a task takes it."""
+
+    texts: tuple[str, ...]  # one, or two for a pair; question and context
+    target: Any  # what is to be said of it; None where nobody knows
+    where: str
+
+
+Read = Callable[[Record, Mapping[str, str]], Example]
+
+
+def file_of(where: str) -> str:
+    """'reviews.csv line 12' -> 'reviews.csv'."""
+    return re.sub(r" (line|row|article|paragraph|question) .*$", "", where)
+
+
+def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record) -> dict[str, str]:
+    """What the file calls each column that a task needs; common names are known."""
+    there = list(record.values)
+    found: dict[str, str] = {}
+    if "pair" in needed and "pair" not in given and "text" not in given:
+        both = next((names for names in PAIRS if set(names) <= set(there)), None)
+        found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
+    for name in needed:
+        if name in given:
+            if given[name] not in there:
+                raise _no_column(given[name], there, record, "")
+            found[name] = given[name]
+        elif name not in found:
+            known = [each for each in NAMES.get(name, (name,)) if each in there and each not in found.values()]
+            if not known:
+                raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME")
+            found[name] = known[0]
+    return found
+
+
+def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
+    near = did_you_mean(name, there) or hint
+    has = listed([shown(each) for each in there], 12)
+    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{near}")
+
+
+def text_in(record: Record, column: str) -> str:
+    value = record.values[column]
+    if not isinstance(value, str):
+        if value is None or isinstance(value, list | dict):
+            raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not text")
+        value = str(value)
+    if not value.strip():
+        raise UserError(f"{record.where}: column {shown(column)!r} is empty")
+    return value
+
+
+def word_in(record: Record, column: str) -> str:
+    """A label: a word, or a number taken for one."""
+    value = record.values[column]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool | int | str):
+        found = str(value).strip()
+        if found:
+            return found
+        raise UserError(f"{record.where}: column {shown(column)!r} is empty: no label")
+    raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a label")
+
+
+def number_in(record: Record, column: str) -> float:
+    value = record.values[column]
+    try:
+        found = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
+    return found
+
+
+def words_in_list(record: Record, column: str) -> tuple[str, ...]:
+    """Several labels: a list, or a text cut at '|', ';' or ','."""
+    value = record.values[column]
+    if isinstance(value, str):
+        mark = next((mark for mark in "|;," if mark in value), None)
+        value = value.split(mark) if mark else [value]
+    if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a list of labels")
+    return tuple(dict.fromkeys(str(item).strip() for item in value if str(item).strip()))
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def examples_of(
+    files: Files, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
+) -> Iterator[Example]:
+    """The examples of some files, one at a time; a bad row stops, or is passed over and counted."""
+    columns: dict[str, str] = {}
+    before = ""
+    for record in files.records(skipped):
+        if (name := file_of(record.where)) != before:
+            columns, before = find_columns(needed, files.columns, record), name
+        if progress is not None:
+            progress(1)
+        try:
+            yield read(record, columns)
+        except UserError as error:
+            if files.on_bad_row == "stop":
+                raise
+            skipped.add(str(error))
+
+
+# ------------------------------------------------------------------------------------------------------------ labels
+
+
+def in_order(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels in an order that does not hang on the file: numbers by size, words by letters."""
+    if all(re.fullmatch(r"-?\d{1,9}", label) for label in labels):
+        return tuple(sorted(labels, key=int))
+    return tuple(sorted(labels))
+
+
+def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
+    """The number of a label; one that is not there is named with the nearest that is."""
+    if label not in labels:
+        raise UserError(
+            f"{where}: label {shown(label)!r} is not one of {listed(labels, 12)}{did_you_mean(label, labels)}"
+        )
+    return labels[label]
+
+
+def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None:
+    """Refuse what nothing can be learned from: one label only, or a label that no row has."""
+    empty = [label for label in labels if not found[label]]
+    if empty:
+        raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
+    if len(labels) < 2:
+        only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
+        raise UserError(f"{where}: {only}: there is nothing to tell apart")
+
+
+def check_rows(count: int, where: str) -> None:
+    if not count:
+        raise UserError(f"{where}: there are no rows")
+    if count < FEW:
+        raise UserError(f"{where}: {count} row{'s' * (count > 1)} are too few to learn from; {FEW} are the least")
+
+
+def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Numbers of the rows to learn from and of those held out, the same share of every group (stratified)."""
+    places: dict[Any, list[int]] = {}
+    for number, group in enumerate(groups):
+        places.setdefault(group, []).append(number)
+    held: list[int] = []
+    for place, group in enumerate(sorted(places, key=lambda group: (-len(places[group]), str(group)))):
+        there = places[group]
+        wanted = round(share * len(there)) if len(there) > 1 else 0
+        if not place and not wanted:  # something must be held out
+            wanted = 1
+        order = shuffled(key_of(seed, "split", str(group)), np.arange(len(there)), len(there))
+        held += [there[number] for number in order[:wanted].tolist()]
+    kept = sorted(set(range(len(groups))) - set(held))
+    return kept, sorted(held)
+
+
+def split_whole(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """As `split`, but what is of one group stays together: questions about one text are not on both sides."""
+    names = list(dict.fromkeys(groups))
+    order = shuffled(key_of(seed, "split"), np.arange(len(names)), len(names)).tolist()
+    counts = Counter(groups)
+    held: set[Any] = set()
+    total = 0
+    for number in order:
+        if held and total >= share * len(groups) or len(held) + 1 >= len(names):
+            break
+        held.add(names[number])
+        total += counts[names[number]]
+    if not held:  # one text only: its questions are parted after all
+        return split(["" for _ in groups], share, seed)
+    return (
+        [number for number, group in enumerate(groups) if group not in held],
+        [number for number, group in enumerate(groups) if group in held],
+    )

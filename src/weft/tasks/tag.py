@@ -1,0 +1,297 @@
+"""A tag for every word of a text: entities, chunks, parts of speech; words as given, or as they stand in raw text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.checkpoint.card import Card
+from weft.checkpoint.folder import Opened
+from weft.data.examples import Examples, Gathering
+from weft.errors import UserError, shown
+from weft.objectives.tasks import Tags
+from weft.tasks.answers import Answer, Span, Spans
+from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
+from weft.tasks.reading import Example, check_labels, file_of, number_of
+from weft.text.metrics import Entities, WordTags
+from weft.text.records import Record
+from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of
+from weft.text.tags import Span as Stretch
+from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.windows import Framing, Piece, pieces, words_in
+
+Places = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A text with its words, by characters, and their tags where they are known."""
+
+    text: str
+    words: tuple[tuple[int, int], ...]
+    tags: tuple[str, ...] | None = None
+
+
+def joined(words: Sequence[str], tags: Sequence[str] | None = None) -> Tagged:
+    """Words as a text, one space apart, so that every vocabulary reads them as it reads any text."""
+    begins = accumulate((len(word) + 1 for word in words), initial=0)
+    places = tuple((begin, begin + len(word)) for begin, word in zip(begins, words, strict=False))
+    return Tagged(" ".join(words), places, None if tags is None else tuple(tags))
+
+
+@dataclass(frozen=True)
+class TagTask:
+    """Tags of words, with the names of the tags once they are known."""
+
+    labels: tuple[str, ...] = ()
+
+    name = "tag"
+    head = "tag"
+    overlap = 0.25
+
+    @property
+    def objective(self) -> Tags:
+        return Tags(len(self.labels))
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        return scheme_of(self.labels)
+
+    @property
+    def chosen(self) -> str:
+        return "accuracy" if self.scheme == "plain" else "f1"
+
+    @staticmethod
+    def asked(example: Example) -> Tagged:
+        return example.target
+
+    # ------------------------------------------------------------------------------------------ from people's data
+
+    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[TagTask, tuple[str, ...]]:
+        raw = "spans" in given or any(name in record.values for name in ("spans", "entities"))
+        return self, ("text", "spans") if raw else ("words", "tags")
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        if "spans" in columns:
+            found = _from_spans(record, columns)
+        else:
+            words, tags = record.values[columns["words"]], record.values[columns["tags"]]
+            for name, value in (("words", words), ("tags", tags)):
+                if isinstance(value, str):
+                    value = value.split()
+                if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                    raise UserError(f"{record.where}: column {shown(columns[name])!r} holds no list of {name}")
+            words, tags = (value.split() if isinstance(value, str) else value for value in (words, tags))
+            if len(words) != len(tags):
+                raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
+            if not words:
+                raise UserError(f"{record.where}: there are no words")
+            found = joined(words, tags)
+        return Example((found.text,), found, record.where)
+
+    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
+        found = Counter(tag for example in examples for tag in example.target.tags)
+        names = tuple(labels) or tuple(
+            sorted(found, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
+        )
+        check_labels(found, names, file_of(examples[0].where))
+        return replace(self, labels=names)
+
+    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
+        return ["" for _ in examples]
+
+    def check(self, examples: Sequence[Example]) -> None:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        for example in examples:
+            for tag in example.target.tags:
+                number_of(tag, numbers, example.where)
+
+    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
+        """The examples as a source of batches; each window is an example of its own."""
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        gathering = Gathering()
+        for begin in range(0, len(examples), 1024):
+            some = examples[begin : begin + 1024]
+            for example, encoded in zip(
+                some, tokenizer.encode_batch([e.texts[0] for e in some], specials=False), strict=True
+            ):
+                tagged: Tagged = example.target
+                firsts = first_tokens(encoded, tagged.words)
+                assert tagged.tags is not None
+                said = {
+                    token: number_of(tag, numbers, example.where)
+                    for token, tag in zip(firsts, tagged.tags, strict=True)
+                    if token is not None
+                }
+                for piece in pieces(framing, encoded.ids):
+                    own = [
+                        (piece.lead + token - piece.cut.start, said[token])
+                        for token in range(piece.cut.first, piece.cut.last)
+                        if token in said
+                    ]
+                    gathering.add([piece], said=[own])
+        return gathering.examples({})
+
+    # -------------------------------------------------------------------------------------- from network to answer
+
+    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[Tagged]) -> list[Outcome]:
+        """Scores of every tag for every word (n C); a word is scored by the window that shows most around it."""
+        tokenizer, network = tokenizer_of(opened), opened.network
+        encoded = tokenizer.encode_batch([text.text for text in texts], specials=False)
+        found: list[tuple[list[Piece], list[int | None]]] = []
+        for text, tokens in zip(texts, encoded, strict=True):
+            found.append((pieces(framing, tokens.ids), first_tokens(tokens, text.words)))
+        flat = [piece for some, _ in found for piece in some]
+        scores: Any = network.scores
+        said = iter(through(opened, framing, flat, lambda h, b: scores("tag", h, b.rows), True))
+        outcomes = []
+        for (some, firsts), tokens in zip(found, encoded, strict=True):
+            by_token = np.zeros((len(tokens), len(self.labels)), dtype=np.float32)
+            for piece in some:
+                c, part = piece.cut, next(said).numpy()
+                by_token[c.first : c.last] = part[piece.lead + c.first - c.start : piece.lead + c.last - c.start]
+            scores_of = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
+            there = [number for number, token in enumerate(firsts) if token is not None]
+            scores_of[there] = by_token[[firsts[number] for number in there]]
+            outcomes.append(outcome(scores_of, framing, some, len(tokens)))
+        return outcomes
+
+    def decided(self, found: Outcome) -> list[str]:
+        """The tags of all words: the best row of tags that the scheme allows."""
+        return [self.labels[number] for number in self.decoder.decode(found.said)]
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        return Decoder(self.labels)
+
+    def answer(self, found: Outcome, tagged: Tagged) -> Answer:
+        tags = self.decided(found)
+        chances = _softmax(found.said)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        sure = [float(chances[word, numbers[tag]]) for word, tag in enumerate(tags)]
+        words = tuple(
+            Span(start=start, end=end, text=tagged.text[start:end], label=tag, score=score)
+            for (start, end), tag, score in zip(tagged.words, tags, sure, strict=True)
+        )
+        spans = []
+        for stretch in spans_of(tags, self.scheme) if self.scheme != "plain" else []:
+            start, end = tagged.words[stretch.first][0], tagged.words[stretch.last - 1][1]
+            score = float(np.mean(sure[stretch.first : stretch.last]))
+            spans.append(Span(start=start, end=end, text=tagged.text[start:end], label=stretch.label, score=score))
+        return Spans(
+            spans=tuple(spans),
+            words=words,
+            n_tokens=found.n_tokens,
+            n_windows=found.n_windows,
+            truncated=found.truncated,
+        )
+
+    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> TagTask:
+        return self
+
+    def carded(self, card: Card) -> Card:
+        return replace(card, labels=self.labels)
+
+    def metrics(self) -> Any:
+        return WordTags(self.labels) if self.scheme == "plain" else Entities()
+
+    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+        predicted = [self.decided(found) for found in outcomes]
+        metrics.add(predicted, [list(example.target.tags) for example in examples])
+
+    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+        tags, gold = self.decided(found), example.target.tags
+        wrong = [n for n, (said, right) in enumerate(zip(tags, gold, strict=True)) if said != right]
+        if not wrong:
+            return None
+        words = [example.target.text[start:end] for start, end in example.target.words]
+
+        def told(which: Sequence[str]) -> str:
+            return " ".join(f"{words[n]}/{which[n]}" for n in wrong[:8])
+
+        return float(len(wrong)), {
+            "right": told(gold),
+            "said": told(tags),
+            "where": example.where,
+            "text": example.target.text,
+        }
+
+
+def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
+    """For each word the first token that shares a character with it; None where the vocabulary reads nothing there."""
+    offsets = encoded.offsets
+    found: list[int | None] = []
+    token = 0
+    for start, end in words:
+        while token < len(offsets) and offsets[token][1] <= start:
+            token += 1
+        there = token
+        while there < len(offsets) and offsets[there][0] < end and offsets[there][0] == offsets[there][1]:
+            there += 1  # a token of no characters
+        found.append(there if there < len(offsets) and offsets[there][0] < end else None)
+    return found
+
+
+def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True, initial=-1e30))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
+    """Words and BIO tags out of a raw text and stretches of its characters."""
+    text, given = record.values[columns["text"]], record.values[columns["spans"]]
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{record.where}: column {shown(columns['text'])!r} holds no text")
+    if not isinstance(given, list):
+        raise UserError(f"{record.where}: column {shown(columns['spans'])!r} holds no list of spans")
+    spans: list[tuple[int, int, str]] = []
+    for span in given:
+        values = (span.get("start"), span.get("end"), span.get("label")) if isinstance(span, dict) else span
+        if (
+            not isinstance(values, tuple | list)
+            or len(values) != 3
+            or not (type(values[0]) is type(values[1]) is int)
+            or not isinstance(values[2], str)
+        ):
+            raise UserError(f"{record.where}: a span is not start, end and label: {shown(str(span))}")
+        start, end, label = values
+        if not 0 <= start < end <= len(text):
+            raise UserError(f"{record.where}: span {start} to {end} lies outside of a text of {len(text)} characters")
+        spans.append((start, end, label))
+    edges = {edge for start, end, _ in spans for edge in (start, end)}
+    words: list[tuple[int, int]] = []
+    for start, end in words_in(text):  # a span may begin or end inside a word: the word is cut there
+        cuts = [start, *sorted(edge for edge in edges if start < edge < end), end] if edges else [start, end]
+        words += list(zip(cuts[:-1], cuts[1:], strict=True))
+    stretches = []
+    taken = -1
+    for start, end, label in sorted(spans):
+        inside = [number for number, word in enumerate(words) if start <= word[0] and word[1] <= end]
+        if not inside:
+            raise UserError(f"{record.where}: span {start} to {end} holds no word: {shown(text[start:end])!r}")
+        if inside[0] <= taken:
+            raise UserError(f"{record.where}: two spans lie over each other at {start}: {shown(text[start:end])!r}")
+        taken = inside[-1]
+        stretches.append(Stretch(inside[0], inside[-1] + 1, label))
+    return Tagged(text, tuple(words), tuple(tags_of(stretches, len(words), "bio")))
+
+
+def raw(text: str) -> Tagged:
+    """A text as it stands, cut into words."""
+    return Tagged(text, tuple(words_in(text)))
+
+
+def task_of(opened: Opened) -> TagTask:
+    names = opened.card.labels or tuple(f"LABEL_{number}" for number in range(opened.heads["tag"]))
+    return TagTask(names)

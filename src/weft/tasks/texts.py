@@ -1,0 +1,276 @@
+"""Labels and values of whole texts and pairs: classify, multilabel, regress, pair."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.checkpoint.card import Card
+from weft.checkpoint.folder import Opened
+from weft.data.examples import Examples, Gathering
+from weft.errors import UserError
+from weft.objectives.tasks import Texts
+from weft.tasks.answers import Answer, Label, Labels, Value
+from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
+from weft.tasks.reading import (
+    NAMES,
+    Example,
+    check_labels,
+    file_of,
+    in_order,
+    number_in,
+    number_of,
+    text_in,
+    word_in,
+    words_in_list,
+)
+from weft.text.metrics import Classes, MultiLabels, Numbers, best_thresholds
+from weft.text.records import Record
+from weft.text.tokenizer import Tokenizer
+from weft.text.windows import Framing, Piece, pieces
+
+Kind = Literal["label", "labels", "value"]
+COLUMN: dict[Kind, str] = {"label": "label", "labels": "labels", "value": "value"}
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One of the tasks about whole texts, with its labels once they are known."""
+
+    name: str
+    kind: Kind
+    pair: bool = False
+    labels: tuple[str, ...] = ()
+    center: float = 0.0  # of the values to learn, which the network sees as distances from it ...
+    spread: float = 1.0  # ... in units of this
+    balanced: bool = False  # rows of rare labels count more
+    words: float = 0.0  # how much the next tokens count beside the task
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    head = "classify"
+    overlap = 0.125
+
+    @property
+    def objective(self) -> Texts:
+        return Texts(self.kind, self.outputs, self.words)
+
+    @property
+    def outputs(self) -> int:
+        return 1 if self.kind == "value" else len(self.labels)
+
+    @property
+    def chosen(self) -> str:
+        """The score that decides which model is kept."""
+        return {"label": "accuracy", "labels": "micro_f1", "value": "pearson"}[self.kind]
+
+    @staticmethod
+    def asked(example: Example) -> tuple[str, ...]:
+        return example.texts
+
+    # ------------------------------------------------------------------------------------------ from people's data
+
+    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
+        """The columns of this task; a pair has labels, or values where there is a column of numbers only."""
+        texts = ("text", "pair") if self.pair else ("text",)
+        task = self
+        if self.name == "pair" and not self.labels and "label" not in given:
+            labelled = any(name in record.values for name in NAMES["label"])
+            valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
+            if "value" in given or (valued and not labelled):
+                task = replace(self, kind="value")
+        return task, (*texts, COLUMN[task.kind])
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        texts = tuple(text_in(record, columns[name]) for name in (("text", "pair") if self.pair else ("text",)))
+        column = columns[COLUMN[self.kind]]
+        target: Any
+        if self.kind == "label":
+            target = word_in(record, column)
+        elif self.kind == "labels":
+            target = words_in_list(record, column)
+        else:
+            target = number_in(record, column)
+        return Example(texts, target, record.where)
+
+    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TextTask:
+        """The task with what the rows to learn from say: the labels in order, or the middle and spread of values."""
+        where = file_of(examples[0].where)
+        if self.kind == "value":
+            values = np.array([example.target for example in examples])
+            if values.std() == 0:
+                raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
+            return replace(self, center=float(values.mean()), spread=float(values.std()))
+        named = [example.target if self.kind == "labels" else (example.target,) for example in examples]
+        found = Counter(label for some in named for label in some)
+        task = replace(self, labels=tuple(labels) or in_order(list(found)))
+        if self.kind == "labels" and len(task.labels) == 1 and found[task.labels[0]] not in (0, len(examples)):
+            return task  # one label that some rows have and others have not
+        check_labels(found, task.labels, where)
+        return task
+
+    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
+        """What the held-out rows should have their share of; None: nothing."""
+        return [example.target for example in examples] if self.kind != "value" else ["" for _ in examples]
+
+    def check(self, examples: Sequence[Example]) -> None:
+        self._targets(examples)
+
+    def _targets(self, examples: Sequence[Example]) -> NDArray[Any]:
+        if self.kind == "value":
+            values = np.array([example.target for example in examples], dtype=np.float64)
+            return ((values - self.center) / self.spread).astype(np.float32)
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        if self.kind == "label":
+            return np.array([number_of(each.target, numbers, each.where) for each in examples], dtype=np.int64)
+        found = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+        for row, example in enumerate(examples):
+            for label in example.target:
+                found[row, number_of(label, numbers, example.where)] = 1
+        return found
+
+    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
+        """The examples as a source of batches."""
+        targets = self._targets(examples)
+        importance = np.ones(len(examples), dtype=np.float32)
+        if self.balanced and self.kind == "label":
+            counts = np.bincount(targets, minlength=len(self.labels))
+            importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
+        gathering = Gathering()
+        for found in _pieces(framing, tokenizer, [example.texts for example in examples]):
+            gathering.add(found[0])
+        return gathering.examples(
+            {"target": targets, "importance": importance},
+            segments=framing.segments and self.pair,
+            next_words=self.words > 0,
+        )
+
+    # -------------------------------------------------------------------------------------- from network to answer
+
+    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
+        """What the network says of each text: scores before they become chances, a value as people wrote it."""
+        found = list(_pieces(framing, tokenizer_of(opened), texts))
+        flat = [piece for some, _ in found for piece in some]
+        network: Any = opened.network
+        said = iter(through(opened, framing, flat, lambda h, b: network.scores("classify", h, b.rows), False))
+        outcomes = []
+        for some, lengths in found:
+            own = np.array([max(1, piece.cut.last - piece.cut.first) for piece in some], dtype=np.float64)
+            scores = np.stack([next(said).double().numpy() for _ in some])
+            scores = (scores * (own / own.sum())[:, None]).sum(0)
+            outcomes.append(outcome(scores * self.spread + self.center, framing, some, *lengths))
+        return outcomes
+
+    def answer(self, found: Outcome) -> Answer:
+        read = {"n_tokens": found.n_tokens, "n_windows": found.n_windows, "truncated": found.truncated}
+        if self.kind == "value":
+            return Value(value=float(found.said[0]), **read)
+        chances = self._chances(found)
+        scores = dict(zip(self.labels, chances.tolist(), strict=True))
+        if self.kind == "labels":
+            chosen = tuple(label for label in self.labels if scores[label] > self.thresholds.get(label, 0.5))
+            return Labels(labels=chosen, scores=scores, **read)
+        best = self.labels[int(chances.argmax())]
+        return Label(label=best, score=scores[best], scores=scores, **read)
+
+    def _chances(self, found: Outcome) -> NDArray[np.float64]:
+        if self.kind == "labels":
+            return 1 / (1 + np.exp(-np.clip(found.said, -700, 700)))
+        powers = np.exp(found.said - found.said.max())
+        return powers / powers.sum()
+
+    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> TextTask:
+        """The task with what held-out rows decide: the threshold of each label of several."""
+        if self.kind != "labels":
+            return self
+        chances = np.stack([self._chances(found) for found in outcomes])
+        best = best_thresholds(chances, self._targets(examples).astype(bool))
+        return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
+
+    def carded(self, card: Card) -> Card:
+        return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
+
+    def metrics(self) -> Any:
+        if self.kind == "value":
+            return Numbers()
+        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+
+    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+        if self.kind == "value":
+            metrics.add([float(found.said[0]) for found in outcomes], [example.target for example in examples])
+            return
+        gold = self._targets(examples)
+        if self.kind == "label":
+            metrics.add([int(found.said.argmax()) for found in outcomes], gold.tolist())
+            return
+        limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
+        metrics.add(np.stack([self._chances(found) > limits for found in outcomes]), gold.astype(bool))
+
+    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+        """How wrong an answer is, and what a table of the worst shows of it; None where it is right."""
+        shown = {"where": example.where, "text": " | ".join(example.texts)}
+        if self.kind == "value":
+            value = float(found.said[0])
+            return abs(value - example.target), {"right": f"{example.target:g}", "said": f"{value:.4g}", **shown}
+        chances = self._chances(found)
+        answer: Any = self.answer(found)
+        if self.kind == "label":
+            if answer.label == example.target:
+                return None
+            right = float(chances[self.labels.index(example.target)])
+            return -math.log(max(right, 1e-300)), {
+                "right": example.target,
+                "said": f"{answer.label} {answer.score:.3f}",
+                **shown,
+            }
+        if set(answer.labels) == set(example.target):
+            return None
+        gold = np.array([label in example.target for label in self.labels])
+        badness = float(np.abs(chances - gold).sum())
+        return badness, {"right": ", ".join(example.target), "said": ", ".join(answer.labels), **shown}
+
+
+def _pieces(
+    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
+) -> list[tuple[list[Piece], tuple[int, ...]]]:
+    """The windows of each text or pair, and how many tokens its texts have."""
+    firsts = tokenizer.ids([some[0] for some in texts], specials=False)
+    seconds = tokenizer.ids([some[1] for some in texts if len(some) > 1], specials=False)
+    following = iter(seconds)
+    found = []
+    for some, first in zip(texts, firsts, strict=True):
+        second = next(following) if len(some) > 1 else None
+        lengths = (len(first),) if second is None else (len(first), len(second))
+        if not sum(lengths) and not framing.before and not framing.after:
+            raise UserError("a text is empty, and this model puts no tokens around a text")
+        found.append((pieces(framing, first, second), lengths))
+    return found
+
+
+def fold_values(output: torch.nn.Linear, center: float, spread: float) -> None:
+    """Let the head say values as people write them: it has learned them as distances from the middle."""
+    with torch.no_grad():
+        output.weight.mul_(spread)
+        if output.bias is not None:
+            output.bias.mul_(spread).add_(center)
+
+
+def last_linear(head: torch.nn.Module) -> torch.nn.Linear:
+    return [module for module in head.modules() if isinstance(module, torch.nn.Linear)][-1]
+
+
+def task_of(opened: Opened, name: str) -> TextTask:
+    """The task of a model folder, as its card and its head say."""
+    card, outputs = opened.card, opened.heads["classify"]
+    labels = card.labels
+    if name == "regress" or (name == "pair" and labels is None and outputs == 1):
+        return TextTask(name, "value", name == "pair")
+    names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
+    kind: Kind = "labels" if name == "multilabel" else "label"
+    return TextTask(name, kind, name == "pair", names, thresholds=card.thresholds)
