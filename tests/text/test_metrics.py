@@ -48,7 +48,7 @@ def test_classes_as_scikit_learn(classes: int, pairs: list[tuple[int, int]]) -> 
         rows = peer.precision_recall_fscore_support(gold, predicted, labels=labels, zero_division=0)
     assert [row.label for row in scores.table()] == list(scores.labels)
     table = np.array([row[1:] for row in scores.table()])
-    assert table.T == near(np.array(rows))
+    assert near(np.array(rows)) == table.T
     assert (scores.confusion() == peer.confusion_matrix(gold, predicted, labels=labels)).all()
 
 
