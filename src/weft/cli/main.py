@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import models, tokenizer, training, words
+from weft.cli import models, tasks, tokenizer, training, words
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -33,10 +33,14 @@ app.command("models")(models.models)
 app.command("info")(models.info)
 app.command("new")(models.new)
 app.command("pretrain")(training.pretrain)
+app.command("finetune")(tasks.finetune)
 app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
 app.add_typer(training.cache, name="cache")
+app.command("predict")(tasks.predict)
+app.command("answer")(tasks.answer)
+app.command("evaluate")(tasks.evaluate)
 app.command("generate")(words.generate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)

@@ -24,7 +24,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text.")]
 
 
-def opened(folder: str, task: str, device: str | None, online: bool) -> Model:
+def opened(folder: str, task: str | None, device: str | None, online: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
     with leaving_at_once():
         import torch

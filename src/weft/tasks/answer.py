@@ -17,8 +17,9 @@ from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, text_in
-from weft.text.metrics import Answers, best_no_answer, exact, f1
+from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record
+from weft.text.thresholds import best_no_answer
 from weft.text.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, Piece, pieces, special_tokens
 
@@ -52,6 +53,7 @@ class AnswerTask:
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     outputs = 2
     chosen = "f1"
+    names = ("f1", "exact")
 
     @property
     def objective(self) -> Ends:
@@ -210,23 +212,21 @@ class AnswerTask:
     def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> AnswerTask:
         """The task with what held-out rows decide: the threshold of no answer, where some have none, and the
         temperature that makes a chance of 0.8 right in eight of ten."""
-        best = [self._best_text(found.said, example) for found, example in zip(outcomes, examples, strict=True)]
-        golds = [[text for _, text in example.target] for example in examples]
+        best = [
+            answer_scores(self._best_text(found.said, example), [text for _, text in example.target])
+            for found, example in zip(outcomes, examples, strict=True)
+        ]
+        has_none = [not example.target for example in examples]
         threshold = None
-        if any(not gold for gold in golds):
-            earned = [
-                max((f1(text, gold) for gold in some), default=0.0) for text, some in zip(best, golds, strict=True)
-            ]
-            threshold = float(
-                best_no_answer([found.said.margin for found in outcomes], earned, [float(not some) for some in golds])
-            )
+        if any(has_none):
+            earned = [0.0 if none else f1 for (_, f1), none in zip(best, has_none, strict=True)]
+            margins = [found.said.margin for found in outcomes]
+            threshold = float(best_no_answer(margins, earned, list(map(float, has_none))))
         task = replace(self, threshold=threshold, temperature=1.0)
         right = np.array(
             [
-                max((exact(text, gold) for gold in some), default=0.0)
-                if task.answers(found.said) is not None
-                else float(not some)
-                for found, text, some in zip(outcomes, best, golds, strict=True)
+                float(none) if task.answers(found.said) is None else 0.0 if none else exact
+                for found, (exact, _), none in zip(outcomes, best, has_none, strict=True)
             ]
         )
         choices = [2.0 ** (power / 4) for power in range(-8, 21)]
@@ -255,7 +255,7 @@ class AnswerTask:
         place = self.answers(found.said)
         said = "" if place is None else example.texts[1][place[0] : place[1]]
         golds = [text for _, text in example.target]
-        if (not said and not golds) or any(f1(said, gold) > 0.5 for gold in golds):
+        if answer_scores(said, golds)[1] > 0.5:
             return None
         chances, nothing = self._chances(found.said)
         sure = float(chances[0]) if place else nothing

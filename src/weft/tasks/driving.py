@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,24 +13,12 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
+from weft.tasks.saying import Say
 from weft.training.log import Log
 from weft.training.loop import Exploded, Setup, quick_arithmetic, train
 from weft.training.run import Run
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
-
-Say = Callable[[str], None]
-Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
-
-
-def to_stderr(text: str) -> None:
-    with suppress(OSError):  # nobody may be reading any more
-        print(text, file=sys.stderr)
-
-
-@contextmanager
-def silent(what: str, unit: str) -> Iterator[Callable[[int], None]]:
-    yield lambda more: None
 
 
 @contextmanager
@@ -57,7 +45,7 @@ def device_for(name: str | None, threads: int | None) -> torch.device:
     return device
 
 
-def half_precision(device: torch.device) -> str:
+def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
     """What `auto` stands for on this device."""
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if half else "fp32"

@@ -26,24 +26,14 @@ from weft.data.examples import Examples
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.driving import (
-    Progress,
-    Say,
-    begin,
-    device_for,
-    drive,
-    half_precision,
-    pass_tokens,
-    resumable,
-    silent,
-    to_stderr,
-)
+from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.gathering import Material, gather
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.reading import Files
 from weft.tasks.recipes import TaskRecipe, Tuning, read_recipe
+from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.texts import TextTask, fold_values, last_linear
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
@@ -157,7 +147,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))  # it has no middle to add
     if recipe.task.freeze is not None:
         freeze(opened.network, recipe.task.freeze)
-    metric = one_of(recipe.task.metric, task.metrics().NAMES, "metric") if recipe.task.metric else task.chosen
+    metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
     with progress("tokenising", "rows") as told:
@@ -225,6 +215,10 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
     return load(run.folder)
+
+
+def _tokenizer(run: Run, recipe: TaskRecipe, material: Material, stop: Stop, say: Say, progress: Progress) -> Any:
+    raise NotImplementedError
 
 
 def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:

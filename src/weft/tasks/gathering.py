@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from weft.errors import UserError, listed
 from weft.tasks.answer import AnswerTask
-from weft.tasks.driving import Progress, Say
 from weft.tasks.judging import Task
 from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
 from weft.tasks.recipes import TaskRecipe
+from weft.tasks.saying import Progress, Say
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
 from weft.text.records import Skipped

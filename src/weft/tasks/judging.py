@@ -14,7 +14,8 @@ from weft.tasks.passing import CHUNK, Outcome
 from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
-from weft.text.metrics import Score, Worst
+from weft.text.metrics import Worst
+from weft.text.resampling import Score
 from weft.text.windows import Framing
 
 Task = TextTask | TagTask | AnswerTask
@@ -76,7 +77,8 @@ def judged(
     held: list[tuple[list[Outcome], list[Example]]] = []
     metrics: Any = None
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        found = task.outcomes(opened, framing, [task.asked(example) for example in some])  # type: ignore[arg-type]
+        asked: list[Any] = [task.asked(example) for example in some]
+        found = task.outcomes(opened, framing, asked)
         progress(len(some))
         for each in found:
             reading.add(each)

@@ -11,8 +11,8 @@ from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Piece
 from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
-from weft.tasks.driving import Progress, Say
 from weft.tasks.recipes import Recipe
+from weft.tasks.saying import Progress, Say
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,17 +18,29 @@ from weft.checkpoint.card import Card, Made
 from weft.checkpoint.families import FAMILIES, check_heads, find_size, measure, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
 from weft.config import changed
-from weft.errors import UserError, one_of, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.complete import complete
 from weft.tasks.embed import embed
+from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
+from weft.tasks.understand import understand
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
-TASKS = {"complete": complete, "fill": fill, "embed": embed}
-KNOWN = (*TASKS, "classify", "tag", "answer")  # the last three load and save
+TASKS = {
+    "complete": complete,
+    "fill": fill,
+    "embed": embed,
+    "classify": understand,
+    "multilabel": understand,
+    "regress": understand,
+    "pair": understand,
+    "tag": understand,
+    "answer": understand,
+}
+HEADS = {"tag": "tag", "answer": "answer", **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify")}
 
 
 class Model:
@@ -54,25 +67,50 @@ class Model:
         return self.opened.card
 
     @overload
-    def __call__(self, texts: str, **options: Any) -> Answer: ...
+    def __call__(self, texts: str | tuple[str, str], **options: Any) -> Answer: ...
     @overload
-    def __call__(self, texts: Sequence[str], **options: Any) -> list[Answer]: ...
-    def __call__(self, texts: str | Sequence[str], **options: Any) -> Answer | list[Answer]:
-        """Answer one text or many; `options` are those of the task (see `weft.tasks`)."""
-        if self.task not in TASKS:
-            raise UserError(
-                f"a model for {self.task} loads and saves, but has no answers yet; its network has the scores"
-            )
-        several = [texts] if isinstance(texts, str) else list(texts)
+    def __call__(self, texts: list[Any], **options: Any) -> list[Answer]: ...
+    def __call__(self, texts: str | tuple[str, str] | Sequence[Any], **options: Any) -> Answer | list[Answer]:
+        """Answer one text or many; a pair, or a question and its context, is a tuple of two.
+
+        `options` are those of the task (see `weft.tasks`).
+        """
+        one = isinstance(texts, str | tuple)
+        several: list[Any] = [texts] if one else list(texts)
         if not several:
             return []
         training = self.network.training
         self.network.eval()  # whoever asks in the middle of training wants no dropout
         try:
+            if self.task in HEADS:
+                options["task"] = self.task
             answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
         finally:
             self.network.train(training)
-        return answers[0] if isinstance(texts, str) else answers
+        return answers[0] if one else answers
+
+    def evaluate(self, data: str | os.PathLike[str] | Sequence[str], **options: Any) -> Evaluation:
+        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes."""
+        if self.task not in HEADS:
+            raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
+        training = self.network.training
+        self.network.eval()
+        try:
+            return evaluate(self.opened, self.task, data, **options)
+        finally:
+            self.network.train(training)
+
+    def fit(self, data: str | os.PathLike[str] | Sequence[str], **recipe: Any) -> Model:
+        """Fine-tune this model on rows of data; `recipe` as for `weft.finetune`. The model becomes what was learned."""
+        from weft.tasks.finetune import finetune
+
+        with tempfile.TemporaryDirectory() as scratch:
+            self.save(Path(scratch) / "base")
+            recipe.setdefault("task", self.task if self.task in HEADS else None)
+            device = next(self.network.parameters()).device
+            found = finetune(data, base=Path(scratch) / "base", **recipe)
+        self.opened, self.task = found.opened, found.task
+        return self.to(device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
@@ -106,18 +144,29 @@ def load(
     if backend not in (None, "torch"):
         raise UserError(f"backend {backend!r} is not one of torch")
     opened = open_folder(find_folder(os.fspath(name), online))
-    found = one_of(opened.card.task or _task(opened), KNOWN, f"{name}: weft.json: task")
+    found = one_of(opened.card.task or _task(opened), TASKS, f"{name}: weft.json: task")
     if task is not None:
-        found = one_of(task, KNOWN, "task")
+        found = one_of(task, TASKS, "task")
+        head = HEADS.get(found)
+        if head is not None and head not in opened.heads:
+            has = listed(opened.heads) or "none"
+            raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
     model = Model(opened, found)
     return model if device is None else model.to(device)
 
 
 def _task(opened: Opened) -> str:
     """What a published folder is for: its head says it; without a head it embeds."""
-    for head in ("answer", "tag", "classify"):
+    for head in ("answer", "tag"):
         if head in opened.heads:
             return head
+    if "classify" in opened.heads:
+        kind = opened.carried.get("problem_type")
+        names = {"regression": "regress", "multi_label_classification": "multilabel"}
+        usual = (
+            "regress" if opened.heads["classify"] == 1 and opened.card.labels in (None, ("LABEL_0",)) else "classify"
+        )
+        return names.get(str(kind), usual)
     return opened.family.task if "words" in opened.heads else "embed"
 
 

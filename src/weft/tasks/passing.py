@@ -89,7 +89,8 @@ def through(
     with torch.inference_mode():
         for numbers, batch in batches(pieces, device, segments):
             said = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
-            parts = said.split([len(pieces[number].tokens) for number in numbers]) if by_token else said.unbind()
+            sizes = [len(pieces[number].tokens) for number in numbers]
+            parts = torch.split(said, sizes) if by_token else said.unbind()
             for number, part in zip(numbers, parts, strict=True):
                 found[number] = part.clone()
     return found

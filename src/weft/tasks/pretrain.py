@@ -21,21 +21,11 @@ from weft.data.batching import Feed
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
-from weft.tasks.driving import (
-    Progress,
-    Say,
-    begin,
-    device_for,
-    drive,
-    half_precision,
-    pass_tokens,
-    resumable,
-    silent,
-    to_stderr,
-)
+from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, rows_of, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
+from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.text.learning import SPECIALS, learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer

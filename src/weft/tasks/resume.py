@@ -9,8 +9,9 @@ from pathlib import Path
 from weft.errors import UserError
 from weft.files import read_text
 from weft.tasks import finetune, pretrain
-from weft.tasks.driving import Progress, Say, resumable, silent, to_stderr
+from weft.tasks.driving import resumable
 from weft.tasks.model import Model
+from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.training.run import Run
 from weft.training.signals import listening
 

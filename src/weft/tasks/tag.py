@@ -20,7 +20,7 @@ from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, check_labels, file_of, number_of
-from weft.text.metrics import Entities, WordTags
+from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of
 from weft.text.tags import Span as Stretch
@@ -67,6 +67,10 @@ class TagTask:
     @cached_property
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
 
     @property
     def chosen(self) -> str:
@@ -162,8 +166,9 @@ class TagTask:
                 c, part = piece.cut, next(said).numpy()
                 by_token[c.first : c.last] = part[piece.lead + c.first - c.start : piece.lead + c.last - c.start]
             scores_of = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
-            there = [number for number, token in enumerate(firsts) if token is not None]
-            scores_of[there] = by_token[[firsts[number] for number in there]]
+            for number, token in enumerate(firsts):
+                if token is not None:
+                    scores_of[number] = by_token[token]
             outcomes.append(outcome(scores_of, framing, some, len(tokens)))
         return outcomes
 

@@ -31,8 +31,9 @@ from weft.tasks.reading import (
     word_in,
     words_in_list,
 )
-from weft.text.metrics import Classes, MultiLabels, Numbers, best_thresholds
+from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
+from weft.text.thresholds import best_thresholds
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces
 
@@ -64,6 +65,14 @@ class TextTask:
     @property
     def outputs(self) -> int:
         return 1 if self.kind == "value" else len(self.labels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The scores by which the best model may be chosen."""
+        if self.kind == "value":
+            return ("pearson", "spearman", "r2")
+        both = ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
+        return both if self.kind == "label" else ("micro_f1", "macro_f1", "exact")
 
     @property
     def chosen(self) -> str:
@@ -168,7 +177,7 @@ class TextTask:
         return outcomes
 
     def answer(self, found: Outcome) -> Answer:
-        read = {"n_tokens": found.n_tokens, "n_windows": found.n_windows, "truncated": found.truncated}
+        read: dict[str, Any] = {"n_tokens": found.n_tokens, "n_windows": found.n_windows, "truncated": found.truncated}
         if self.kind == "value":
             return Value(value=float(found.said[0]), **read)
         chances = self._chances(found)
@@ -243,7 +252,7 @@ def _pieces(
     firsts = tokenizer.ids([some[0] for some in texts], specials=False)
     seconds = tokenizer.ids([some[1] for some in texts if len(some) > 1], specials=False)
     following = iter(seconds)
-    found = []
+    found: list[tuple[list[Piece], tuple[int, ...]]] = []
     for some, first in zip(texts, firsts, strict=True):
         second = next(following) if len(some) > 1 else None
         lengths = (len(first),) if second is None else (len(first), len(second))

@@ -124,6 +124,13 @@ def _overlap(predicted: str, gold: str) -> float:
     return 2 * common / (len(p) + len(g)) if p and g else float(p == g)
 
 
+def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 of an answer, the best over the right ones; '' and no right one stand for no answer."""
+    found = normalised(predicted)
+    rights = [right for gold in golds if (right := normalised(gold))] or [""]
+    return float(found in rights), max(_overlap(found, right) for right in rights)
+
+
 class Answers:
     """Answers to questions as SQuAD scores them, the best over the answers that are right."""
 
@@ -132,9 +139,7 @@ class Answers:
 
     def add(self, predicted: str, golds: Sequence[str]) -> tuple[float, float]:
         """Take in the next question ('' says no answer; no golds: there is none); its exact and F1 come back."""
-        found = normalised(predicted)
-        rights = [right for gold in golds if (right := normalised(gold))] or [""]
-        exact, f1 = float(found in rights), max(_overlap(found, right) for right in rights)
+        exact, f1 = answer_scores(predicted, golds)
         amounts = [exact, f1, 1.0, exact, f1] if len(golds) else [exact, f1]
         self.sums.add(1, np.zeros(len(amounts)), np.arange(len(amounts)), amounts)
         return exact, f1

@@ -12,7 +12,8 @@ ABOVE = ("heads", "pooler", "mix")  # what stands above an encoder
 
 def freeze(network: nn.Module, what: str) -> None:
     """`encoder`, or `all-but-K`: all of it but its last K layers; no gradients there, and no dropout."""
-    layers = list(network.layers) if isinstance(getattr(network, "layers", None), nn.ModuleList) else []
+    stack = getattr(network, "layers", None)
+    layers = list(stack) if isinstance(stack, nn.ModuleList) else []
     free = [module for name, module in network.named_children() if name in ABOVE]
     if what != "encoder":
         count = int(what.removeprefix("all-but-"))

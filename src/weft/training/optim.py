@@ -37,7 +37,8 @@ def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.opt
 
 def below_heads(network: nn.Module, name: str) -> int:
     """How many layers below the heads a weight stands: 0 for the heads, one more than the layers for embeddings."""
-    layers = len(network.layers) if isinstance(getattr(network, "layers", None), nn.ModuleList) else 0
+    stack = getattr(network, "layers", None)
+    layers = len(stack) if isinstance(stack, nn.ModuleList) else 0
     parts = name.split(".")
     if parts[0] == "layers":
         return layers - int(parts[1])

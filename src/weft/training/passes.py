@@ -121,7 +121,7 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(side)
         self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # One memory for all graphs: nothing but the gradients, which are held, outlives a replay.
-        passes.pool = passes.pool or torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        passes.pool = passes.pool or torch.cuda.graph_pool_handle()
         # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
         with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)

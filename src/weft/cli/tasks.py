@@ -1,0 +1,329 @@
+"""`weft finetune`, `weft predict`, `weft answer`, `weft evaluate`: understanding tasks from rows to answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.words import Device, Folder, Jsonl, from_input, opened
+from weft.errors import UserError
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="text=NAME, label=NAME ...: what a file calls a column; may be repeated."),
+]
+Names = Annotated[str | None, typer.Option(help="Of a file without a header line: the names of its columns, a,b,c.")]
+Format = Annotated[str | None, typer.Option(help="csv, tsv, jsonl, parquet, conll, squad; else by the file's name.")]
+Delimiter = Annotated[str | None, typer.Option(help="What parts the columns of a table.")]
+OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
+
+
+def finetune(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe: a TOML file, or one of the package.")] = None,
+    task: Annotated[str | None, typer.Option(help="classify, multilabel, regress, pair, tag or answer.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Rows to learn from; may be repeated.")] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(help="Rows to judge by; else a tenth of the others, noted in run/split.json.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
+    size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
+    out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
+    column: Columns = None,
+    names: Names = None,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    on_bad_row: OnBadRow = None,
+    labels: Annotated[
+        str | None, typer.Option(help="The labels in their order: a,b,c; else those of the rows.")
+    ] = None,
+    class_weights: Annotated[str | None, typer.Option(help="balanced: rows of rare labels count more.")] = None,
+    metric: Annotated[str | None, typer.Option(help="The score that decides which model is kept.")] = None,
+    freeze: Annotated[str | None, typer.Option(help="encoder, or all-but-2: what is left as it is.")] = None,
+    mix: Annotated[bool | None, typer.Option(help="Let the head read a learned mix of all layers.")] = None,
+    words: Annotated[float | None, typer.Option(help="How much next words count beside the task (GPT): 0.5.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next.")] = None,
+    long: Annotated[str | None, typer.Option(help="windows (longer texts are read whole), or cut.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The highest learning rate; 5e-5 from a base.")] = None,
+    layer_decay: Annotated[
+        float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides new heads, order, dropout and the held-out rows; 0.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train with so many seeds; mean and spread are printed.")] = None,
+    device: Device = None,
+    tensorboard: Annotated[bool | None, typer.Option(help="Write TensorBoard events too.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE of the recipe, such as training.ema=0.99.")
+    ] = None,
+) -> None:
+    """Fine-tune a model on rows of your data.
+
+    The run folder is the model's folder, with labels, windows, thresholds and scores in it. Ctrl-C saves; weft resume
+    goes on.
+
+    Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
+    """
+    with leaving_at_once():
+        from weft.config import merged, settings_of
+        from weft.tasks.finetune import finetune as train
+        from weft.tasks.seeds import with_seeds
+
+    if model is not None and base is not None:
+        raise UserError("--model begins from scratch and --base from weights: give one of them")
+    flags: dict[str, dict[str, Any]] = {
+        "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
+        "model": {"family": model, "size": size, "base": base},
+        "data": {
+            "files": data,
+            "dev": dev,
+            "columns": columns_of(column) or None,
+            "names": _listed(names),
+            "format": format,
+            "delimiter": delimiter,
+            "on_bad_row": on_bad_row,
+        },
+        "task": {
+            "name": task,
+            "labels": _listed(labels),
+            "class_weights": class_weights,
+            "metric": metric,
+            "freeze": freeze,
+            "mix": mix,
+            "words": words,
+            "length": length,
+            "stride": stride,
+            "long": long,
+        },
+        "training": {
+            "epochs": epochs,
+            "steps": steps,
+            "batch": batch,
+            "rate": rate,
+            "layer_decay": layer_decay,
+            "precision": precision,
+            "patience": patience,
+        },
+    }
+    said: dict[str, Any] = {}
+    for section, values in flags.items():
+        some = {key: value for key, value in values.items() if value is not None}
+        said |= some if not section else {section: some} if some else {}
+    said = merged(settings_of(settings or []), said)
+    if out is None and "out" not in said and recipe is None:
+        raise UserError("where should the run go? give --out FOLDER")
+    if seeds is not None:
+        summary = with_seeds(recipe, said, seeds, progress=progress)
+        print(table(["score", "mean", "spread", "95 % from", "to", "seeds"], summary.rows()))
+        return
+    trained = train(None, recipe, said, progress=progress)
+    rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in trained.card.metrics]
+    if rows:
+        print(table(["held-out score", "value", "95 % from", "to"], rows))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def columns_of(given: list[str] | None) -> dict[str, str]:
+    """What --column says: the task's name of a column and the file's."""
+    found = {}
+    for text in given or []:
+        ours, equals, theirs = text.partition("=")
+        if not equals or not ours.strip() or not theirs.strip():
+            raise UserError(f"--column {text}: write it as text=NAME")
+        found[ours.strip()] = theirs.strip()
+    return found
+
+
+def predict(
+    folder: Folder,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts, for a pair two by two; without any, one per line of standard input."),
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Rows of a table instead: its text columns are read.")] = None,
+    column: Columns = None,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    jsonl: Jsonl = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Say the label, labels, value or entities of texts, whatever the model was made for.
+
+    On standard input the two texts of a pair, or a question and its context, stand on one line with a tab between.
+
+    Example: weft predict runs/reviews "a gripping film"
+    """
+    model = opened(folder, None, device, online)
+    from weft.tasks.model import HEADS
+    from weft.tasks.understand import wants_two
+
+    if model.task not in HEADS:
+        raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
+    two = wants_two(model.opened, model.task)
+    source = _rows(data, column, format, delimiter, two, model) if data else _asked(texts, two)
+    read = 0
+    windows = cut = 0
+    with progress("reading", "texts") as ticked:
+        while some := list(islice(source, 256)):
+            answers: list[Any] = model(some)
+            ticked(len(some))
+            for given, answer in zip(some, answers, strict=True):
+                windows, cut, read = windows + answer.n_windows, cut + answer.truncated, read + 1
+                if jsonl:
+                    print(json.dumps({"input": given, **asdict(answer)}, ensure_ascii=False))
+                else:
+                    print(harmless(_told(given, answer)))
+    if windows > read or cut:
+        print(
+            f"[{read:,} texts in {windows:,} windows; {f'{cut:,} were cut' if cut else 'none was cut'}]",
+            file=sys.stderr,
+        )
+
+
+def _asked(texts: list[str] | None, two: bool) -> Iterator[Any]:
+    """Texts, or pairs of them, from the command line or from standard input."""
+    if not two:
+        yield from from_input(texts)
+        return
+    if texts and texts != ["-"]:
+        if len(texts) % 2:
+            raise UserError(f"this model takes texts two by two; {len(texts)} were given")
+        yield from zip(texts[::2], texts[1::2], strict=True)
+        return
+    for number, line in enumerate(from_input(texts), 1):
+        first, tab, second = line.partition("\t")
+        if not tab:
+            raise UserError(f"standard input line {number}: no tab between the two texts")
+        yield first, second
+
+
+def _rows(
+    data: list[str], column: list[str] | None, format: str | None, delimiter: str | None, two: bool, model: Any
+) -> Iterator[Any]:
+    from weft.tasks.reading import Files, find_columns, text_in
+    from weft.text.records import Skipped
+
+    names = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
+    files = Files(tuple(data), {**model.card.columns, **columns_of(column)}, format, delimiter)
+    found: dict[str, str] = {}
+    for record in files.records(Skipped()):
+        if model.task == "tag" and isinstance(record.values.get("words"), list):
+            yield record.values["words"]
+            continue
+        found = found or find_columns(names, files.columns, record)
+        texts = tuple(text_in(record, found[name]) for name in names)
+        yield texts if two else texts[0]
+
+
+def _told(given: Any, answer: Any) -> str:
+    """One answer for people."""
+    text = " | ".join(given) if isinstance(given, tuple) else given if isinstance(given, str) else " ".join(given)
+    text = text if len(text) <= 100 else text[:97] + "..."
+    match type(answer).__name__:
+        case "Label":
+            return f"{answer.label}  {answer.score:.4f}  {text}"
+        case "Labels":
+            said = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
+            return f"{said or '(none)'}  {text}"
+        case "Value":
+            return f"{answer.value:.4f}  {text}"
+        case "Reply":
+            return f"{answer.text or '(no answer)'}  {answer.score:.4f}  {text}"
+    if answer.spans or all(word.label == "O" for word in answer.words):
+        found = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in answer.spans]
+        return "\n".join([text, *(found or ["  (nothing found)"])])
+    return " ".join(f"{word.text}/{word.label}" for word in answer.words)
+
+
+def answer(
+    folder: Folder,
+    questions: Annotated[list[str], typer.Argument(help="One or several questions.")],
+    context: Annotated[Path, typer.Option(help="The text to look in, of any length; - reads standard input.")],
+    best: Annotated[int, typer.Option(help="How many possible answers to show.")] = 3,
+    jsonl: Jsonl = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Answer questions from a text, or say that it holds no answer.
+
+    Example: weft answer runs/qa --context contract.txt "When does it end?"
+    """
+    from weft.files import MEGABYTE, read_text
+
+    text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
+    if not text.strip():
+        raise UserError(f"{context}: holds no text")
+    model = opened(folder, "answer", device, online)
+    for question in questions:
+        found: Any = model((question, text), best=best)
+        if jsonl:
+            print(json.dumps({"question": question, **asdict(found)}, ensure_ascii=False))
+            continue
+        said = found.text or "(no answer)"
+        print(harmless(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
+        for choice in found.best:
+            print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {choice.text}"))
+        print(f"[{found.n_tokens:,} tokens in {found.n_windows:,} windows, none was cut]", file=sys.stderr)
+
+
+def evaluate(
+    folder: Folder,
+    data: Annotated[list[str], typer.Option(help="Rows to judge by; may be repeated.")],
+    column: Columns = None,
+    names: Names = None,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
+    out: Annotated[Path | None, typer.Option(help="Write a page with all tables here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Judge a model on rows of data: scores with intervals, a table by label, and the worst mistakes.
+
+    Example: weft evaluate runs/reviews --data test.csv
+    """
+    model = opened(folder, None, device, online)
+    found = model.evaluate(
+        data,
+        columns=columns_of(column) or None,
+        format=format,
+        delimiter=delimiter,
+        names=_listed(names) or (),
+        on_bad_row=on_bad_row,
+        progress=progress,
+    )
+    if out is not None:
+        found.write(out)
+    if as_json:
+        print(json.dumps(found.values(), indent=2, ensure_ascii=False))
+        return
+    print(f"{found.data}: {found.reading}")
+    for title, header, rows in found.tables():
+        print(f"\n{title}\n{harmless(table(header, rows))}")

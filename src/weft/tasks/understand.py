@@ -1,0 +1,60 @@
+"""Texts in, typed answers out, for every task that understands rather than writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError
+from weft.tasks import answer, tag, texts
+from weft.tasks.answers import Answer
+from weft.tasks.judging import Task, chunked
+from weft.tasks.passing import framing_for
+
+
+def task_of(opened: Opened, name: str) -> Task:
+    """The task that a model folder was made for, as its card says."""
+    if name == "tag":
+        return tag.task_of(opened)
+    return answer.task_of(opened) if name == "answer" else texts.task_of(opened, name)
+
+
+def wants_two(opened: Opened, name: str) -> bool:
+    """Whether a model takes texts two by two."""
+    return name in ("pair", "answer")
+
+
+def understand(opened: Opened, inputs: Sequence[Any], *, task: str, best: int = 3) -> list[Answer]:
+    """Answer each input: a text; for a pair two; for an answer a question and its context; for tags a text or words."""
+    does = task_of(opened, task)
+    framing = framing_for(opened)
+    asked = [_asked(does, number, each) for number, each in enumerate(inputs, 1)]
+    answers: list[Answer] = []
+    for some in chunked(asked, lambda each: len(each.text) if isinstance(each, tag.Tagged) else sum(map(len, each))):
+        found = does.outcomes(opened, framing, some)
+        for each, outcome in zip(some, found, strict=True):
+            if isinstance(does, tag.TagTask):
+                answers.append(does.answer(outcome, each))
+            elif isinstance(does, answer.AnswerTask):
+                answers.append(does.answer(outcome, each[1], best))
+            else:
+                answers.append(does.answer(outcome))
+    return answers
+
+
+def _asked(task: Task, number: int, given: Any) -> Any:
+    """One input as its task takes it."""
+    if isinstance(task, tag.TagTask):
+        if isinstance(given, str):
+            return tag.raw(given)
+        if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
+            return tag.joined(given)
+        raise UserError(f"input {number}: a text, or a list of words, is expected")
+    two = isinstance(task, answer.AnswerTask) or task.pair
+    if isinstance(given, str) and not two:
+        return (given,)
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(each, str) for each in given):
+        return tuple(given)  # also for a model of single texts: a published folder does not say which it is
+    what = "a question and its context" if isinstance(task, answer.AnswerTask) else "a pair of texts"
+    raise UserError(f"input {number}: {what if two else 'a text'} is expected")
