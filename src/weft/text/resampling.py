@@ -94,7 +94,7 @@ class Resampled:
         self.waiting: list[tuple[Integers, Integers, Floats]] = []  # of the block that is not full yet
 
     def add(self, examples: int, rows: ArrayLike, keys: ArrayLike, amounts: ArrayLike | None = None) -> None:
-        """Take in the next examples: example `rows[j]` of them (from 0) adds `amounts[j]`, or 1, to the sum of `keys[j]`."""
+        """Take in the next examples: example `rows[j]` of these adds `amounts[j]`, or 1, to the sum of `keys[j]`."""
         numbers = np.asarray(rows, dtype=np.int64) + self.examples
         values = np.ones(len(numbers)) if amounts is None else np.asarray(amounts, dtype=np.float64)
         self.waiting.append((numbers, np.asarray(keys, dtype=np.int64), values))
