@@ -119,9 +119,11 @@ def normalised(answer: str) -> str:
 
 def _overlap(predicted: str, gold: str) -> float:
     """F1 of two normalised answers as bags of words; an empty one is matched by an empty one alone."""
+    if predicted == gold:
+        return 1.0
     p, g = predicted.split(), gold.split()
-    common = sum((Counter(p) & Counter(g)).values())
-    return 2 * common / (len(p) + len(g)) if p and g else float(p == g)
+    common = 0 if set(p).isdisjoint(g) else sum((Counter(p) & Counter(g)).values())
+    return 2 * common / (len(p) + len(g))
 
 
 def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:

@@ -48,8 +48,10 @@ POISSON = _poisson_table()
 
 def drawn(seed: int, stream: int, size: int) -> Floats:
     """So many Poisson(1) numbers, a pure function of seed and stream; fewer of them are the first of more."""
-    # The bits themselves: unlike numpy's distributions they are the same in every version, and 10 times as fast.
-    bits: NDArray[Any] = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw((size + 3) // 4)
+    # The bits themselves: unlike numpy's distributions they are the same in every version, and 4 times as fast.
+    bits: NDArray[Any] = np.random.Philox(key=np.array([seed % 2**64, stream], dtype=np.uint64)).random_raw(
+        (size + 3) // 4
+    )
     return np.take(POISSON, bits.view(np.uint16)[:size], mode="clip")  # of 65,536 entries: nothing to clip, but faster
 
 
@@ -91,10 +93,10 @@ class Resampled:
         self.sums, self.sizes = np.zeros((keys, REPLICATES + 1)), np.zeros(REPLICATES + 1)
         self.waiting: list[tuple[Integers, Integers, Floats]] = []  # of the block that is not full yet
 
-    def add(self, examples: int, rows: ArrayLike, keys: ArrayLike, amounts: ArrayLike = 1.0) -> None:
-        """Take in the next examples: what example `rows[j]` of them (from 0) adds to the sum of `keys[j]`."""
+    def add(self, examples: int, rows: ArrayLike, keys: ArrayLike, amounts: ArrayLike | None = None) -> None:
+        """Take in the next examples: example `rows[j]` of these adds `amounts[j]`, or 1, to the sum of `keys[j]`."""
         numbers = np.asarray(rows, dtype=np.int64) + self.examples
-        values = np.broadcast_to(np.asarray(amounts, dtype=np.float64), numbers.shape)
+        values = np.ones(len(numbers)) if amounts is None else np.asarray(amounts, dtype=np.float64)
         self.waiting.append((numbers, np.asarray(keys, dtype=np.int64), values))
         self.examples += examples
         if self.examples < (self.block + 1) * BLOCK:
