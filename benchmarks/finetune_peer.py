@@ -597,9 +597,8 @@ def main() -> None:
             print(f"left out, their files are not in {data}: {', '.join(absent)}", flush=True)
         sys.exit(run_all([name for name in there if name in chosen], asked) > 0)
     if asked.alone:
-        run(
-            asked.alone, asked.seed, data, weights, min(asked.limit or BATCH, BATCH)
-        )  # so that the GPU's libraries are loaded
+        # A batch an epoch first, so that the GPU's libraries are loaded.
+        run(asked.alone, asked.seed, data, weights, min(asked.limit or BATCH, BATCH))
     result = run(asked.alone or asked.work, asked.seed, data, weights, asked.limit)
     write(Path(asked.out), result | {"alone": bool(asked.alone)})
     print(json.dumps({key: result[key] for key in ("work", "seed", "scores", "seconds", "steps", "windows")}))
