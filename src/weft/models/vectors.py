@@ -77,10 +77,10 @@ class Vectors(nn.Module):
                 f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
             )
         x = self.tokens(tokens)
-        # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
-        # average, and a short text that loses all its words has a mean of 0 rather than none.
-        stays = F.dropout(x.new_ones(x.shape[0], 1), self.config.word_dropout, self.training)  # N 1
-        x = x * stays if self.training else x
+        if self.training:
+            # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
+            # average, and a short text that loses all its words has a mean of 0 rather than none.
+            x = x * F.dropout(x.new_ones(x.shape[0], 1), self.config.word_dropout)
         if states is not None:
             states.append(x)
         return x
