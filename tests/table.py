@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.checkpoint.families import FAMILIES
@@ -14,14 +14,17 @@ class Case:
     """How a small model of one family is made, here and by the peer."""
 
     family: str
-    peer: Callable[..., Any]  # (vocabulary, context, width, layers, heads, inner) -> the peer's config
+    # (vocabulary, context, width, layers, heads, inner) -> the peer's config; None: nobody else has this family
+    peer: Callable[..., Any] | None
     heads: dict[str, tuple[str, ...]]  # the peer's class -> our heads
     segments: bool = False
     small: dict[str, Any] = field(default_factory=dict)
+    size: str | None = "1x64"  # None: it has no layers
 
     def config(self, **sizes: Any) -> Any:
         usual = {"vocabulary": 101, "context": 40, "width": 48, "layers": 2, "heads": 3, "inner": 192}
         family = FAMILIES[self.family]
+        usual = {name: size for name, size in usual.items() if name in {f.name for f in fields(family.config)}}
         return family.config(**{**family.standard, **usual, **self.small, **sizes})
 
 
@@ -59,5 +62,8 @@ CASES = {
         "openai-gpt", openai_gpt, dict(FAMILIES["openai-gpt"].architectures), small={"inner": None}
     ),  # always 4 x width, so its config does not say it
     "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
+    "vectors": Case("vectors", None, {}, size=None),
 }
+PEERED = [name for name, case in CASES.items() if case.peer is not None]
+ATTENTIVE = [name for name, case in CASES.items() if hasattr(case.config(), "heads")]
 SPEAKERS = [name for name in CASES if FAMILIES[name].speaks]

@@ -210,7 +210,7 @@ def test_a_new_head_saved_and_opened_again(family: str, head: str, tmp_path: Pat
     """From a pre-trained folder with its own heads to one with the new head alone, which transformers opens too."""
     if head not in FAMILIES[family].names.heads:
         pytest.skip(f"{family} has no {head} head")
-    weft.new(family, size="1x64", settings={"vocabulary": 50}).save(tmp_path / "base")
+    weft.new(family, size=CASES[family].size, settings={"vocabulary": 50}).save(tmp_path / "base")
     outputs = {"words": 50, "answer": 2, "choose": 1}.get(head, 3)
     opened = open_folder(tmp_path / "base", new_heads={head: outputs}, seed=5)
     assert dict(opened.heads) == {head: outputs}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.table import CASES, SPEAKERS
+from tests.table import ATTENTIVE, CASES, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
@@ -47,6 +47,10 @@ def test_batch_equals_single(name: str, dtype: torch.dtype, tolerance: float) ->
     together = hidden_of(network, TEXTS)
     for text, start in zip(TEXTS, rows.firsts().tolist(), strict=True):
         assert close(together[start : start + len(text)], hidden_of(network, [text]), tolerance)
+    scores = network.scores("classify", together, rows)
+    for row, text in enumerate(TEXTS):
+        alone = network.scores("classify", hidden_of(network, [text]), Rows.of([len(text)]))
+        assert close(scores[row : row + 1], alone, tolerance)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -71,7 +75,7 @@ def test_a_changed_future_leaves_the_past(name: str) -> None:
     assert not torch.allclose(before[3:], after[3:])
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in SPEAKERS])
+@pytest.mark.parametrize("name", [name for name in ATTENTIVE if name not in SPEAKERS])
 def test_an_encoder_looks_both_ways(name: str) -> None:
     network = network_of(name)
     assert not torch.allclose(hidden_of(network, [[1, 2, 3]])[0], hidden_of(network, [[1, 2, 9]])[0])
@@ -103,7 +107,7 @@ def check_cache(network: Any, tolerance: float) -> None:
         assert close(scores, expected, tolerance)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ATTENTIVE)
 def test_watched_equals_unwatched_in_evaluation_and_training(name: str) -> None:
     # With one seed the fused and the written-out path must also drop out the same weights.
     network = network_of(name)
@@ -173,7 +177,7 @@ def test_save_then_load_is_equal_to_the_bit(name: str, tmp_path: Path) -> None:
         assert all(torch.equal(state[key], tensor) for key, tensor in loaded.network.state_dict().items())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ATTENTIVE)
 def test_fresh_weights_repeat_and_learn(name: str) -> None:
     torch.manual_seed(0)
     network = network_of(name, torch.float32, dropout=0.0, attention_dropout=0.0)

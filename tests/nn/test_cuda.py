@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.contracts.test_families import TEXTS, check_cache, close, network_of
-from tests.table import CASES, SPEAKERS
+from tests.table import ATTENTIVE, SPEAKERS
 from weft.nn.attention import attend
 from weft.nn.rows import Ragged, Rows
 
@@ -64,7 +64,7 @@ def test_dropout_of_the_ragged_kernel_in_the_mean() -> None:
     assert error < 1.5 * reference + 1e-2
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ATTENTIVE)
 def test_families_on_the_gpu(name: str) -> None:
     network = network_of(name, torch.float32, head_width=16)
     batch = Ragged.of(TEXTS)

@@ -17,6 +17,7 @@ from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
 from weft.models.bert import Bert, BertConfig
 from weft.models.gpt import Gpt, GptConfig
+from weft.models.vectors import Vectors, VectorsConfig
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Family:
     network: type[Any]
     names: Names
     table: ConfigTable
-    architectures: Mapping[str, tuple[str, ...]]  # published class -> heads
+    architectures: Mapping[str, tuple[str, ...]]  # published class -> heads; none where nobody else has this family
     sizes: Mapping[str, Any]
     tokenizer: str  # the kind of vocabulary that it is published with
     task: str  # what it does when nothing else is asked for
@@ -38,7 +39,7 @@ class Family:
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
-        if not is_published(self.table, config, self.standard):
+        if not self.architectures or not is_published(self.table, config, self.standard):
             return None
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
 
@@ -86,6 +87,19 @@ FAMILIES = {
             task="complete",
             speaks=True,
         ),
+        Family(
+            name="vectors",
+            paper="Iyyer et al., 2015",
+            config=VectorsConfig,
+            network=Vectors,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes={},
+            tokenizer="word",
+            task="embed",
+            speaks=False,
+        ),
     )
 }
 SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
@@ -108,6 +122,8 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
     if not found:
         raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
+    if not hasattr(family.config, "layers"):
+        raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")
     layers, width = int(found[1]), int(found[2])
     if width % 64:
         raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
@@ -116,7 +132,9 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
 
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
-    """The heads with which a family is pre-trained."""
+    """The heads with which a family is pre-trained; none where it does not score words."""
+    if "words" not in family.names.heads:
+        return {}
     heads = {"words": config.vocabulary}
     return {**heads, "next": 2} if family.name == "bert" and config.pooler else heads
 
@@ -161,6 +179,8 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
     if "words" in heads:
         matrices += config.vocabulary * config.width
+    if not hasattr(config, "heads"):  # no attention
+        return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads
     keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
     # A multiplication and an addition per weight; scores and mixed values per key and head.

@@ -70,14 +70,17 @@ def open_folder(
         check_heads_config(family.table, heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
-        stored = _without(family, stored, gone, own, config.tied)
+        stored = _without(family, stored, gone, own, not own and config.tied)
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     pooled = any(head in family.network.POOLED for head in everything)
     if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
         config = replace(config, pooler=pooled or "pooler.dense.weight" in stored)
+    if mix and not hasattr(config, "mix"):
+        raise UserError(f"{folder}: {family.name} has no layers to mix")
     mixed = mix and not config.mix
-    config = replace(config, mix=mix or config.mix)
+    if mixed:
+        config = replace(config, mix=True)
     network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
@@ -90,7 +93,7 @@ def open_folder(
             tensors = _own_tensors(stored, expected, fresh)
         else:
             tensors = to_ours(family.names, everything, stored, expected, fresh)
-        _fill(network, tensors, fresh, config.weight_scale, seed)
+        fill(network, tensors, fresh, config.weight_scale, seed)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
@@ -125,9 +128,11 @@ def _family(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
         raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
     own = name.startswith(OWN)
     plain = name.removeprefix(OWN)
-    if plain not in FAMILIES:
-        choices = ", ".join(FAMILIES)
-        raise UserError(f"{where}: model_type {shown(name)!r} is not one of {choices}{did_you_mean(plain, FAMILIES)}")
+    # Those that nobody else has are only ever saved under a name of our own.
+    choices = [family.name if family.architectures else OWN + family.name for family in FAMILIES.values()]
+    if plain not in FAMILIES or (not own and name not in choices):
+        listing = listed(choices, 20)
+        raise UserError(f"{where}: model_type {shown(name)!r} is not one of {listing}{did_you_mean(name, choices)}")
     return FAMILIES[plain], own
 
 
@@ -219,7 +224,7 @@ def _without(
     return {name: tensor for name, tensor in stored.items() if name not in names}
 
 
-def _fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str], scale: float, seed: int) -> None:
+def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str], scale: float, seed: int) -> None:
     """Put the tensors into a network that has none yet; what is new gets fresh weights."""
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:

@@ -171,6 +171,7 @@ def new(
     made.save(out)
     family = made.opened.family
     published = family.architecture(made.config, made.opened.heads)
-    kind = "published format" if published else f"weft-{family.name}: a block was swapped"
+    own = f"weft-{family.name}: {'a block was swapped' if family.architectures else 'no other library has it'}"
+    kind = "published format" if published else own
     count = sum(parameter.numel() for parameter in made.network.parameters())
     print(f"{out}: {family.name}, {count:,} parameters, fresh weights from seed {seed} ({kind})")

@@ -25,12 +25,23 @@ LIMITS = {
 }
 
 
-def check_sizes(config: Any) -> None:
-    """Refuse sizes that no Transformer can have, before anything is allocated."""
+def check_limits(config: Any) -> None:
+    """Refuse sizes that no model can have, before anything is allocated."""
     for name, limit in LIMITS.items():
         size = getattr(config, name, None)
         if size is not None and not 1 <= size <= limit:
             raise UserError(f"{name} must be between 1 and {limit}, not {size}")
+    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout", "tag_dropout", "word_dropout"):
+        value = getattr(config, name, None)
+        if value is not None and not 0.0 <= value < 1.0:
+            raise UserError(f"{name} must be at least 0 and below 1, not {value}")
+    if not 0.0 <= config.weight_scale <= 100.0:
+        raise UserError(f"weight_scale must be between 0 and 100, not {config.weight_scale}")
+
+
+def check_sizes(config: Any) -> None:
+    """Refuse sizes that no Transformer can have."""
+    check_limits(config)
     if config.head_width is None and config.width % config.heads:
         raise UserError(
             f"width {config.width} cannot be cut into {config.heads} equal heads; "
@@ -41,14 +52,8 @@ def check_sizes(config: Any) -> None:
             f"rotary positions turn pairs of numbers, so the width of a head must be even, "
             f"not {config.head_width or config.width // config.heads}"
         )
-    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout", "tag_dropout"):
-        value = getattr(config, name, None)
-        if value is not None and not 0.0 <= value < 1.0:
-            raise UserError(f"{name} must be at least 0 and below 1, not {value}")
     if not 0.0 < config.norm_epsilon <= 1.0:
         raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
-    if not 0.0 <= config.weight_scale <= 100.0:
-        raise UserError(f"weight_scale must be between 0 and 100, not {config.weight_scale}")
 
 
 def nearest_divisor(number: int, wish: int) -> int:

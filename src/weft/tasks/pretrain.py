@@ -119,6 +119,8 @@ def _family(recipe: Recipe) -> Family:
         changed(config, _sizes(recipe), "[model]")
     else:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    if "words" not in family.names.heads:
+        raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
     name = recipe.objective.name
     if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows is not None:
         raise UserError(

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, one_of, shown
 from weft.text import sentencepiece
 from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
-from weft.text.vocabularies import surround
+from weft.text.vocabularies import spaced, surround
 
 LARGEST = 10_000_000  # tokens; the trainers take memory for as many as they are asked for
 KINDS = ("wordpiece", "bpe", "unigram", "word", "character")
@@ -201,14 +201,7 @@ def _word(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles:
     if lowercase:
         library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
-    library.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix=" ", cleanup=False),  # a space between words; no word begins with one
-            decoders.Fuse(),
-            decoders.Replace(Regex(r" (?=[.,!?;:)\]}%…])"), ""),
-            decoders.Replace(Regex(r"(?<=[(\[{]) "), ""),
-        ]
-    )
+    library.decoder = spaced()
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, shown
@@ -70,6 +71,19 @@ def find_roles(settings: dict[str, Any], library: Library, where: Path | str) ->
     if found["separator"] is None and found["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
         found["separator"] = "</s>"  # RoBERTa's
     return Roles(**found)
+
+
+def spaced(more: Sequence[decoders.Decoder] = ()) -> decoders.Decoder:
+    """Whole words back into text: a space between them, but none before a closing mark or after an opening one."""
+    return decoders.Sequence(
+        [
+            decoders.WordPiece(prefix=" ", cleanup=False),  # a space between words; no word begins with one
+            decoders.Fuse(),
+            decoders.Replace(Regex(r" (?=[.,!?;:)\]}%…])"), ""),
+            decoders.Replace(Regex(r"(?<=[(\[{]) "), ""),
+            *more,
+        ]
+    )
 
 
 def surround(library: Library, roles: Roles, family: str) -> None:

@@ -1,0 +1,55 @@
+"""Word vectors in a text file, as GloVe and word2vec publish them, opened as if they were a model folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checkpoint.card import Card
+from weft.checkpoint.families import FAMILIES, check_heads, outline
+from weft.checkpoint.folder import Opened, fill
+from weft.config import changed
+from weft.errors import UserError
+from weft.models.vectors import VectorsConfig
+from weft.text.records import Skipped
+from weft.text.vectors import UNKNOWN, looks_like_vectors, read_vectors, word_tokenizer
+
+
+def is_vectors(path: Path) -> bool:
+    """Whether a path is a file of word vectors, as its first lines tell; a model folder is none."""
+    return looks_like_vectors(path)
+
+
+def open_vectors(
+    path: Path,
+    heads: Mapping[str, int],
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    on_bad_row: str = "stop",
+) -> Opened:
+    """A model whose table of words is read from a file, with fresh heads; `settings` are those of `VectorsConfig`.
+
+    A word that the file does not have gets the file's own `<unk>`, else the mean of all vectors.
+    """
+    family = FAMILIES["vectors"]
+    check_heads(family, heads)
+    skipped = Skipped()
+    found = read_vectors(path, on_bad_row, skipped)
+    if skipped.count:
+        warnings.warn(f"{path}: {skipped}", stacklevel=2)
+    if found.repeated:
+        warnings.warn(f"{path}: {found.repeated:,} lines repeat an earlier word; the first of each stays", stacklevel=2)
+    words, table = found.words, torch.from_numpy(found.matrix)
+    if UNKNOWN not in words:
+        words, table = [*words, UNKNOWN], torch.cat([table, table.double().mean(0, keepdim=True).float()])
+    config = changed(VectorsConfig(vocabulary=len(words), width=table.shape[1]), settings or {}, "--set model")
+    if (config.vocabulary, config.width) != table.shape:
+        raise UserError(f"{path}: has {len(words)} words {table.shape[1]} wide; neither can be set to another number")
+    network = outline(family, config, heads)
+    fresh = {name for name in network.state_dict() if name.startswith("heads.")}
+    fill(network, {"tokens.weight": table}, fresh, config.weight_scale, seed)
+    return Opened(family, config, network.eval(), dict(heads), word_tokenizer(words), Card(base=path.name))

@@ -1,0 +1,100 @@
+"""Averaged word vectors: each word has one vector, whatever stands beside it, and a text is the mean of its words.
+
+With a hidden layer in the head it is the deep averaging network of Iyyer et al. (2015).
+N: tokens; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_limits, start_weights
+from weft.nn.heads import Labels, in_full
+from weft.nn.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsConfig:
+    """Sizes of averaged word vectors; the defaults are those of glove.6B.300d and one word for all unknown ones."""
+
+    vocabulary: int = 400_001
+    context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read
+    width: int = 300
+    inner: int | None = None  # width of one hidden layer in the head; None: a plain linear map
+    dropout: float = 0.0  # of the numbers that the head reads
+    word_dropout: float = 0.0  # of whole words; 0.3 in the paper
+    weight_scale: float = 0.02
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+class DeepLabels(nn.Module):
+    """A hidden layer between the mean and the labels."""
+
+    def __init__(self, width: int, inner: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(width, inner)
+        self.output = nn.Linear(inner, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.dropout(F.relu(self.dense(self.dropout(x)))))
+
+
+class Vectors(nn.Module):
+    """The table of words, and a head that reads the mean of a text."""
+
+    HEADS = ("classify",)
+    POOLED = ()  # no pooler: the mean is the summary
+
+    def __init__(self, config: VectorsConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = config
+        self.config = c
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.heads = nn.ModuleDict(
+            {
+                name: Labels(c.width, outputs, c.dropout)
+                if c.inner is None
+                else DeepLabels(c.width, c.inner, outputs, c.dropout)
+                for name, outputs in heads.items()
+            }
+        )
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """N tokens -> N width; segments mean nothing here, and `states`, where given, gets the vectors."""
+        if rows.longest > self.config.context:
+            raise UserError(
+                f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
+            )
+        x = self.tokens(tokens)
+        if self.training:
+            # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
+            # average, and a short text that loses all its words has a mean of 0 rather than none.
+            x = x * F.dropout(x.new_ones(x.shape[0], 1), self.config.word_dropout)
+        if states is not None:
+            states.append(x)
+        return x
+
+    def mean(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: the mean of each row, added up in float32 at least; 0 for a row of no words."""
+        full = in_full(hidden)
+        sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
+        return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says of each row."""
+        return self.heads[head](self.mean(hidden, rows))
+
+    def initialise(self) -> None:
+        """Fresh weights: normal with `weight_scale`, biases 0."""
+        start_weights(self, self.config.weight_scale)
