@@ -11,12 +11,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import bert, gpt
+from weft.checkpoint import albert, bert, distilbert, gpt, roberta
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
+from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
+from weft.models.roberta import Roberta, RobertaConfig
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Family:
     task: str  # what it does when nothing else is asked for
     speaks: bool  # writes text word by word
     standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
+    trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -55,6 +59,61 @@ FAMILIES = {
             table=bert.CONFIG,
             architectures=bert.ARCHITECTURES,
             sizes=bert.SIZES,
+            tokenizer="wordpiece",
+            task="fill",
+            speaks=False,
+            trained=("words", "next"),
+        ),
+        Family(
+            name="roberta",
+            paper="Liu et al., 2019",
+            config=RobertaConfig,
+            network=Roberta,
+            names=roberta.NAMES,
+            table=roberta.CONFIG,
+            architectures=roberta.ARCHITECTURES,
+            sizes=roberta.SIZES,
+            tokenizer="bpe",
+            task="fill",
+            speaks=False,
+        ),
+        Family(
+            name="xlm-roberta",
+            paper="Conneau et al., 2020",
+            config=RobertaConfig,
+            network=Roberta,
+            names=roberta.NAMES,
+            table=roberta.CONFIG,
+            architectures=roberta.XLM_ARCHITECTURES,
+            sizes=roberta.XLM_SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=False,
+            standard=roberta.XLM_STANDARD,
+        ),
+        Family(
+            name="albert",
+            paper="Lan et al., 2020",
+            config=AlbertConfig,
+            network=Albert,
+            names=albert.NAMES,
+            table=albert.CONFIG,
+            architectures=albert.ARCHITECTURES,
+            sizes=albert.SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=False,
+            trained=("words", "next"),
+        ),
+        Family(
+            name="distilbert",
+            paper="Sanh et al., 2019",
+            config=DistilBertConfig,
+            network=DistilBert,
+            names=distilbert.NAMES,
+            table=distilbert.CONFIG,
+            architectures=distilbert.ARCHITECTURES,
+            sizes=distilbert.SIZES,
             tokenizer="wordpiece",
             task="fill",
             speaks=False,
@@ -117,8 +176,12 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
     """The heads with which a family is pre-trained."""
-    heads = {"words": config.vocabulary}
-    return {**heads, "next": 2} if family.name == "bert" and config.pooler else heads
+    pooler = getattr(config, "pooler", False)
+    return {
+        head: config.vocabulary if head == "words" else 2
+        for head in family.trained
+        if pooler or head not in family.network.POOLED
+    }
 
 
 def check_heads(family: Family, heads: Mapping[str, int]) -> None:
@@ -157,10 +220,13 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
     network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
-    inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-    matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+    turns = config.layers // len(network.layers)  # type: ignore[arg-type]  # a layer may be read again and again
+    matrices = 0
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear) and not name.startswith(("heads.", "pooler.")):
+            matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
-        matrices += config.vocabulary * config.width
+        matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
     head_width = config.head_width or config.width // config.heads
     keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
     # A multiplication and an addition per weight; scores and mixed values per key and head.
