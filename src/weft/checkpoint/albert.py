@@ -102,3 +102,5 @@ SIZES = {
     "albert-xlarge-v2": _size(24, 2048, 16),
     "albert-xxlarge-v2": _size(12, 4096, 64),
 }
+
+SPECIALS = {"padding": "<pad>", "unknown": "<unk>", "start": "[CLS]", "separator": "[SEP]", "mask": "[MASK]"}

@@ -39,6 +39,9 @@ class Family:
     speaks: bool  # writes text word by word
     standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
     trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
+    specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
+    around: str | None = None  # whose way to put them around a text and a pair
+    rows: str = "documents"  # how documents become rows where words are masked
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -62,6 +65,8 @@ FAMILIES = {
             tokenizer="wordpiece",
             task="fill",
             speaks=False,
+            specials=bert.SPECIALS,
+            around="bert",
             trained=("words", "next"),
         ),
         Family(
@@ -76,6 +81,9 @@ FAMILIES = {
             tokenizer="bpe",
             task="fill",
             speaks=False,
+            specials=roberta.SPECIALS,
+            around="xlmroberta",
+            rows="stream",
         ),
         Family(
             name="xlm-roberta",
@@ -83,12 +91,15 @@ FAMILIES = {
             config=RobertaConfig,
             network=Roberta,
             names=roberta.NAMES,
-            table=roberta.CONFIG,
+            table=roberta.XLM_CONFIG,
             architectures=roberta.XLM_ARCHITECTURES,
             sizes=roberta.XLM_SIZES,
             tokenizer="unigram",
             task="fill",
             speaks=False,
+            specials=roberta.SPECIALS,
+            around="xlmroberta",
+            rows="stream",
             standard=roberta.XLM_STANDARD,
         ),
         Family(
@@ -103,6 +114,8 @@ FAMILIES = {
             tokenizer="unigram",
             task="fill",
             speaks=False,
+            specials=albert.SPECIALS,
+            around="albert",
             trained=("words", "next"),
         ),
         Family(
@@ -117,6 +130,8 @@ FAMILIES = {
             tokenizer="wordpiece",
             task="fill",
             speaks=False,
+            specials=bert.SPECIALS,
+            around="bert",
         ),
         Family(
             name="openai-gpt",

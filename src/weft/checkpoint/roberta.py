@@ -1,5 +1,6 @@
 """How RoBERTa and XLM-RoBERTa are published: names, config keys, heads and sizes."""
 
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.configs import ConfigTable
@@ -82,6 +83,7 @@ CONFIG = ConfigTable(
     counted_in={"max_position_embeddings": "padding"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
 )
+XLM_CONFIG = replace(CONFIG, absent={**CONFIG.absent, "vocab_size": 30522})
 
 
 def _architectures(name: str) -> dict[str, tuple[str, ...]]:
@@ -110,4 +112,14 @@ SIZES = {
 XLM_SIZES = {
     "xlm-roberta-base": RobertaConfig(**XLM_STANDARD),
     "xlm-roberta-large": RobertaConfig(**XLM_STANDARD, **LARGE),
+}
+
+# Padding is token 1, after which positions are counted; the end of a text is also what stands between two.
+SPECIALS = {
+    "start": "<s>",
+    "padding": "<pad>",
+    "end": "</s>",
+    "unknown": "<unk>",
+    "mask": "<mask>",
+    "separator": "</s>",
 }

@@ -28,7 +28,7 @@ from weft.tasks.curves import write_curves
 from weft.tasks.material import Material, Progress, Say, gather, rows_of, text_of
 from weft.tasks.model import Model, device_of, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
-from weft.text.learning import SPECIALS, learn
+from weft.text.learning import learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.log import Log
@@ -158,9 +158,9 @@ def _family(recipe: Recipe) -> Family:
         )
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    if name is not None and (name == "next") != family.speaks:
-        what = "next" if family.speaks else "mlm, mlm+nsp or mlm+sop"
-        raise UserError(f"objective {name} does not fit {family.name}, which learns by {what}")
+    fitting = ["next"] if family.speaks else ["mlm", *(["mlm+nsp", "mlm+sop"] if "next" in family.names.heads else [])]
+    if name is not None and name not in fitting:
+        raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(fitting)}")
     return family
 
 
@@ -181,6 +181,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         torch.set_num_threads(recipe.training.threads)
     base = recipe.model.get("base")
     name = recipe.objective.name or ("next" if family.speaks else "mlm")
+    if name == "mlm" and recipe.objective.rows is None:
+        recipe = changed(recipe, {"objective": {"rows": family.rows}})
     objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
     opened = _continued(base, objective, seed) if base is not None else None
     tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
@@ -327,7 +329,8 @@ def _tokenizer(
                     given.size,
                     lowercase=given.lowercase,
                     minimum_count=given.minimum_count,
-                    specials=None if name == "next" else SPECIALS["wordpiece"],
+                    specials=None if name == "next" else family.specials,
+                    around=None if name == "next" else family.around,
                 )
         except UserError as error:
             if str(error).startswith(recipe.text.files):  # a bad file names itself

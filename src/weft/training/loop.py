@@ -370,9 +370,11 @@ class Work:
 
     def __init__(self, network: nn.Module) -> None:
         inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-        self.matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+        layers, config = getattr(network, "layers", ()), getattr(network, "config", None)
+        turns = getattr(config, "layers", len(layers)) / max(1, len(layers))  # a layer may be read again and again
+        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
         attentions = [module for module in inside if isinstance(module, Attention)]
-        self.scores = sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
+        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
         tokens = getattr(network, "tokens", None)
         self.words = tokens.weight.numel() if isinstance(tokens, nn.Embedding) else 0
 
