@@ -96,7 +96,9 @@ def test_all_the_ways_to_spell_a_name(tmp_path: Path) -> None:
 
 
 def test_untied_words(tmp_path: Path) -> None:
-    words = {name: next(kind for kind, heads in case.heads.items() if heads == ("words",)) for name, case in CASES.items()}
+    words = {
+        name: next(kind for kind, heads in case.heads.items() if heads == ("words",)) for name, case in CASES.items()
+    }
     for family, architecture in words.items():
         if family == "openai-gpt":
             continue  # always tied

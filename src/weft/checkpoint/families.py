@@ -41,7 +41,14 @@ class Family:
     trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
-    rows: str = "documents"  # how documents become rows where words are masked
+    rows: str = "documents"  # how documents become rows in pre-training
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """What it may learn by in pre-training, the usual one first."""
+        if self.speaks:
+            return ("next",)
+        return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -145,6 +152,7 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
+            rows="stream",
             standard=gpt.GPT_STANDARD,
         ),
         Family(
@@ -159,6 +167,7 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
+            rows="stream",
         ),
     )
 }

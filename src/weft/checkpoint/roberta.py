@@ -12,7 +12,11 @@ SELF = f"{LAYER}.attention.self"
 
 NAMES = Names(
     prefix="roberta.",
-    spellings=((r"^roberta\.", ""), (r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+    spellings=(
+        (r"^roberta\.", ""),
+        (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+        (r"LayerNorm\.beta$", "LayerNorm.bias"),
+    ),
     body=(
         same("embeddings.word_embeddings.weight", "tokens.weight"),
         same("embeddings.token_type_embeddings.weight", "segments.weight"),

@@ -21,9 +21,7 @@ Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", 
 class Positions(nn.Module):
     """One of the kinds behind one face: what is added to tokens, what turns the queries, what biases the scores."""
 
-    def __init__(
-        self, kind: Kind, *, context: int, width: int, heads: int, head_width: int, unused: int = 0
-    ) -> None:
+    def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int, unused: int = 0) -> None:
         """`unused` rows of a learned table come before that of the first place."""
         super().__init__()
         self.kind = kind

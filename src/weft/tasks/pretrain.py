@@ -20,12 +20,12 @@ from weft.checkpoint.card import Made
 from weft.checkpoint.families import FAMILIES, Family, find_size
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
-from weft.data.batching import Feed
+from weft.data.batching import Feed, in_two_phases
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.tasks.curves import write_curves
-from weft.tasks.material import Material, Progress, Say, gather, rows_of, text_of
+from weft.tasks.material import Material, Progress, Say, gather, text_of
 from weft.tasks.model import Model, device_of, find_folder, load, new
 from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
 from weft.text.learning import learn
@@ -158,9 +158,8 @@ def _family(recipe: Recipe) -> Family:
         )
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    fitting = ["next"] if family.speaks else ["mlm", *(["mlm+nsp", "mlm+sop"] if "next" in family.names.heads else [])]
-    if name is not None and name not in fitting:
-        raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(fitting)}")
+    if name is not None and name not in family.objectives:
+        raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}")
     return family
 
 
@@ -180,9 +179,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     base = recipe.model.get("base")
-    name = recipe.objective.name or ("next" if family.speaks else "mlm")
-    if name == "mlm" and recipe.objective.rows is None:
-        recipe = changed(recipe, {"objective": {"rows": family.rows}})
+    name = recipe.objective.name or family.objectives[0]
+    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm") else None)
     objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
     opened = _continued(base, objective, seed) if base is not None else None
     tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
@@ -203,19 +201,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     length = recipe.objective.length or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
+    recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
     material = gather(recipe, name, tokenizer, length, stop, say, progress)
     plan = _resolved(recipe, material, opened.config.width, device)
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
         raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
-    rows = None if name in ("mlm+nsp", "mlm+sop") else rows_of(recipe, name)
-    recipe = replace(
-        recipe,
-        training=plan,
-        device=str(device),
-        objective=replace(recipe.objective, name=name, rows=rows, length=length),
-    )
+    recipe = replace(recipe, training=plan, device=str(device))
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -245,11 +238,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    _announce(run, recipe, opened, material, state, steps, device, say)
+    feed = Feed(material.source, material.prepare, seed, plan.batch or 1)
+    if material.short is not None:
+        feed = in_two_phases(feed, material.short, round(recipe.objective.short_share * steps))
+    _announce(run, recipe, opened, material, feed, state, steps, device, say)
     setup = Setup(
         network=opened.network,
         objective=objective,
-        feed=Feed(material.source, material.prepare, seed, plan.batch or 1),
+        feed=feed,
         held_out=material.held_out,
         plan=plan,
         rate=plan.rate or 0.0,
@@ -378,20 +374,25 @@ def _announce(
     recipe: Recipe,
     opened: Opened,
     material: Material,
+    feed: Feed,
     state: State,
     steps: int,
     device: torch.device,
     say: Say,
 ) -> None:
     parameters = sum(parameter.numel() for parameter in opened.network.parameters())
-    batch = recipe.training.batch or 1
+    first = ""
+    if feed.first is not None:
+        short = feed.first
+        first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
     say(
         f"{run.folder}: {opened.family.name}, {opened.config.layers} x {opened.config.width}, "
         f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
-        f"plan: {steps:,} steps of {batch} rows of about {material.source.mean:.0f} tokens, "
-        f"{steps * batch / material.source.count:.1f} epochs" + (f"; from step {state.step:,}" if state.step else "")
+        f"plan: {steps:,} steps of {feed.rows} rows of about {material.source.mean:.0f} tokens, "
+        f"{steps * feed.rows / material.source.count:.1f} epochs{first}"
+        + (f"; from step {state.step:,}" if state.step else "")
     )
     if state.finished:
         say(f"{run.folder}: this run has finished already")

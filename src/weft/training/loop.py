@@ -158,6 +158,10 @@ def train(
             for weights in optimizer.param_groups:
                 weights["lr"] = rate_at(state.step, plan, s.rate, s.steps)
             slot = state.step % plan.log_every
+            if (
+                state.step == s.feed.border
+            ):  # other rows from here on: what was captured for the ones before is of no use
+                passes.release()
             try:
                 passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
             except torch.OutOfMemoryError:
@@ -330,7 +334,7 @@ def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
     largest = max(len(batch.tokens) for batch in passes)
-    if len(passes) >= s.feed.rows:
+    if len(passes) >= s.feed.at(state.step)[0].rows:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
     log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
