@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from weft.checkpoint.families import FAMILIES
@@ -56,8 +57,55 @@ def openai_gpt(vocabulary: int, context: int, width: int, layers: int, heads: in
     return OpenAIGPTConfig(vocab_size=vocabulary, pad_token_id=0, **sizes)
 
 
+def roberta(
+    vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int, kind: str = "RobertaConfig"
+) -> Any:
+    """As published: the table of positions is longer than the context by the padding token's id and one more."""
+    import transformers
+
+    return getattr(transformers, kind)(
+        vocab_size=vocabulary,
+        max_position_embeddings=context + 2,
+        type_vocab_size=1,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        layer_norm_eps=1e-5,
+    )
+
+
+def albert(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:
+    from transformers import AlbertConfig
+
+    return AlbertConfig(
+        vocab_size=vocabulary,
+        max_position_embeddings=context,
+        embedding_size=24,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+    )
+
+
+def distilbert(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:
+    from transformers import DistilBertConfig
+
+    sizes = {"max_position_embeddings": context, "dim": width, "n_layers": layers, "n_heads": heads}
+    return DistilBertConfig(vocab_size=vocabulary, hidden_dim=inner, **sizes)
+
+
 CASES = {
     "bert": Case("bert", bert, dict(FAMILIES["bert"].architectures), segments=True),
+    "roberta": Case("roberta", roberta, dict(FAMILIES["roberta"].architectures)),
+    "xlm-roberta": Case(
+        "xlm-roberta", partial(roberta, kind="XLMRobertaConfig"), dict(FAMILIES["xlm-roberta"].architectures)
+    ),
+    "albert": Case(
+        "albert", albert, dict(FAMILIES["albert"].architectures), segments=True, small={"embedding_width": 24}
+    ),
+    "distilbert": Case("distilbert", distilbert, dict(FAMILIES["distilbert"].architectures)),
     "openai-gpt": Case(
         "openai-gpt", openai_gpt, dict(FAMILIES["openai-gpt"].architectures), small={"inner": None}
     ),  # always 4 x width, so its config does not say it

@@ -15,7 +15,9 @@ import pytest
 
 import weft
 from tests.training.small import stories
+from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
+from weft.config import read_toml
 from weft.tasks.recipes import Recipe, find_recipe, read_recipe, shipped
 from weft.text.learning import learn
 from weft.text.tokenizer import Roles
@@ -72,6 +74,10 @@ MISTAKES = {
     "a wrong column": ([*GPT, "--text", "table.csv", "--column", "txt", "--out", "r"], r"pretrain: \S*table.csv: no"),
     "two beginnings": ([*GPT, "--base", "x", "--text", "corpus.txt", "--out", "r"], "give one of them"),
     "an unfit objective": ([*GPT, "--objective", "mlm", "--text", "corpus.txt", "--out", "r"], "does not fit gpt2"),
+    "pairs for a family without": (["pretrain", "--model", "roberta", "--objective", "mlm+sop", "--text", "corpus.txt",
+                                    "--out", "r"], "mlm\\+sop does not fit roberta, which learns by mlm$"),
+    "short rows that are long": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "objective.short=32"],
+                                 "short must be at least 2 and below the length of a row, not 32"),
     "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "must be one of"),
     "rows longer than the context": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.context=16"],
                                      "rows of 32 tokens are longer"),
@@ -151,6 +157,78 @@ def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(read_recipe(name, {}), Recipe)
     assert run(["recipes", name]) == 0 and capsys.readouterr().out == text
     assert run(["recipes"]) == 0 and name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them as it is but for its size and its text: two steps, and a model that answers."""
+    small = ["model.layers=1", "model.width=64", "model.heads=1", "model.inner=64", "objective.length=40"]
+    small += ["tokenizer.size=350", "training.batch=2", "training.evaluate_every=2", "training.compile=false"]
+    flags = [part for setting in small for part in ("--set", setting)]
+    if read_recipe(name, {}).objective.short is not None:
+        flags += ["--set", "objective.short=10", "--set", "objective.short_share=0.5"]
+    given = ["--text", "corpus.txt", "--steps", "2", "--device", "cpu", "--out", "r"]
+    assert run(["pretrain", name, *given, *flags]) == 0, capsys.readouterr().err
+    model = weft.load("r")
+    assert model.tokenizer is not None
+    gap = model.tokenizer.roles.mask
+    answer = model("The weaver" if gap is None else f"The {gap} sang.", **({"most": 2} if gap is None else {}))
+    assert answer.text.endswith(" sang.") or gap is None
+    recipe = read_recipe("r/run/recipe.toml", {})
+    if name == "bert-whole-words":
+        assert recipe.objective.whole_words and recipe.objective.short == 10
+        assert "the first 1 of them 8 rows of about 10 tokens" in capsys.readouterr().err
+    if name == "albert":
+        assert "AlbertForPreTraining" in Path("r/config.json").read_text() and recipe.objective.name == "mlm+sop"
+
+
+def test_the_special_tokens_of_each_family(here: Path) -> None:
+    """As published: the ids, and what stands around a text and between two."""
+    from transformers import AutoTokenizer
+
+    known = {
+        "roberta": ("<s> <pad> </s> <unk> <mask>", "<s> A </s> </s> B </s>"),
+        "xlm-roberta": ("<s> <pad> </s> <unk> <mask>", "<s> A </s> </s> B </s>"),
+        "albert": ("<pad> <unk> [CLS] [SEP] [MASK]", "[CLS] A [SEP] B [SEP]"),
+        "distilbert": ("[PAD] [UNK] [CLS] [SEP] [MASK]", "[CLS] A [SEP] B [SEP]"),
+    }
+    (here / "short.txt").write_text(stories(12))
+    for family, (first, pair) in known.items():
+        model = weft.pretrain(
+            model={"family": family, "size": "1x64"},
+            text={"files": ["short.txt"], "holdout": 0},
+            tokenizer={"size": 300},
+            objective={"length": 24},
+            training={"steps": 1, "batch": 2},
+            out=family,
+            say=lambda _: None,
+        )
+        tokenizer = model.tokenizer
+        assert tokenizer is not None and tokenizer.kind == FAMILIES[family].tokenizer
+        assert [tokenizer.token(number) for number in range(5)] == first.split()
+        found = tokenizer.encode("was", "was")
+        sides = {0: "A", 1: "B", None: ""}
+        words = [sides[side] or token for token, side in zip(found.tokens, found.sequences, strict=True)]
+        assert runs(words) == pair.split()
+        rows = read_toml(Recipe, Path(family) / "run/recipe.toml").objective.rows
+        assert rows == ("stream" if "roberta" in family else "documents")
+        gap = tokenizer.roles.mask
+        peer = AutoTokenizer.from_pretrained(family)
+        for text in (f"The {gap} was here", f"{gap} was", "The weaver sang."):
+            assert peer(text, "was").input_ids == tokenizer.encode(text, "was").ids
+        # The space before a mask is part of it, as it is part of the token that it stands for.
+        assert tokenizer.encode(f"was {gap}", specials=False).ids == [
+            *tokenizer.encode("was", specials=False).ids,
+            tokenizer.id_of("mask"),
+        ]
+        assert model(f"was  {gap}, was", top=1).text.startswith("was  ")
+        if hasattr(model.config, "padding"):
+            assert model.config.padding == tokenizer.id_of("padding") == 1
+
+
+def runs(words: list[str]) -> list[str]:
+    """The sides of a pair, each named once however many tokens it has."""
+    return [word for place, word in enumerate(words) if word not in ("A", "B") or words[place - 1] != word]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 1.5, 2.5, 3.5])

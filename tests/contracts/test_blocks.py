@@ -44,6 +44,16 @@ def pairwise() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("blocks", pairwise(), ids=lambda b: "-".join(map(str, b.values())))
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_every_pair_of_blocks(name: str, blocks: dict[str, Any], tmp_path: Path) -> None:
+    check_blocks(name, blocks, tmp_path)
+
+
+@pytest.mark.parametrize("blocks", pairwise()[::9], ids=lambda b: "-".join(map(str, b.values())))
+@pytest.mark.parametrize("name", ["roberta", "albert", "distilbert"])
+def test_blocks_of_the_other_encoders(name: str, blocks: dict[str, Any], tmp_path: Path) -> None:
+    check_blocks(name, blocks, tmp_path)
+
+
+def check_blocks(name: str, blocks: dict[str, Any], tmp_path: Path) -> None:
     network = network_of(name, **blocks)
     together, rows = hidden_of(network, TEXTS), Ragged.of(TEXTS).rows
     for text, start in zip(TEXTS, rows.firsts().tolist(), strict=True):

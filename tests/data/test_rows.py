@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.data.batching import Feed, cut_to_budget, every_example
+from weft.data.batching import Feed, cut_to_budget, every_example, in_two_phases
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, Packed, PairFrame, Pairs, Pieces
 from weft.data.shards import Corpus
@@ -194,3 +194,36 @@ def test_split() -> None:
     assert (train.size, dev.size) == (360, 40) and (dev.documents == np.arange(360, 401, 10)).all()
     train, dev = corpus([1000]).split(0.1)
     assert (train.size, dev.size) == (900, 100)  # a single document is cut
+
+
+@pytest.mark.parametrize("kind", ["stream", "documents"])
+def test_two_phases(kind: str) -> None:
+    """Short rows up to the border and long ones after it, the same number of tokens in each step."""
+    framed = Framed(corpus([700, 30, 900, 64, 1200] * 3), Frame(row_before=(START,)))
+
+    def source(length: int) -> Any:
+        return Packed(framed, length, 0, False, seed=4) if kind == "stream" else Pieces(framed, length, 0)
+
+    feed = in_two_phases(Feed(source(64), lambda drawn: shift(drawn), seed=9, rows=4), source(16), border=27)
+    assert feed.first is not None and feed.rows == 4
+    assert feed.first.rows == (16 if kind == "stream" else round(4 * source(64).mean / source(16).mean))
+    for step in (0, 26, 27, 40):
+        longest = np.diff(feed.drawn(step).starts).max()
+        assert longest <= 16 if step < 27 else longest > 16, step
+    sizes = [sum(len(batch.tokens) for batch in feed.passes(step, 100)) for step in range(60)]
+    assert 0.8 < np.mean(sizes[27:]) / np.mean(sizes[:27]) < 1.25
+    if kind == "stream":
+        assert {
+            sum(len(batch.tokens) + len(batch.rows.starts) - 1 for batch in feed.passes(step, 100))
+            for step in range(60)
+        } == {256}
+    # A run that goes on from any step reads what the unbroken run would have read, and no epoch comes twice.
+    again = in_two_phases(Feed(source(64), lambda drawn: shift(drawn), seed=9, rows=4), source(16), border=27)
+    for step in (26, 27, 28):
+        assert [b.tokens.tolist() for b in again.passes(step, 100)] == [
+            b.tokens.tolist() for b in feed.passes(step, 100)
+        ]
+    short = {int(epoch) for step in range(27) for epoch in feed.examples(step)[0]}
+    assert max(short) < min(feed.examples(27)[0]) <= max(short) + 1
+    numbers = np.concatenate([feed.examples(step)[1] for step in range(27, 27 + source(64).count // 4)])
+    assert len(set(numbers.tolist())) == len(numbers), "an example came twice in one epoch"

@@ -25,7 +25,8 @@ SIZES = {
     "one layer": {"vocabulary": 101, "context": 40, "width": 48, "layers": 1, "heads": 3, "inner": 192},
     "seven layers": {"vocabulary": 37, "context": 12, "width": 20, "layers": 7, "heads": 5, "inner": 80},
 }
-TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1], [6, 2]]
+# Without 0 and 1, which pad: transformers' RoBERTa counts its positions by them.
+TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
 
 
 def peer_of(case: Case, architecture: str, size: str, scale: float, dtype: torch.dtype) -> Any:
@@ -46,7 +47,8 @@ def peer_of(case: Case, architecture: str, size: str, scale: float, dtype: torch
 def outputs_of(case: Case, peer: Any, heads: tuple[str, ...]) -> dict[str, Tensor]:
     """What the peer says for each of our heads, padding taken out."""
     longest = max(map(len, TEXTS))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in TEXTS])
+    padding = peer.config.pad_token_id or 0
+    ids = torch.tensor([text + [padding] * (longest - len(text)) for text in TEXTS])
     real = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in TEXTS])
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real}
     if case.segments:
@@ -62,7 +64,8 @@ def outputs_of(case: Case, peer: Any, heads: tuple[str, ...]) -> dict[str, Tenso
     if heads == ("answer",):
         return {"answer": torch.stack([out.start_logits[kept], out.end_logits[kept]], -1)}
     if heads == ("words", "next"):
-        return {"words": out.prediction_logits[kept], "next": out.seq_relationship_logits}
+        follows = out.sop_logits if "sop_logits" in out else out.seq_relationship_logits
+        return {"words": out.prediction_logits[kept], "next": follows}
     if heads == ("words", "choose"):
         return {"words": out.logits[kept], "choose": out.mc_logits.reshape(-1, 1)}
     if heads == ("choose",):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,29 @@ def test_three_kills(objective: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", ["next", "mlm+nsp"])
 def test_twenty_kills(objective: str, tmp_path: Path) -> None:
     broken(objective, 20, tmp_path)
+
+
+def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short rows first, long rows after: whichever side of the border a run goes on from, it ends the same."""
+    from weft.tasks.pretrain import pretrain, resume
+
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text.txt"
+    text.write_text(stories(60))
+    given = settings("mlm", text)
+    given["objective"] |= {"length": 64, "short": 16, "short_share": 0.6, "rows": "stream"}
+    given["training"] = {"steps": 6, "batch": 2, "keep": 20, "save_every": 1, "log_every": 1, "threads": 1}
+    given["training"] |= {"evaluate_every": 6}
+    pretrain(None, {**given, "out": str(tmp_path / "whole")}, say=lambda _: None)
+    lines = [line for line in read_metrics(tmp_path / "whole/run/metrics.jsonl") if "rate" in line]
+    tokens = [line["tokens"] for line in lines]
+    assert tokens == [128 * step for step in range(1, 7)], "a step of either phase has as many tokens"
+    for step in (3, 4):  # the last short one is step 4
+        shutil.copytree(tmp_path / "whole", tmp_path / str(step))
+        for path in (tmp_path / str(step) / "run/checkpoints").glob("step-*"):
+            if int(path.name[5:]) > step:
+                shutil.rmtree(path)
+        resume(tmp_path / str(step), say=lambda _: None)
+        whole, parts = contents(tmp_path / "whole", ema=False), contents(tmp_path / str(step), ema=False)
+        for name in whole:
+            assert same(whole[name], parts[name]), (step, name)

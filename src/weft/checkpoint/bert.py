@@ -103,3 +103,5 @@ SIZES = {
     "bert-base": _size(12, 768),
     "bert-large": _size(24, 1024),
 }
+
+SPECIALS = {"padding": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "separator": "[SEP]", "mask": "[MASK]"}

@@ -102,6 +102,8 @@ class ConfigTable:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # their key -> the one value that we have
     ignored: Mapping[str, str] = field(default_factory=dict)  # their key -> why it does not matter
     of_heads: Mapping[str, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)  # head -> their key -> ours
+    absent: Mapping[str, Any] = field(default_factory=dict)  # what a key that is not there means, where not our default
+    counted_in: Mapping[str, str] = field(default_factory=dict)  # their key -> our field that theirs is larger by, + 1
 
 
 def read_config(
@@ -123,9 +125,9 @@ def read_config(
         warnings.warn(f"{where}: not used, since no rule knows them: {listed(unknown)}", stacklevel=2)
     found: dict[str, Any] = dict(standard)
     for theirs, ours in table.read.items():
-        if published.get(theirs) is None:
+        value = published.get(theirs, table.absent.get(theirs))
+        if value is None:
             continue
-        value = published[theirs]
         if theirs in table.values:
             choices = table.values[theirs]
             if not isinstance(value, str) or value not in choices:
@@ -134,6 +136,11 @@ def read_config(
                 )
             value = choices[value]
         found[ours] = value
+    for theirs, field_name in table.counted_in.items():
+        ours = table.read[theirs]
+        more = found.get(field_name, getattr(kind, field_name))
+        if type(found.get(ours)) is int and type(more) is int:  # of any other kind they are refused below
+            found[ours] -= more + 1
     try:
         return build(kind, found, where)
     except UserError as error:
@@ -164,6 +171,8 @@ def write_config(table: ConfigTable, config: Any) -> dict[str, Any]:
         value = getattr(config, ours)
         if theirs in table.values:
             value = next(their for their, our in table.values[theirs].items() if our == value)
+        if theirs in table.counted_in:
+            value += getattr(config, table.counted_in[theirs]) + 1
         written[theirs] = value
     return {**written, **table.fixed}
 

@@ -11,12 +11,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import bert, gpt
+from weft.checkpoint import albert, bert, distilbert, gpt, roberta
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
+from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
+from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.vectors import Vectors, VectorsConfig
 
 
@@ -36,6 +39,17 @@ class Family:
     task: str  # what it does when nothing else is asked for
     speaks: bool  # writes text word by word
     standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
+    trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
+    specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
+    around: str | None = None  # whose way to put them around a text and a pair
+    rows: str = "documents"  # how documents become rows in pre-training
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """What it may learn by in pre-training, the usual one first."""
+        if self.speaks:
+            return ("next",)
+        return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -59,6 +73,73 @@ FAMILIES = {
             tokenizer="wordpiece",
             task="fill",
             speaks=False,
+            specials=bert.SPECIALS,
+            around="bert",
+            trained=("words", "next"),
+        ),
+        Family(
+            name="roberta",
+            paper="Liu et al., 2019",
+            config=RobertaConfig,
+            network=Roberta,
+            names=roberta.NAMES,
+            table=roberta.CONFIG,
+            architectures=roberta.ARCHITECTURES,
+            sizes=roberta.SIZES,
+            tokenizer="bpe",
+            task="fill",
+            speaks=False,
+            specials=roberta.SPECIALS,
+            around="xlmroberta",
+            rows="stream",
+        ),
+        Family(
+            name="xlm-roberta",
+            paper="Conneau et al., 2020",
+            config=RobertaConfig,
+            network=Roberta,
+            names=roberta.NAMES,
+            table=roberta.XLM_CONFIG,
+            architectures=roberta.XLM_ARCHITECTURES,
+            sizes=roberta.XLM_SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=False,
+            specials=roberta.SPECIALS,
+            around="xlmroberta",
+            rows="stream",
+            standard=roberta.XLM_STANDARD,
+        ),
+        Family(
+            name="albert",
+            paper="Lan et al., 2020",
+            config=AlbertConfig,
+            network=Albert,
+            names=albert.NAMES,
+            table=albert.CONFIG,
+            architectures=albert.ARCHITECTURES,
+            sizes=albert.SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=False,
+            specials=albert.SPECIALS,
+            around="albert",
+            trained=("words", "next"),
+        ),
+        Family(
+            name="distilbert",
+            paper="Sanh et al., 2019",
+            config=DistilBertConfig,
+            network=DistilBert,
+            names=distilbert.NAMES,
+            table=distilbert.CONFIG,
+            architectures=distilbert.ARCHITECTURES,
+            sizes=distilbert.SIZES,
+            tokenizer="wordpiece",
+            task="fill",
+            speaks=False,
+            specials=bert.SPECIALS,
+            around="bert",
         ),
         Family(
             name="openai-gpt",
@@ -72,6 +153,7 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
+            rows="stream",
             standard=gpt.GPT_STANDARD,
         ),
         Family(
@@ -86,6 +168,7 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
+            rows="stream",
         ),
         Family(
             name="vectors",
@@ -95,6 +178,7 @@ FAMILIES = {
             names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
             table=ConfigTable(read={}),
             architectures={},
+            trained=(),
             sizes={},
             tokenizer="word",
             task="embed",
@@ -133,10 +217,12 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
     """The heads with which a family is pre-trained; none where it does not score words."""
-    if "words" not in family.names.heads:
-        return {}
-    heads = {"words": config.vocabulary}
-    return {**heads, "next": 2} if family.name == "bert" and config.pooler else heads
+    pooler = getattr(config, "pooler", False)
+    return {
+        head: config.vocabulary if head == "words" else 2
+        for head in family.trained
+        if pooler or head not in family.network.POOLED
+    }
 
 
 def check_heads(family: Family, heads: Mapping[str, int]) -> None:
@@ -175,10 +261,16 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
     network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
-    inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-    matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+    stack = getattr(network, "layers", None)
+    turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
+        config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1
+    )  # a layer may be read again and again
+    matrices = 0
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear) and not name.startswith(("heads.", "pooler.")):
+            matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
-        matrices += config.vocabulary * config.width
+        matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
     if not hasattr(config, "heads"):  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads

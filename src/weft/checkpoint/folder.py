@@ -74,8 +74,9 @@ def open_folder(
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     pooled = any(head in family.network.POOLED for head in everything)
+    pooler_stored = any(name.startswith("pooler.") for name in stored)
     if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
-        config = replace(config, pooler=pooled or "pooler.dense.weight" in stored)
+        config = replace(config, pooler=pooled or pooler_stored)
     if mix and not hasattr(config, "mix"):
         raise UserError(f"{folder}: {family.name} has no layers to mix")
     mixed = mix and not config.mix
@@ -84,7 +85,7 @@ def open_folder(
     network = outline(family, config, everything)
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
     fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
-    if pooled and new_heads and "pooler.dense.weight" not in stored:
+    if pooled and new_heads and not pooler_stored:
         fresh |= {name for name in expected if name.startswith("pooler.")}
     if mixed:
         fresh |= {name for name in expected if name.startswith("mix.")}
@@ -106,7 +107,7 @@ def open_folder(
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
         )
     known = {*family.table.read, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
-    if card.labels is not None or {"classify", "tag"} & set(new_heads):
+    if card.labels is not None or new_heads:
         known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
     return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
@@ -157,14 +158,32 @@ def _heads(
         unique = [name for name in tensors if sum(name in other for other in names.values()) == 1]
         if any(name in stored for name in unique):
             found[head] = None
-    if not found and "classifier.weight" in stored and "tag" in names:
-        found["classify" if "pooler.dense.weight" in stored else "tag"] = None
+    if not found:
+        found |= dict.fromkeys(_guessed(family, stored))
     order = [head for head in family.network.HEADS if head in found]
     return {head: vocabulary if head == "words" else _outputs(family, head, stored) for head in order}
 
 
+def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
+    """The head of a folder that has no architecture, where several heads are stored under one name.
+
+    Of those that are all there: the one of most tensors, then one that reads the pooler where there is a pooler.
+    """
+    pooled = family.network.POOLED if any(name.startswith("pooler.") for name in stored) else ()
+    rules = family.names.head_names
+    there = [
+        head
+        for head in family.network.HEADS
+        if head not in ("words", "choose")
+        and (head in pooled or head not in family.network.POOLED)
+        and all(name in stored for name in rules.get(head, ("",)))
+    ]
+    return sorted(there, key=lambda head: (-len(rules[head]), head not in pooled))[:1]
+
+
 def _outputs(family: Family, head: str, stored: Mapping[str, Tensor]) -> int:
-    weight = stored.get(next(name for name in family.names.head_names[head] if name.endswith(".weight")))
+    """What the last of a head's maps puts out."""
+    weight = stored.get(next(name for name in reversed(family.names.head_names[head]) if name.endswith(".weight")))
     return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -27,25 +27,47 @@ class Feed:
     prepare: Callable[[Drawn], Batch]  # masks or shifts
     seed: int
     rows: int  # examples in a step
+    first: Feed | None = None  # what the first steps read in its place
+    border: int = 0  # so many of them
+    epoch: int = 0  # the number of its first epoch
+
+    def at(self, step: int) -> tuple[Feed, int]:
+        """What feeds a step, and which of its own steps that is."""
+        if self.first is not None and step < self.border:
+            return self.first, step
+        return replace(self, first=None, border=0), step - self.border
 
     def examples(self, step: int) -> tuple[Places, Places]:
         """The epochs and numbers of a step's examples: epochs follow each other without a gap."""
-        epochs, inside = np.divmod(np.arange(step * self.rows, (step + 1) * self.rows), self.source.count)
+        feed, step = self.at(step)
+        count = feed.source.count
+        epochs, inside = np.divmod(np.arange(step * feed.rows, (step + 1) * feed.rows), count)
+        epochs += feed.epoch
         numbers = np.empty_like(inside)
         for epoch in np.unique(epochs):
-            key = key_of(self.seed, "order", int(epoch))
-            numbers[epochs == epoch] = shuffled(key, inside[epochs == epoch], self.source.count)
+            key = key_of(feed.seed, "order", int(epoch))
+            numbers[epochs == epoch] = shuffled(key, inside[epochs == epoch], count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """The step's examples in batches of at most `budget` tokens (or one example), those that fall to this rank."""
+        source = self.at(step)[0].source
         epochs, numbers = self.examples(step)
-        cuts = list(cut_to_budget(self.source, numbers, budget))[rank::ranks]
-        return [self.prepare(self.source.draw(epochs[cut], numbers[cut])) for cut in cuts]
+        cuts = list(cut_to_budget(source, numbers, budget))[rank::ranks]
+        return [self.prepare(source.draw(epochs[cut], numbers[cut])) for cut in cuts]
 
     def drawn(self, step: int) -> Drawn:
         """What a step read, for whoever wants to know what went wrong."""
-        return self.source.draw(*self.examples(step))
+        return self.at(step)[0].source.draw(*self.examples(step))
+
+
+def in_two_phases(feed: Feed, short: Source, border: int) -> Feed:
+    """Short rows in the steps before the border (Devlin et al., 2019), as many more as keep a step's tokens the same.
+
+    The long rows begin with an epoch of their own, so that no chance is drawn twice.
+    """
+    first = replace(feed, source=short, rows=max(1, round(feed.rows * feed.source.mean / short.mean)))
+    return replace(feed, first=first, border=border, epoch=-(-border * first.rows // short.count))
 
 
 def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slice]:

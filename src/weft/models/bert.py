@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights, through_layers
 from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -84,16 +84,7 @@ class Bert(nn.Module):
         segment = self.segments.weight[0] if segments is None else self.segments(segments)
         x = self.positions.add(self.tokens(tokens) + segment, places)
         x = self.dropout(self.embedding_norm(x))
-        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, None)
-        wanted = states is not None or self.mix is not None
-        seen = [x]
-        for layer in self.layers:
-            x = layer(x, rows, bias, turns)
-            seen = [*seen, x] if wanted else [x]
-        seen[-1] = x = self.final_norm(x)
-        if states is not None:
-            states += seen
-        return x if self.mix is None else self.mix(seen)
+        return through_layers(self, self.layers, x, rows, places, states)
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: a summary of each row, which the heads `next`, `classify` and `choose` read."""

@@ -1,16 +1,22 @@
-"""What the Transformer families share: checks of their sizes, the stack of layers, and how fresh weights are drawn."""
+"""What the Transformer families share: checks of their sizes, the stack of layers, and how fresh weights are drawn.
+
+N: tokens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.nn.heads import Mix
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
+from weft.nn.rows import Rows
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
@@ -18,11 +24,15 @@ LIMITS = {
     "context": 1 << 24,
     "segments": 1 << 16,
     "width": 1 << 18,
+    "embedding_width": 1 << 18,
     "layers": 2048,
     "heads": 1 << 14,
     "head_width": 1 << 16,
     "inner": 1 << 20,
 }
+
+
+DROPOUTS = tuple(f"{place}dropout" for place in ("", "attention_", "embedding_", "head_", "tag_", "answer_", "word_"))
 
 
 def check_limits(config: Any) -> None:
@@ -31,7 +41,7 @@ def check_limits(config: Any) -> None:
         size = getattr(config, name, None)
         if size is not None and not 1 <= size <= limit:
             raise UserError(f"{name} must be between 1 and {limit}, not {size}")
-    for name in ("dropout", "attention_dropout", "embedding_dropout", "head_dropout", "tag_dropout", "word_dropout"):
+    for name in DROPOUTS:
         value = getattr(config, name, None)
         if value is not None and not 0.0 <= value < 1.0:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
@@ -61,14 +71,15 @@ def nearest_divisor(number: int, wish: int) -> int:
     return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))
 
 
-def positions_of(config: Any) -> Positions:
-    """The positions that a config asks for."""
+def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Positions:
+    """The positions that a config asks for; `width` where embeddings are narrower than layers."""
     return Positions(
         config.positions,
         context=config.context,
-        width=config.width,
+        width=width or config.width,
         heads=config.heads,
         head_width=config.head_width or config.width // config.heads,
+        unused=unused,
     )
 
 
@@ -90,6 +101,27 @@ def layers_of(config: Any, causal: bool) -> nn.ModuleList:
         )
         for _ in range(config.layers)
     )
+
+
+def one_layer_of(config: Any) -> nn.ModuleList:
+    """The one layer of an encoder that reads it again and again."""
+    return layers_of(replace(config, layers=1), causal=False)
+
+
+def through_layers(
+    network: Any, layers: Iterable[nn.Module], x: Tensor, rows: Rows, places: Tensor, states: list[Tensor] | None
+) -> Tensor:
+    """N width through an encoder's layers; `states`, where given, gets the embeddings and what each layer makes."""
+    turns, bias = network.positions.turns(places, x.dtype), network.positions.bias(rows, None)
+    wanted = states is not None or network.mix is not None
+    seen = [x]
+    for layer in layers:
+        x = layer(x, rows, bias, turns)
+        seen = [*seen, x] if wanted else [x]
+    seen[-1] = x = network.final_norm(x)
+    if states is not None:
+        states += seen
+    return x if network.mix is None else network.mix(seen)
 
 
 def final_norm_of(config: Any) -> nn.Module:

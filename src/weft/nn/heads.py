@@ -53,22 +53,53 @@ class Labels(nn.Module):
         return self.output(self.dropout(x))
 
 
-class MaskedWords(nn.Module):
-    """BERT's word head: one more layer, then the table of tokens read backwards (or a table of its own)."""
+class DeepLabels(nn.Module):
+    """Labels of a text by one more layer: RoBERTa bends it by tanh and drops out before it too, DistilBERT by ReLU."""
 
-    def __init__(self, width: int, vocabulary: int, activation: str, epsilon: float, tied: bool) -> None:
+    def __init__(self, width: int, outputs: int, activation: str, dropout: float, dropout_before: float = 0.0) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, epsilon)
         self.activation = activation
-        # A table of its own brings a bias of its own; the published format keeps the other one all the same.
-        self.decoder = None if tied else nn.Linear(width, vocabulary)
+        self.dropout_before = nn.Dropout(dropout_before)
+        self.dense = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = activate(self.dense(self.dropout_before(x)), self.activation)
+        return self.output(self.dropout(x))
+
+
+class MaskedWords(nn.Module):
+    """BERT's word head: one more layer, then the table of tokens read backwards (or a table of its own).
+
+    `table_width` is that of the table where it is not the network's. A table of its own brings a bias of its own, and
+    the published format keeps the other one all the same, unless `second_bias` is false (DistilBERT).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: int,
+        activation: str,
+        epsilon: float,
+        tied: bool,
+        table_width: int | None = None,
+        second_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        table_width = table_width or width
+        self.dense = nn.Linear(width, table_width)
+        self.norm = nn.LayerNorm(table_width, epsilon)
+        self.activation = activation
+        self.decoder = None if tied else nn.Linear(table_width, vocabulary, bias=second_bias)
         self.bias = nn.Parameter(self.dense.bias.new_zeros(vocabulary))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """n width, vocabulary width -> n vocabulary"""
+        """n width, vocabulary table_width -> n vocabulary"""
         x = self.norm(activate(self.dense(x), self.activation))
-        return F.linear(x, tokens, self.bias) if self.decoder is None else self.decoder(x)
+        if self.decoder is None:
+            return F.linear(x, tokens, self.bias)
+        return F.linear(x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias)
 
 
 class NextWords(nn.Module):

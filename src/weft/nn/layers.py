@@ -81,7 +81,8 @@ class Layer(nn.Module):
         self.attention_norm = norm(norm_kind, width, norm_epsilon)
         self.feedforward = FeedForward(width, inner, activation)
         self.feedforward_norm = norm(norm_kind, width, norm_epsilon)
-        self.dropout = nn.Dropout(dropout)
+        self.attention_drop = nn.Dropout(dropout)
+        self.feedforward_drop = nn.Dropout(dropout)
         self.norm_before = norm_place == "before"
 
     def forward(
@@ -93,7 +94,7 @@ class Layer(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         if self.norm_before:
-            x = x + self.dropout(self.attention(self.attention_norm(x), rows, bias, turns, cache))
-            return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, rows, bias, turns, cache)))
-        return self.feedforward_norm(x + self.dropout(self.feedforward(x)))
+            x = x + self.attention_drop(self.attention(self.attention_norm(x), rows, bias, turns, cache))
+            return x + self.feedforward_drop(self.feedforward(self.feedforward_norm(x)))
+        x = self.attention_norm(x + self.attention_drop(self.attention(x, rows, bias, turns, cache)))
+        return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))

@@ -21,14 +21,16 @@ Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", 
 class Positions(nn.Module):
     """One of the kinds behind one face: what is added to tokens, what turns the queries, what biases the scores."""
 
-    def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int) -> None:
+    def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int, unused: int = 0) -> None:
+        """`unused` rows of a learned table come before that of the first place."""
         super().__init__()
         self.kind = kind
         self.context = context
         self.width = width
         self.heads = heads
         self.head_width = head_width
-        self.table = nn.Embedding(context, width) if kind == "learned" else None
+        self.unused = unused
+        self.table = nn.Embedding(unused + context, width) if kind == "learned" else None
 
     def places(self, rows: Rows, total: int, cache: Cache | None) -> Tensor:
         """N: the place of each token in its text; in a decoding step it follows what is in the cache."""
@@ -41,7 +43,7 @@ class Positions(nn.Module):
     def add(self, x: Tensor, places: Tensor) -> Tensor:
         """The token vectors with their positions, for the kinds that are added."""
         if self.table is not None:
-            return x + self.table(places)
+            return x + self.table(places + self.unused if self.unused else places)
         if self.kind in ("sinusoidal", "sinusoidal-halves"):
             return x + sinusoids(places, self.width, halves=self.kind == "sinusoidal-halves").to(x.dtype)
         return x

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import FAMILIES, Family, find_size
 from weft.checkpoint.folder import Opened, open_folder
-from weft.config import changed
-from weft.errors import UserError, listed
-from weft.files import MEGABYTE, read_json
+from weft.checkpoint.vectors import open_vectors
+from weft.errors import UserError
+from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
 from weft.tasks.model import find_folder, new
-from weft.tasks.recipes import TaskRecipe, Vocabulary
-
-CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
-
-
-def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
-    """The family to train, with every choice of the model checked."""
-    chosen = {key: model[key] for key in CHOICES if key in model}
-    wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
-    if wrong:
-        raise UserError(f"[model]: {wrong[0]} must be a text, not {chosen[wrong[0]]!r}")
-    if "base" in chosen:
-        if len(model) > 1:
-            others = listed([key for key in model if key != "base"])
-            raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if tokenizer != Vocabulary():
-            raise UserError("--base brings its own tokenizer: none can be chosen with it")
-        path = find_folder(chosen["base"]) / "config.json"
-        if not path.is_file():
-            raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
-        kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        family = FAMILIES.get(str(kind).removeprefix("weft-"))
-        if family is None:
-            raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-        return family
-    if "family" not in chosen:
-        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
-    family, config = find_size(chosen["family"], chosen.get("size"))
-    changed(config, sizes, "[model]")
-    return family
-
-
-def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in model.items() if key not in CHOICES}
+from weft.tasks.recipes import TaskRecipe
 
 
 def check_model(recipe: TaskRecipe) -> None:
@@ -76,6 +42,9 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Opened:
             where="[model]",
         )
         return made.opened
+    heads = {head: count or 0 for head, count in wanted.items()}
+    if Path(base).is_file():
+        return open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row)
     folder = find_folder(base)
     there = open_folder(folder)
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}

@@ -89,5 +89,6 @@ def _filled(text: str, found: Encoded, mask: int, words: list[tuple[Candidate, .
     """The user's own text with the best word in each gap."""
     spans = [span for token, span in zip(found.ids, found.offsets, strict=True) if token == mask]
     for (start, end), gap in reversed(list(zip(spans, words, strict=True))):  # from the end, so that offsets stay right
+        start = end - len(text[start:end].lstrip())  # some masks take the space before them with them
         text = text[:start] + gap[0].word + text[end:]
     return text

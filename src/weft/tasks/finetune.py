@@ -26,6 +26,7 @@ from weft.data.examples import Examples
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
+from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.gathering import Material, gather
 from weft.tasks.judging import Judgement, Task, judged
@@ -140,7 +141,11 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     device = device_for(recipe.device, recipe.training.threads)
     material = gather(recipe, say, progress, stop)
     task = material.task
-    tokenizer = _tokenizer(run, recipe, material, stop, say, progress) if "base" not in recipe.model else None
+    tokenizer = None
+    if "base" not in recipe.model:
+        family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
+        texts = (text for row in material.train for text in row.texts)
+        tokenizer = vocabulary_for(run, recipe.tokenizer, family, family.speaks, texts, stop, say, progress)
     opened = begun_model(recipe, task, tokenizer)
     network: Any = opened.network
     if isinstance(task, TextTask) and task.kind == "value" and last_linear(network.heads["classify"]).bias is None:
@@ -215,10 +220,6 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
     return load(run.folder)
-
-
-def _tokenizer(run: Run, recipe: TaskRecipe, material: Material, stop: Stop, say: Say, progress: Progress) -> Any:
-    raise NotImplementedError
 
 
 def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:

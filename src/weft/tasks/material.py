@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
@@ -32,6 +31,7 @@ class Material:
     """What a run trains with: tokens, rows and labels."""
 
     source: Source
+    short: Source | None  # the rows of the first steps, where they are shorter
     held_out: Source | None
     prepare: Callable[[Drawn], Batch]
     corpus: Corpus
@@ -82,23 +82,21 @@ def gather(
         )
     seed = recipe.seed
     source = _rows(recipe, name, corpus, tokenizer, length, seed)
+    few = recipe.objective.short
+    short = None if few is None else _rows(recipe, name, corpus, tokenizer, few, seed)
     held_out = _rows(recipe, name, dev, tokenizer, length, None) if dev else None
     # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     if name == "next":
-        return Material(source, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
+        return Material(source, short, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
     masking = Masking.of(tokenizer, recipe.objective.mask, recipe.objective.whole_words, seed)
     filled = recipe.training.compile and source.even
-    return Material(source, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
-
-
-def rows_of(recipe: Recipe, name: str) -> Literal["stream", "apart", "documents"]:
-    return recipe.objective.rows or ("stream" if name == "next" else "documents")
+    return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
 
 def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
     """How documents become rows; `seed` None: for evaluation."""
-    rows = rows_of(recipe, name)
+    rows = recipe.objective.rows
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         # One token that ends a text and begins the next need not stand there twice where texts follow each other.

@@ -221,6 +221,9 @@ def new(
         tokenizer = Tokenizer.load(Path(tokenizer))
     if tokenizer is not None and "vocabulary" not in (settings or {}):
         config = replace(config, vocabulary=tokenizer.vocabulary)
+    padding = tokenizer.id_of("padding") if tokenizer is not None else None
+    if padding is not None and hasattr(config, "padding"):  # positions are counted from it
+        config = replace(config, padding=padding)
     config = changed(config, settings or {}, where)
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -14,19 +14,19 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Made, Metric
-from weft.checkpoint.families import FAMILIES, Family, find_size
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
-from weft.data.batching import Feed
+from weft.data.batching import Feed, in_two_phases
 from weft.errors import UserError, listed
-from weft.files import MEGABYTE, read_json
+from weft.files import read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
-from weft.tasks.material import Material, gather, rows_of, text_of
+from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
-from weft.tasks.recipes import Recipe, Vocabulary, read_recipe
+from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
-from weft.text.learning import SPECIALS, learn
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.loop import Setup
@@ -34,8 +34,6 @@ from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.signals import Stop, listening
 from weft.training.state import State
-
-CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
 
 
 def pretrain(
@@ -97,28 +95,7 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    chosen = {key: recipe.model[key] for key in CHOICES if key in recipe.model}
-    wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
-    if wrong:
-        raise UserError(f"[model]: {wrong[0]} must be a text, not {chosen[wrong[0]]!r}")
-    if "base" in chosen:
-        if len(recipe.model) > 1:
-            others = listed([key for key in recipe.model if key != "base"])
-            raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if recipe.tokenizer != Vocabulary():
-            raise UserError("--base brings its own tokenizer: none can be chosen with it")
-        path = find_folder(chosen["base"]) / "config.json"
-        if not path.is_file():
-            raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
-        kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        family = FAMILIES.get(str(kind).removeprefix("weft-"))
-        if family is None:
-            raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-    elif "family" in chosen:
-        family, config = find_size(chosen["family"], chosen.get("size"))
-        changed(config, _sizes(recipe), "[model]")
-    else:
-        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    family = chosen_family(recipe.model, recipe.tokenizer, _sizes(recipe))
     if "words" not in family.names.heads:
         raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
     name = recipe.objective.name
@@ -128,15 +105,14 @@ def _family(recipe: Recipe) -> Family:
         )
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    if name is not None and (name == "next") != family.speaks:
-        what = "next" if family.speaks else "mlm, mlm+nsp or mlm+sop"
-        raise UserError(f"objective {name} does not fit {family.name}, which learns by {what}")
+    if name is not None and name not in family.objectives:
+        raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}")
     return family
 
 
 def _sizes(recipe: Recipe) -> dict[str, Any]:
     """The sizes of a fresh model; its context is the length of the rows unless said."""
-    sizes = {key: value for key, value in recipe.model.items() if key not in CHOICES}
+    sizes = sizes_of(recipe.model)
     if recipe.objective.length is not None:
         sizes.setdefault("context", recipe.objective.length)
     return sizes
@@ -146,7 +122,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     seed = recipe.seed
     device = device_for(recipe.device, recipe.training.threads)
     base = recipe.model.get("base")
-    name = recipe.objective.name or ("next" if family.speaks else "mlm")
+    name = recipe.objective.name or family.objectives[0]
+    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm") else None)
     objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
     opened = _continued(base, objective, seed) if base is not None else None
     tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
@@ -167,19 +144,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     length = recipe.objective.length or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
+    recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
     material = gather(recipe, name, tokenizer, length, stop, say, progress)
     plan = _resolved(recipe, material, opened.config.width, device)
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
         raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
-    rows = None if name in ("mlm+nsp", "mlm+sop") else rows_of(recipe, name)
-    recipe = replace(
-        recipe,
-        training=plan,
-        device=str(device),
-        objective=replace(recipe.objective, name=name, rows=rows, length=length),
-    )
+    recipe = replace(recipe, training=plan, device=str(device))
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -205,11 +177,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    _announce(run, recipe, opened, material, begun.state, steps, device, say)
+    feed = Feed(material.source, material.prepare, seed, plan.batch or 1)
+    if material.short is not None:
+        feed = in_two_phases(feed, material.short, round(recipe.objective.short_share * steps))
+    _announce(run, recipe, opened, material, feed, begun.state, steps, device, say)
     setup = Setup(
         network=opened.network,
         objective=objective,
-        feed=Feed(material.source, material.prepare, seed, plan.batch or 1),
+        feed=feed,
         held_out=material.held_out,
         plan=plan,
         rate=plan.rate or 0.0,
@@ -248,42 +223,18 @@ def _continued(base: str, objective: Objective, seed: int) -> Opened:
 def _tokenizer(
     run: Run, recipe: Recipe, family: Family, name: str, stop: Stop, say: Say, progress: Progress
 ) -> Tokenizer:
-    """The run's own, the one asked for, or one learned from the text."""
-    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
-        return Tokenizer.load(run.folder)
-    given = recipe.tokenizer
-    if given.folder is not None:
-        tokenizer = Tokenizer.load(Path(given.folder))
-    else:
-        kind = given.kind or family.tokenizer
-        skipped = Skipped()
-
-        def texts() -> Iterator[str]:
-            for text in text_of(recipe).read(skipped):
-                stop.check("stopped while learning the vocabulary")
-                read(1)
-                yield text
-
-        try:
-            with progress(f"learning a {kind} vocabulary", "documents") as read:
-                tokenizer = learn(
-                    texts(),
-                    kind,
-                    given.size,
-                    lowercase=given.lowercase,
-                    minimum_count=given.minimum_count,
-                    specials=None if name == "next" else SPECIALS["wordpiece"],
-                )
-        except UserError as error:
-            if str(error).startswith(recipe.text.files):  # a bad file names itself
-                raise
-            raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-        if skipped.count:
-            say(f"weft: note: {skipped}")
-        less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
-        say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
-    tokenizer.save(run.folder)
-    return tokenizer
+    skipped = Skipped()
+    try:
+        found = vocabulary_for(
+            run, recipe.tokenizer, family, name == "next", text_of(recipe).read(skipped), stop, say, progress
+        )
+    except UserError as error:
+        if str(error).startswith(recipe.text.files):  # a bad file names itself
+            raise
+        raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    return found
 
 
 def _resolved(recipe: Recipe, material: Material, width: int, device: torch.device) -> Training:
@@ -319,20 +270,25 @@ def _announce(
     recipe: Recipe,
     opened: Opened,
     material: Material,
+    feed: Feed,
     state: State,
     steps: int,
     device: torch.device,
     say: Say,
 ) -> None:
     parameters = sum(parameter.numel() for parameter in opened.network.parameters())
-    batch = recipe.training.batch or 1
+    first = ""
+    if feed.first is not None:
+        short = feed.first
+        first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
     say(
         f"{run.folder}: {opened.family.name}, {opened.config.layers} x {opened.config.width}, "
         f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
-        f"plan: {steps:,} steps of {batch} rows of about {material.source.mean:.0f} tokens, "
-        f"{steps * batch / material.source.count:.1f} epochs" + (f"; from step {state.step:,}" if state.step else "")
+        f"plan: {steps:,} steps of {feed.rows} rows of about {material.source.mean:.0f} tokens, "
+        f"{steps * feed.rows / material.source.count:.1f} epochs{first}"
+        + (f"; from step {state.step:,}" if state.step else "")
     )
     if state.finished:
         say(f"{run.folder}: this run has finished already")

@@ -53,7 +53,9 @@ class Aim:
 
     name: Name | None = None  # next for models that speak, mlm for the others
     length: int | None = None  # tokens of a row; as the model's context
-    rows: Literal["stream", "apart", "documents"] | None = None  # stream for next, documents for mlm
+    short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
+    short_share: float = 0.9  # share of the steps that are so
+    rows: Literal["stream", "apart", "documents"] | None = None  # stream for next, else as the family learns
     mask: float = 0.15
     whole_words: bool = False
 
@@ -62,6 +64,10 @@ class Aim:
             raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
         if self.length is not None and not 2 <= self.length < 1 << 24:
             raise UserError(f"length must be at least 2, not {self.length}")
+        if self.short is not None and not 2 <= self.short < (self.length or 1 << 24):
+            raise UserError(f"short must be at least 2 and below the length of a row, not {self.short}")
+        if not 0 < self.short_share < 1:
+            raise UserError(f"short_share must be above 0 and below 1, not {self.short_share}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -31,6 +31,7 @@ SPECIALS = {
     "word": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
     "character": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
 }
+T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
 MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normaliser takes it out of any text
 THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another number rounds differently
@@ -44,7 +45,8 @@ def learn(
     *,
     lowercase: bool | None = None,
     minimum_count: int | None = None,
-    specials: Roles | None = None,
+    specials: Roles | Mapping[str, str] | None = None,
+    around: str | None = None,
     extra: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
@@ -52,11 +54,14 @@ def learn(
 
     lowercase: wordpiece does by default, the others do not. minimum_count: how often a merge (wordpiece, bpe), a word
     or a character must be seen, 2 by default and 1 for characters; unigram weighs its pieces by likelihood instead.
-    specials: the special tokens by role, the first ids. extra: more special tokens, the last ids.
+    specials: the special tokens by role, the first ids; a mapping also says in which order. around: the family (of
+    `vocabularies.AROUND`) whose special tokens are put around each text. extra: more special tokens, the last ids.
     """
     one_of(kind, KINDS, "vocabulary kind")
-    roles = SPECIALS[kind] if specials is None else specials
-    names = list(dict.fromkeys(name for name in vars(roles).values() if name is not None))
+    found = SPECIALS[kind] if specials is None else specials
+    roles = found if isinstance(found, Roles) else Roles(**found)
+    order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(found, Roles) else found
+    names = list(dict.fromkeys(name for role in order if (name := getattr(roles, role)) is not None))
     room = size - len(extra)
     if size > LARGEST:
         raise UserError(f"a vocabulary of {size} tokens is larger than any that can be learned ({LARGEST} at most)")
@@ -71,6 +76,8 @@ def learn(
     makers = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram, "word": _word, "character": _character}
     library = makers[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
     library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
+    if around is not None:
+        surround(library, roles, around)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
@@ -139,7 +146,8 @@ def _bpe(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: 
         vocab_size=size,
         min_frequency=minimum,
         initial_alphabet=sorted(alphabet),
-        special_tokens=names,
+        # A token has the space before it in it, and so has the mask that stands for it.
+        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == roles.mask) for name in names],
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer)
@@ -159,7 +167,8 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
         words.update(text.split())
     if not words:
         raise UserError("there is no text to learn a vocabulary from")
-    first = [role for role in ("padding", "end", "unknown", "start") if getattr(roles, role) is not None]
+    first = [role for role in T5_ORDER[:4] if getattr(roles, role) is not None]
+    first.sort(key=lambda role: names.index(getattr(roles, role)))
     told: dict[str, Any] = {}
     for role, short in (("padding", "pad"), ("end", "eos"), ("unknown", "unk"), ("start", "bos")):
         told[f"{short}_id"] = first.index(role) if role in first else -1
@@ -187,7 +196,9 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
         if small:
             _enough(size, int(small[2]), "the characters of this text and the special tokens")
         raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
-    library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
+    learned = sentencepiece.parse(model.getvalue(), "the learned model")
+    # A piece has the space before it in it, and so has the mask that stands for it.
+    library = sentencepiece.build(learned, "the learned model", mask=roles.mask)
     if roles.end is not None:
         surround(library, roles, "t5")
     return library

@@ -168,6 +168,10 @@ def train(
             for weights in optimizer.param_groups:
                 weights["lr"] = rate_at(state.step, plan, s.rate, s.steps) * weights["share"]
             slot = state.step % plan.log_every
+            if (
+                state.step == s.feed.border
+            ):  # other rows from here on: what was captured for the ones before is of no use
+                passes.release()
             try:
                 passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
             except torch.OutOfMemoryError:
@@ -353,7 +357,7 @@ def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
     largest = max(len(batch.tokens) for batch in passes)
-    if len(passes) >= s.feed.rows:
+    if len(passes) >= s.feed.at(state.step)[0].rows:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
     log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
@@ -393,9 +397,11 @@ class Work:
 
     def __init__(self, network: nn.Module) -> None:
         inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-        self.matrices = sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+        layers, config = getattr(network, "layers", ()), getattr(network, "config", None)
+        turns = getattr(config, "layers", len(layers)) / max(1, len(layers))  # a layer may be read again and again
+        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
         attentions = [module for module in inside if isinstance(module, Attention)]
-        self.scores = sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
+        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
         tokens = getattr(network, "tokens", None)
         self.words = tokens.weight.numel() if isinstance(tokens, nn.Embedding) else 0
 

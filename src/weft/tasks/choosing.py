@@ -1,0 +1,97 @@
+"""Which family a run trains, of what size, with which vocabulary: the choices that every kind of run has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.families import FAMILIES, Family, find_size
+from weft.checkpoint.vectors import is_vectors
+from weft.config import changed
+from weft.errors import UserError, listed
+from weft.files import MEGABYTE, read_json
+from weft.tasks.model import find_folder
+from weft.tasks.recipes import Vocabulary
+from weft.tasks.saying import Progress, Say
+from weft.text.learning import learn
+from weft.text.tokenizer import Tokenizer
+from weft.training.run import Run
+from weft.training.signals import Stop
+
+CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
+
+
+def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
+    """The family to train, with every choice of the model checked."""
+    chosen = {key: model[key] for key in CHOICES if key in model}
+    wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
+    if wrong:
+        raise UserError(f"[model]: {wrong[0]} must be a text, not {chosen[wrong[0]]!r}")
+    if "base" in chosen:
+        if len(model) > 1:
+            others = listed([key for key in model if key != "base"])
+            raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
+        if tokenizer != Vocabulary():
+            raise UserError("--base brings its own tokenizer: none can be chosen with it")
+        if Path(chosen["base"]).is_file():
+            if not is_vectors(Path(chosen["base"])):
+                raise UserError(f"{chosen['base']}: is neither a model folder nor a text file of word vectors")
+            return FAMILIES["vectors"]
+        path = find_folder(chosen["base"]) / "config.json"
+        if not path.is_file():
+            raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
+        kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
+        family = FAMILIES.get(str(kind).removeprefix("weft-"))
+        if family is None:
+            raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
+        return family
+    if "family" not in chosen:
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    family, config = find_size(chosen["family"], chosen.get("size"))
+    changed(config, sizes, "[model]")
+    return family
+
+
+def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in model.items() if key not in CHOICES}
+
+
+def vocabulary_for(
+    run: Run,
+    given: Vocabulary,
+    family: Family,
+    speaks: bool,
+    texts: Iterable[str],
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> Tokenizer:
+    """The run's own vocabulary, the one asked for, or one learned from the texts."""
+    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
+        return Tokenizer.load(run.folder)
+    if given.folder is not None:
+        tokenizer = Tokenizer.load(Path(given.folder))
+    else:
+        kind = given.kind or family.tokenizer
+
+        def heard() -> Iterator[str]:
+            for text in texts:
+                stop.check("stopped while learning the vocabulary")
+                read(1)
+                yield text
+
+        with progress(f"learning a {kind} vocabulary", "documents") as read:
+            tokenizer = learn(
+                heard(),
+                kind,
+                given.size,
+                lowercase=given.lowercase,
+                minimum_count=given.minimum_count,
+                specials=None if speaks else family.specials,
+                around=None if speaks else family.around,
+            )
+        less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
+        say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
+    tokenizer.save(run.folder)
+    return tokenizer
