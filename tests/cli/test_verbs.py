@@ -150,7 +150,7 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' is not cpu, cuda, cuda:NUMBER or mps"),
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
     (["fill", "{gpt2}", "x"], "fills no gaps"),
-    (["embed", "{bert}", "x", "--pooling", "maen"], "pooling 'maen' is not one of mean, first; did you mean 'mean'?"),
+    (["embed", "{bert}", "x", "--pooling", "maen"], "not one of mean, first, max; did you mean 'mean'?"),
     (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: an array is written as .npy"),
     (["info", "{empty}"], "it has no config.json"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),

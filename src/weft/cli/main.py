@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import models, tokenizer, training, words
+from weft.cli import models, search, tokenizer, training, words
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -40,6 +40,9 @@ app.add_typer(training.cache, name="cache")
 app.command("generate")(words.generate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
+app.command("rank")(search.rank)
+app.command("central")(search.central)
+app.command("next")(search.follows)
 
 
 @app.callback(invoke_without_command=True)

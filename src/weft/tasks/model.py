@@ -20,13 +20,16 @@ from weft.config import changed
 from weft.errors import UserError, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
+from weft.tasks.central import central
 from weft.tasks.complete import complete
 from weft.tasks.embed import embed
 from weft.tasks.fill import fill
+from weft.tasks.next import follows
+from weft.tasks.rank import rank
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
-TASKS = {"complete": complete, "fill": fill, "embed": embed}
+TASKS = {"complete": complete, "fill": fill, "embed": embed, "rank": rank, "central": central, "next": follows}
 KNOWN = (*TASKS, "classify", "tag", "answer")  # the last three load and save
 
 
