@@ -208,7 +208,19 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, capsys: pytest.
 
 
 def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in ("models", "info", "new", "generate", "fill", "embed", "tokenizer learn", "tokenizer show"):
+    for verb in (
+        "models",
+        "info",
+        "new",
+        "generate",
+        "fill",
+        "embed",
+        "rank",
+        "central",
+        "next",
+        "tokenizer learn",
+        "tokenizer show",
+    ):
         assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
     assert ok(capsys, "--version").startswith("weft ")
 

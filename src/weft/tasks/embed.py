@@ -73,7 +73,7 @@ class Layers:
             raise UserError(
                 f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
                 f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
-                f"{did_you_mean(word, ['last', 'last4-sum', 'last4-mean', 'last4-concat', 'all-mean'])}"
+                f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
             )
         return Layers(tuple(range(layers + 1 - count, layers + 1)), found[2])
 

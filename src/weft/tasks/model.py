@@ -57,10 +57,10 @@ class Model:
         return self.opened.card
 
     @overload
-    def __call__(self, texts: str, **options: Any) -> Answer: ...
+    def __call__(self, texts: str, /, **options: Any) -> Answer: ...
     @overload
-    def __call__(self, texts: Sequence[str], **options: Any) -> list[Answer]: ...
-    def __call__(self, texts: str | Sequence[str], **options: Any) -> Answer | list[Answer]:
+    def __call__(self, texts: Sequence[str], /, **options: Any) -> list[Answer]: ...
+    def __call__(self, texts: str | Sequence[str], /, **options: Any) -> Answer | list[Answer]:
         """Answer one text or many; `options` are those of the task (see `weft.tasks`)."""
         if self.task not in TASKS:
             raise UserError(
