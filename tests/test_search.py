@@ -211,16 +211,17 @@ def by_hand(bert: Any, **options: Any) -> Any:
     return vectors(bert.opened, QUERIES, normalise=True, **options) @ texts.T
 
 
-@pytest.mark.parametrize("held", [1 << 24, 70])
+@pytest.mark.parametrize("held", [1 << 24, 7])
 def test_the_nearest_by_cosine(bert: Any, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_room, "SCORES", held)  # 70: one query at a time
+    monkeypatch.setattr(rank_room, "SCORES", held)  # 7: one query at a time, and blocks of texts
+    monkeypatch.setattr(rank_room, "BLOCK", held)
     scores = by_hand(bert)
     answers = rank(bert.opened, QUERIES, POOL, top=5)
     for answer, row in zip(answers, scores, strict=True):
         assert numpy.allclose([hit.score for hit in answer.hits], numpy.sort(row)[::-1][:5], atol=1e-6)
         assert all(POOL[hit.number] == hit.text and abs(row[hit.number] - hit.score) < 1e-6 for hit in answer.hits)
         assert all(hit.stage == "embedding" for hit in answer.hits)
-    assert {hit.number for hit in answers[1].hits[:2]} == {7, 40} and answers[1].hits[0].score > 1 - 1e-5
+    assert [hit.number for hit in answers[1].hits[:2]] == [7, 40] and answers[1].hits[0].score > 1 - 1e-5
     assert answers[0].n_tokens == len(bert.tokenizer.encode(QUERIES[0]).ids) and answers[0].n_windows == 1
     alone = weft.Model(bert.opened, "rank")(QUERIES[0], texts=POOL, top=5)
     assert [hit.number for hit in alone.hits] == [hit.number for hit in answers[0].hits]
@@ -261,8 +262,8 @@ def test_a_second_opinion_orders_the_candidates_and_nothing_else(bert: Any) -> N
         assert all(hit.stage == "pair" and hit.score == -len(hit.text) for hit in answer.hits[:12])
         assert answer.hits[12:] == before.hits[12:], "the others follow as they were"
     assert len(asked) == 36 and {query for query, _ in asked} == set(QUERIES)
-    few = index.ask(QUERIES[:1], top=2, rerank=shortest, candidates=12)[0].hits
-    assert few == index.ask(QUERIES[:1], top=20, rerank=shortest, candidates=12)[0].hits[:2]
+    few = index.ask(QUERIES[:1], top=2, rerank=lambda pairs: list(range(len(pairs))), candidates=12)[0].hits
+    assert [hit.number for hit in few] == [first[0].hits[11].number, first[0].hits[10].number]
     same = index.ask(QUERIES[:1], top=5, rerank=lambda pairs: [0.5] * len(pairs))[0].hits
     assert [hit.number for hit in same] == [hit.number for hit in first[0].hits[:5]], "no opinion, no change"
 
@@ -280,6 +281,10 @@ def test_places_of_the_right_texts(bert: Any) -> None:
         assert again[query][place.pair - 1].number == right
     assert any(place.embedding != place.pair for place in found)
     assert all(place.embedding == place.pair for place in places(index, pairs))
+    index.vectors[:] = index.vectors[0]  # nothing is told apart: the earlier comes first
+    scores = next(index.scored(QUERIES[:1])).scores
+    assert len(scores.unique()) == 1
+    assert [place.embedding for place in places(index, [(QUERIES[0], 4), (QUERIES[0], 0)])] == [5, 1]
 
 
 @dataclass(frozen=True)
@@ -395,12 +400,15 @@ def test_next_is_that_of_transformers(bert: Any, folder: Path) -> None:
     assert max(chances) - min(chances) > 1e-2, "the witness tells the pairs apart"
 
 
-def test_a_pair_that_is_too_long(bert: Any) -> None:
+def test_a_pair_that_is_too_long(bert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """21 tokens fit beside the special ones: the end of the first text and the beginning of the second."""
     model = weft.Model(bert.opened, "next")
     letters = list("abcdefgh" * 5)
     ids = bert.tokenizer.ids([" ".join(letters)], specials=False)[0]
     assert len(ids) == len(letters), "one token a letter"
+    read: list[int] = []
+    forward = bert.network.forward
+    monkeypatch.setattr(bert.network, "forward", lambda tokens, *a: read.append(len(tokens)) or forward(tokens, *a))
 
     def chance(first: list[str], second: list[str]) -> tuple[float, bool, int]:
         (answer,) = model([(" ".join(first), " ".join(second))])
@@ -416,6 +424,7 @@ def test_a_pair_that_is_too_long(bert: Any) -> None:
         assert abs(whole[0] - short[0]) < 1e-6
         assert (whole[1], short[1]) == (True, False)
         assert whole[2] == len(first) + len(second) + 3
+    assert read == [24] * 8, "no place is left empty"
 
 
 def test_next_asks_for_pairs_and_for_a_head(bert: Any, gpt: Any) -> None:
@@ -511,7 +520,7 @@ def test_the_verb_rank_judges(
         (tmp_path / "p.csv").write_text("q,t\n" + "".join(f"{query},{text}\n" for query, text in rows))
         given = ["--pairs", tmp_path / "p.csv", "--query-column", "q", "--text-column", "t"]
     monkeypatch.setattr(Seen, "told", [])
-    monkeypatch.setitem(sys.modules, "weft.text.metrics", types.SimpleNamespace(Ranking=Seen))
+    monkeypatch.setitem(sys.modules, "weft.text.metrics_text", types.SimpleNamespace(Ranking=Seen))
     monkeypatch.setattr("weft.cli.search._reranker", lambda *_: shortest)
     said = weft_says("rank", folder, *given, "--rerank", "pairs", "--candidates", 2)
     pool = list(dict.fromkeys(text for _, text in rows))

@@ -116,7 +116,7 @@ def _reranker(folder: str, positive: str | None, device: str | None, online: boo
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
     from weft.tasks.rank import places
-    from weft.text.metrics import Ranking  # type: ignore[import-not-found,unused-ignore]
+    from weft.text.metrics_text import Ranking  # type: ignore[import-not-found,unused-ignore]
 
     before, after = Ranking(at=10), Ranking(at=10)
     with progress("asking", "queries") as heard:
@@ -135,7 +135,7 @@ def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, c
             print(json.dumps(row))
         return
     print(f"{len(rights):,} queries, {len(index.texts):,} texts")
-    cells = [[row["stage"], row["score"], *(f"{row[name]:.4f}" for name in ("value", "low", "high"))] for row in rows]
+    cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
     print(table(["stage", "score", "value", "low", "high"], cells))
 
 

@@ -17,6 +17,7 @@ from weft.tasks.embed import Embedder
 
 SCORES = 1 << 24  # scores that are held at a time
 TOGETHER = 256  # queries at most
+BLOCK = 1 << 10  # texts whose vectors are held in float64 at a time
 
 Rerank = Callable[[list[tuple[str, str]]], list[float]]
 
@@ -75,7 +76,7 @@ class Index:
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
             for found in self.embedder.chunks(some):
-                scores = found.vectors @ self.vectors.T  # queries texts
+                scores = products(found.vectors, self.vectors)
                 for row, tokens, windows in zip(scores, found.n_tokens, found.n_windows, strict=True):
                     yield Scored(next(asked), row, tokens, windows)
 
@@ -87,6 +88,13 @@ class Scored(NamedTuple):
     scores: Tensor  # of all texts
     n_tokens: int
     n_windows: int
+
+
+def products(queries: Tensor, texts: Tensor) -> Tensor:
+    """q width, n width -> q n, worked out in float64: so equal texts score the same, and in company as alone."""
+    exact = queries.double()
+    parts = (texts[begin : begin + BLOCK].double() for begin in range(0, len(texts), BLOCK))
+    return torch.cat([(exact @ part.T).float() for part in parts], 1)
 
 
 def best(scores: Tensor, count: int) -> list[int]:
