@@ -150,7 +150,7 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' is not cpu, cuda, cuda:NUMBER or mps"),
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
     (["fill", "{gpt2}", "x"], "fills no gaps"),
-    (["embed", "{bert}", "x", "--pooling", "maen"], "pooling 'maen' is not one of mean, first; did you mean 'mean'?"),
+    (["embed", "{bert}", "x", "--pooling", "maen"], "not one of mean, first, max; did you mean 'mean'?"),
     (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: an array is written as .npy"),
     (["info", "{empty}"], "it has no config.json"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
@@ -208,7 +208,19 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, capsys: pytest.
 
 
 def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in ("models", "info", "new", "generate", "fill", "embed", "tokenizer learn", "tokenizer show"):
+    for verb in (
+        "models",
+        "info",
+        "new",
+        "generate",
+        "fill",
+        "embed",
+        "rank",
+        "central",
+        "next",
+        "tokenizer learn",
+        "tokenizer show",
+    ):
         assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
     assert ok(capsys, "--version").startswith("weft ")
 

@@ -12,6 +12,7 @@ from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 
 FORMAT = 1
+POOLINGS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}  # ours -> sentence-transformers'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Card:
     labels: tuple[str, ...] | None = None  # in the order of the head's outputs
     columns: dict[str, str] = field(default_factory=dict)
     window: Window | None = None
-    pooling: Literal["mean", "first"] | None = None
+    pooling: Literal["mean", "first", "max"] | None = None
     normalise: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
     temperature: float | None = None  # by which scores are divided before they become chances
@@ -140,10 +141,10 @@ def _pooling(path: Path) -> str:
     modes = read_json(path, MEGABYTE)
     chosen = [name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True]
     mode = modes.get("pooling_mode", chosen[0] if len(chosen) == 1 else None)
-    for name, words in (("mean", ("mean", "pooling_mode_mean_tokens")), ("first", ("cls", "pooling_mode_cls_token"))):
-        if mode in words:
+    for name, published in POOLINGS.items():
+        if mode in (published.partition("_")[0], f"pooling_mode_{published}"):
             return name
-    raise UserError(f"{path}: only mean and first-token pooling are supported")
+    raise UserError(f"{path}: only pooling by mean, by maximum and by the first token is supported")
 
 
 def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
@@ -154,8 +155,7 @@ def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
         for n, kind in enumerate(kinds)
     ]
     write_text(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
-    modes = {"cls_token": card.pooling == "first", "mean_tokens": card.pooling == "mean", "max_tokens": False}
-    modes["mean_sqrt_len_tokens"] = False
+    modes = {published: card.pooling == name for name, published in POOLINGS.items()} | {"mean_sqrt_len_tokens": False}
     pooling = {"word_embedding_dimension": width, **{f"pooling_mode_{name}": on for name, on in modes.items()}}
     write_json(folder / "1_Pooling" / "config.json", pooling)
     if card.window is not None:

@@ -263,8 +263,6 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     parameters = sum(p.numel() for p in network.parameters())
     stack = getattr(network, "layers", None)
     turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
-        config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1
-    )  # a layer may be read again and again
     matrices = 0
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear) and not name.startswith(("heads.", "pooler.")):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import models, tasks, tokenizer, training, words
+from weft.cli import models, search, tasks, tokenizer, training, words
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -44,6 +44,9 @@ app.command("evaluate")(tasks.evaluate)
 app.command("generate")(words.generate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
+app.command("rank")(search.rank)
+app.command("central")(search.central)
+app.command("next")(search.follows)
 
 
 @app.callback(invoke_without_command=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress
+from weft.cli.show import Ticker, harmless, leaving_at_once, progress
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -123,7 +122,10 @@ def embed(
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts; without any, one per line of standard input.")
     ] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean or first; as the folder says unless given.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean, first or max; as the folder says unless given.")] = None,
+    layers: Annotated[
+        str, typer.Option(help="last, a number (0: the embeddings), last4-sum, last4-mean, last4-concat, all-mean.")
+    ] = "last",
     normalise: Annotated[
         bool | None, typer.Option(help="Vectors of length 1; as the folder says unless given.")
     ] = None,
@@ -137,43 +139,51 @@ def embed(
 
     Example: weft embed all-MiniLM-L6-v2 --out vectors.npy < texts.txt
     """
-    model = opened(folder, "embed", device, online)
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
-    source = from_input(texts)
-    kept: list[Any] = []
+    model = opened(folder, "embed", device, online)
+    from weft.tasks.embed import Embedder
+
+    embedder = Embedder(model.opened, pooling=pooling, normalise=normalise, layers=layers)
     windows = 0
-    with progress("embedding", "texts") as read:
-        while some := list(islice(source, 256)):
-            answers: list[Any] = model(some, pooling=pooling, normalise=normalise)
-            read(len(some))
-            windows += sum(answer.n_windows for answer in answers)
+
+    def vectors(read: Ticker) -> Iterator[Any]:
+        nonlocal windows
+        for some in embedder.chunks(from_input(texts)):
+            read(len(some.vectors))
+            windows += sum(some.n_windows)
             if out is None:
-                for answer in answers:
+                for answer in some.answers():
                     print(json.dumps(asdict(answer)))
-            else:
-                kept.append(numpy_array([answer.values for answer in answers]))
-    if out is not None:
-        count = save_array(out, kept, model.config.width)
-        print(f"{out}: {count} vectors of {model.config.width} numbers, {windows} windows", file=sys.stderr)
+            yield some.vectors.numpy()
+
+    with progress("embedding", "texts") as read:
+        if out is not None:
+            count = save_array(out, vectors(read), embedder.width)
+            print(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows", file=sys.stderr)
+            return
+        for _ in vectors(read):
+            pass
 
 
-def numpy_array(rows: list[tuple[float, ...]]) -> Any:
-    import numpy
+def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
+    """A float32 array from blocks of rows, written whole or not at all, never held whole; how many rows it has."""
+    from numpy.lib import format
 
-    return numpy.array(rows, dtype=numpy.float32)
+    from weft.files import whole_file
 
+    count = 0
+    with whole_file(path) as file:
 
-def save_array(path: Path, parts: list[Any], width: int) -> int:
-    """A float32 array, written whole or not at all; how many rows it has."""
-    import io
+        def header() -> None:
+            file.seek(0)  # numpy leaves room for the number of rows to grow
+            format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, width)})
 
-    import numpy
-
-    from weft.files import write_bytes
-
-    whole = numpy.concatenate([numpy.zeros((0, width), dtype=numpy.float32), *parts])
-    buffer = io.BytesIO()
-    numpy.save(buffer, whole)
-    write_bytes(path, buffer.getvalue())
-    return len(whole)
+        header()
+        begin = file.tell()
+        for block in blocks:
+            file.write(block.astype("<f4").tobytes())
+            count += len(block)
+        header()
+        assert file.tell() == begin
+    return count

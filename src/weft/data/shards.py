@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from array import array
@@ -27,13 +26,13 @@ from weft.errors import UserError
 from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
 from weft.text.compressed import zip_and_member
 from weft.text.records import Skipped, find_files, read_texts
+from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
 
 FORMAT = 1
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
-SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*\s+|\n+")
 
 Places = NDArray[np.int64]
 
@@ -220,7 +219,7 @@ def _encode(
     documents: list[str], tokenizer: Tokenizer, sentences: bool, progress: Callable[[int], None]
 ) -> Iterator[list[list[int]]]:
     """The ids of each document: sentence by sentence, or in one piece."""
-    cuts = [_sentences(document) if sentences else [document] for document in documents]
+    cuts = [cut_sentences(document) if sentences else [document] for document in documents]
     parts = [list(_parts(piece)) for cut in cuts for piece in cut]
 
     def in_bounds() -> Iterator[list[int]]:
@@ -233,12 +232,6 @@ def _encode(
     pieces = ([token for _ in some for token in next(ids)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
-
-
-def _sentences(document: str) -> list[str]:
-    """A text cut after each sentence: at a full stop and the like before a space, and at line ends."""
-    borders = [0, *(match.end() for match in SENTENCE_END.finditer(document)), len(document)]
-    return [document[begin:end] for begin, end in zip(borders[:-1], borders[1:], strict=True) if end > begin]
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.generation.search import Reason
 
@@ -111,3 +112,45 @@ class Vector(Answer):
     """A text as numbers."""
 
     values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """One text that was found, its number among the texts (from 0), and which stage gave it its score."""
+
+    text: str
+    number: int
+    score: float
+    stage: Literal["embedding", "pair"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked(Answer):
+    """The texts nearest to a query, best first."""
+
+    hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A sentence, where it stands in its text (in characters), and how near it is to the others."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Central(Answer):
+    """The most central sentences of a text, in the order of the text."""
+
+    sentences: tuple[Sentence, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Follows(Answer):
+    """Whether the second text of a pair follows the first, and how likely that is."""
+
+    follows: bool
+    probability: float

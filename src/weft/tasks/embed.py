@@ -2,80 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.budget import by_budget
-from weft.checkpoint.card import Window
+from weft.checkpoint.card import POOLINGS, Window
 from weft.checkpoint.folder import Opened
-from weft.errors import UserError, one_of
-from weft.nn.rows import Ragged
+from weft.errors import UserError, did_you_mean, one_of, shown
+from weft.nn.rows import Ragged, Rows
 from weft.tasks.answers import Vector
 from weft.text.windows import Cut, cut, frame
 
+TEXTS = 256  # texts that go through together, fewer where they are long
+CHARACTERS = 1 << 20  # of them together
 
-@torch.inference_mode()
+
 def embed(
-    opened: Opened, texts: Sequence[str], *, pooling: str | None = None, normalise: bool | None = None
+    opened: Opened,
+    texts: Sequence[str],
+    *,
+    pooling: str | None = None,
+    normalise: bool | None = None,
+    layers: str | int = "last",
 ) -> list[Vector]:
-    """One vector per text: the mean of its tokens, or its first; long texts go through in windows, none is cut."""
-    if opened.tokenizer is None:
-        raise UserError("this model folder has no tokenizer, so it reads no text")
-    card = opened.card
-    pooling = one_of(pooling or card.pooling or "mean", ("mean", "first"), "pooling")
-    if pooling == "first" and opened.family.speaks:
-        raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
-    normalise = bool(card.normalise) if normalise is None else normalise
-    before, after = frame(opened.tokenizer)
-    context = opened.config.context
-    window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
-    size = min(window.length, context) - len(before) - len(after)
-    if size < 1:
-        raise UserError(f"a window of {window.length} tokens has no room beside the special tokens")
-    stride = min(window.stride, size)
-    ids = opened.tokenizer.ids(list(texts), specials=False)
-    pieces: list[tuple[int, list[int], Cut]] = []  # which text, tokens with their frame, what of them is its own
-    for number, found in enumerate(ids):
-        if not found and not before and not after:
-            raise UserError(f"text {number + 1} is empty, and this model puts no tokens around a text")
-        pieces += [(number, [*before, *found[c.start : c.end], *after], c) for c in cut(len(found), size, stride)]
-    width = opened.config.width
-    device = next(opened.network.parameters()).device
-    sums = torch.zeros(len(texts), width, dtype=torch.float64)
-    counts = torch.zeros(len(texts), 1, dtype=torch.float64)
-    for batch in by_budget(pieces, lambda piece: len(piece[1])):
-        ragged = Ragged.of([tokens for _, tokens, _ in batch], device)
-        hidden = opened.network(ragged.tokens, ragged.rows)
-        numbers = torch.tensor([number for number, _, _ in batch])
-        if pooling == "first":
-            sums.index_add_(0, numbers, hidden[ragged.rows.firsts()].double().cpu())
-            counts.index_add_(0, numbers, torch.ones(len(batch), 1, dtype=torch.float64))
-            continue
-        own = torch.cat([_own(tokens, c, len(before), len(after)) for _, tokens, c in batch]).to(device)
-        rows = ragged.rows.numbers(len(ragged.tokens))
-        total = torch.zeros(len(batch), width, dtype=torch.float64, device=device)
-        total.index_add_(0, rows, hidden.double() * own[:, None])
-        sums.index_add_(0, numbers, total.cpu())
-        counts.index_add_(
-            0, numbers, torch.zeros(len(batch), device=device).index_add_(0, rows, own)[:, None].double().cpu()
-        )
-    vectors = sums / counts
-    if normalise:
-        vectors = torch.nn.functional.normalize(vectors)
-    windows = torch.bincount(torch.tensor([number for number, _, _ in pieces]), minlength=len(texts)).tolist()
-    extra = len(before) + len(after)
-    return [
-        Vector(values=tuple(vector), n_tokens=len(found) + extra, n_windows=count)
-        for vector, found, count in zip(vectors.float().tolist(), ids, windows, strict=True)
-    ]
+    """One vector per text: mean or maximum of its tokens, or its first; long texts go in windows, none is cut.
+
+    `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
+    (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
+    """
+    embedder = Embedder(opened, pooling=pooling, normalise=normalise, layers=layers)
+    return [vector for some in embedder.chunks(texts) for vector in some.answers()]
 
 
-def _own(tokens: list[int], c: Cut, before: int, after: int) -> Tensor:
-    """Which tokens of a window count: its own and its frame, not those that another window answers for."""
-    own = torch.zeros(len(tokens))
-    own[:before] = 1
-    own[len(tokens) - after :] = 1
-    own[before + c.first - c.start : before + c.last - c.start] = 1
-    return own
+@dataclass(frozen=True)
+class Embedded:
+    """The vectors of a few texts, and how much of each was read."""
+
+    vectors: Tensor  # B width float32, on the CPU
+    n_tokens: list[int]
+    n_windows: list[int]
+
+    def answers(self) -> list[Vector]:
+        return [
+            Vector(values=tuple(values), n_tokens=tokens, n_windows=windows)
+            for values, tokens, windows in zip(self.vectors.tolist(), self.n_tokens, self.n_windows, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which hidden states make the vector of a token, and how they are put together."""
+
+    numbers: tuple[int, ...] | None  # 0: the embeddings; None: what the network itself gives out
+    together: str = "sum"  # or mean, or concat
+
+    @staticmethod
+    def of(word: str, layers: int) -> Layers:
+        """What a word such as "last4-sum" means in a network of so many layers."""
+        if word == "last":
+            return Layers(None)
+        if re.fullmatch(r"-?[0-9]{1,4}", word) and -layers - 1 <= int(word) <= layers:
+            return Layers((int(word) % (layers + 1),))
+        found = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
+        count = layers + 1 if found is None or found[1] is None else int(found[1])
+        if found is None or not 1 <= count <= layers + 1:
+            raise UserError(
+                f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
+                f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
+                f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
+            )
+        return Layers(tuple(range(layers + 1 - count, layers + 1)), found[2])
+
+    def parts(self, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
+        """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
+        if self.numbers is None:
+            return [hidden]
+        chosen = [states[number] for number in self.numbers]
+        if self.together == "concat":
+            return chosen
+        total = chosen[0]
+        for state in chosen[1:]:
+            total = total + state
+        return [total / len(chosen) if self.together == "mean" else total]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One window over a text: its tokens with the special ones around them, and which of them count here."""
+
+    text: int
+    tokens: list[int]
+    own: tuple[int, int]  # those from .. to are its own; what lies around them is another window's
+
+
+class Embedder:
+    """A model made ready to turn texts into vectors, a few at a time."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        layers: str | int = "last",
+    ) -> None:
+        if opened.tokenizer is None:
+            raise UserError("this model folder has no tokenizer, so it reads no text")
+        card, context = opened.card, opened.config.context
+        self.network, self.tokenizer = opened.network, opened.tokenizer
+        self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
+        if self.pooling == "first" and opened.family.speaks:
+            raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
+        self.normalise = bool(card.normalise) if normalise is None else normalise
+        self.layers = Layers.of(str(layers), opened.config.layers)
+        side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
+        self.width: int = opened.config.width * side_by_side
+        self.before, self.after = frame(opened.tokenizer)
+        window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
+        self.size = min(window.length, context) - len(self.before) - len(self.after)
+        if self.size < 1:
+            raise UserError(f"a window of {window.length} tokens has no room beside the special tokens")
+        self.stride = min(window.stride, self.size)
+
+    def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
+        """The vectors of any number of texts, in order, in memory that does not grow with their number."""
+        done = 0
+        for some in by_budget(texts, lambda text: max(len(text), CHARACTERS // TEXTS), CHARACTERS):
+            yield self.vectors(some, done)
+            done += len(some)
+
+    @torch.inference_mode()
+    def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
+        """The vectors of a few texts, of which `done` have gone before."""
+        ids = self.tokenizer.ids(list(texts), specials=False)
+        pieces: list[Piece] = []
+        for number, found in enumerate(ids):
+            if not found and not self.before and not self.after:
+                raise UserError(f"text {done + number + 1} is empty, and this model puts no tokens around a text")
+            pieces += [self._piece(number, found, c) for c in cut(len(found), self.size, self.stride)]
+        training = self.network.training
+        self.network.eval()  # whoever asks in the middle of training wants no dropout
+        try:
+            vectors = self._pooled(pieces, len(texts))
+        finally:
+            self.network.train(training)
+        if self.normalise:
+            vectors = torch.nn.functional.normalize(vectors)
+        windows = torch.bincount(torch.tensor([piece.text for piece in pieces]), minlength=len(texts)).tolist()
+        extra = len(self.before) + len(self.after)
+        return Embedded(vectors.float(), [len(found) + extra for found in ids], windows)
+
+    def _piece(self, number: int, ids: list[int], c: Cut) -> Piece:
+        first = len(self.before)
+        own = first + c.first - c.start, first + c.last - c.start
+        return Piece(number, [*self.before, *ids[c.start : c.end], *self.after], own)
+
+    def _pooled(self, pieces: list[Piece], texts: int) -> Tensor:
+        """One vector for each text from those of its windows, in float64: the order of the windows leaves no trace."""
+        device = next(self.network.parameters()).device
+        start = -torch.inf if self.pooling == "max" else 0.0
+        vectors = torch.full((texts, self.width), start, dtype=torch.float64)
+        counts = torch.zeros(texts, dtype=torch.float64)
+        # Windows of one length go together: attention then has nothing to fill up.
+        for batch in by_budget(sorted(pieces, key=lambda piece: len(piece.tokens)), lambda piece: len(piece.tokens)):
+            ragged = Ragged.of([piece.tokens for piece in batch], device)
+            own = torch.cat([self._own(piece) for piece in batch])
+            states: list[Tensor] | None = None if self.layers.numbers is None else []
+            hidden = self.network(ragged.tokens, ragged.rows, states=states)
+            parts = self.layers.parts(hidden, states or [])
+            found = torch.cat([self._pool(part, ragged.rows, own.to(device)).double().cpu() for part in parts], 1)
+            numbers = torch.tensor([piece.text for piece in batch])
+            if self.pooling == "max":
+                vectors.scatter_reduce_(0, numbers[:, None].expand_as(found), found, "amax")
+                continue
+            vectors.index_add_(0, numbers, found)
+            around = len(self.before) + len(self.after)
+            pooled = [1 if self.pooling == "first" else around + piece.own[1] - piece.own[0] for piece in batch]
+            counts.index_add_(0, numbers, torch.tensor(pooled, dtype=torch.float64))
+        return vectors if self.pooling == "max" else vectors / counts[:, None]
+
+    def _own(self, piece: Piece) -> Tensor:
+        """Which tokens of a window count: its own and its frame, not those that another window answers for."""
+        own = torch.zeros(len(piece.tokens), dtype=torch.bool)
+        own[: len(self.before)] = True
+        own[len(piece.tokens) - len(self.after) :] = True
+        own[piece.own[0] : piece.own[1]] = True
+        return own
+
+    def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
+        """N width -> B width: of each window the first token, the largest, or the sum."""
+        if self.pooling == "first":
+            return hidden[rows.firsts()]
+        numbers = rows.numbers(len(hidden))
+        if self.pooling == "max":
+            lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
+            hidden = hidden.masked_fill(~own[:, None], -torch.inf)
+            return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
+        total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
+        return total.index_add_(0, numbers, hidden.double() * own[:, None])

@@ -21,10 +21,13 @@ from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
+from weft.tasks.central import central
 from weft.tasks.complete import complete
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
+from weft.tasks.next import follows
+from weft.tasks.rank import rank
 from weft.tasks.understand import understand
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -33,6 +36,9 @@ TASKS = {
     "complete": complete,
     "fill": fill,
     "embed": embed,
+    "rank": rank,
+    "central": central,
+    "next": follows,
     "classify": understand,
     "multilabel": understand,
     "regress": understand,
@@ -67,10 +73,10 @@ class Model:
         return self.opened.card
 
     @overload
-    def __call__(self, texts: str | tuple[str, str], **options: Any) -> Answer: ...
+    def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
     @overload
-    def __call__(self, texts: list[Any], **options: Any) -> list[Answer]: ...
-    def __call__(self, texts: str | tuple[str, str] | Sequence[Any], **options: Any) -> Answer | list[Answer]:
+    def __call__(self, texts: list[Any], /, **options: Any) -> list[Answer]: ...
+    def __call__(self, texts: str | tuple[str, str] | Sequence[Any], /, **options: Any) -> Answer | list[Answer]:
         """Answer one text or many; a pair, or a question and its context, is a tuple of two.
 
         `options` are those of the task (see `weft.tasks`).

@@ -1,0 +1,76 @@
+"""Does one sentence follow another? What BERT's head for sentence pairs says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.budget import by_budget
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError
+from weft.nn.rows import Ragged
+from weft.tasks.answers import Follows
+from weft.text.windows import pair_frame
+
+
+@torch.inference_mode()
+def follows(opened: Opened, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
+    """Whether the second text of each pair follows the first.
+
+    The head sees both texts at once, so they must fit the context together, and windows would ask it about texts that
+    do not touch. What lies nearest to the border between the two decides: of a pair that is too long the first text
+    keeps its end and the second its beginning, and the answer says `truncated`.
+    """
+    tokenizer, config = opened.tokenizer, opened.config
+    if opened.heads.get("next") != 2:
+        raise UserError(f"this {opened.family.name} model has no head that says whether one sentence follows another")
+    if tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so it reads no text")
+    around = pair_frame(tokenizer)
+    if around is None:
+        raise UserError("this model's tokenizer puts nothing between two texts, so they cannot be told apart")
+    before, between, after = around
+    extra = len(before) + len(between) + len(after)
+    room = config.context - extra
+    if room < 2:
+        raise UserError(f"a context of {config.context} tokens has no room beside the special tokens")
+    for number, pair in enumerate(pairs, 1):
+        _check(pair, number)
+    firsts = tokenizer.ids([first for first, _ in pairs], specials=False)
+    seconds = tokenizer.ids([second for _, second in pairs], specials=False)
+    device = next(opened.network.parameters()).device
+    answers: list[Follows] = []
+    for batch in by_budget(zip(firsts, seconds, strict=True), lambda pair: min(sum(map(len, pair)), room) + extra):
+        rows: list[list[int]] = []
+        segments: list[int] = []
+        for first, second in batch:
+            kept, begun = _fitted(first, second, room)
+            rows.append([*before, *kept, *between, *begun, *after])
+            border = len(before) + len(kept) + len(between)
+            segments += [0] * border + [1] * (len(rows[-1]) - border)
+        ragged = Ragged.of(rows, device)
+        told_apart = getattr(config, "segments", 1) > 1
+        told = torch.tensor(segments, device=device) if told_apart else None
+        hidden = opened.network(ragged.tokens, ragged.rows, told)
+        scores = opened.network.scores("next", hidden, ragged.rows)  # type: ignore[operator]
+        for (first, second), chance in zip(batch, scores.float().softmax(-1)[:, 0].tolist(), strict=True):
+            count = len(first) + len(second)
+            answers.append(
+                Follows(follows=chance >= 0.5, probability=chance, n_tokens=count + extra, truncated=count > room)
+            )
+    return answers
+
+
+def _check(pair: Any, number: int) -> None:
+    if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+        raise UserError(f"pair {number}: two texts are expected, as in [(first, second), ...]")
+
+
+def _fitted(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """The end of the first and the beginning of the second: half of the room each, or what the other leaves."""
+    half = room // 2
+    kept = max(room - len(second), half) if len(first) > half else len(first)
+    kept = min(kept, len(first))
+    return first[len(first) - kept :], second[: room - kept]

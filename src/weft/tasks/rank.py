@@ -1,0 +1,174 @@
+"""Search: the texts nearest to a query by their vectors, then, where asked for, put in order by a model for pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import tee
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.budget import by_budget
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError, one_of
+from weft.tasks.answers import Hit, Ranked
+from weft.tasks.embed import Embedder
+
+SCORES = 1 << 24  # scores that are held at a time
+TOGETHER = 256  # queries at most
+BLOCK = 1 << 10  # texts whose vectors are held in float64 at a time
+
+Rerank = Callable[[list[tuple[str, str]]], list[float]]
+
+
+class Index:
+    """Texts embedded once, to be asked many queries; a score is the cosine unless vectors stay as they are."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        texts: Sequence[str],
+        *,
+        normalise: bool = True,
+        pooling: str | None = None,
+        layers: str | int = "last",
+        heard: Callable[[int], None] = lambda more: None,
+    ) -> None:
+        self.texts = list(texts)
+        if not self.texts:
+            raise UserError("there are no texts to search in")
+        self.embedder = Embedder(opened, pooling=pooling, normalise=normalise, layers=layers)
+        self.vectors = torch.empty(len(self.texts), self.embedder.width)
+        done = 0
+        for some in self.embedder.chunks(self.texts):
+            self.vectors[done : done + len(some.vectors)] = some.vectors
+            done += len(some.vectors)
+            heard(len(some.vectors))
+
+    def ask(
+        self, queries: Sequence[str], *, top: int = 10, rerank: Rerank | None = None, candidates: int = 50
+    ) -> list[Ranked]:
+        """The `top` texts for each query; `rerank` puts the first `candidates` in order, and the others follow."""
+        for name, number in (("top", top), ("candidates", candidates)):
+            if number < 1:
+                raise UserError(f"{name} must be 1 or more, not {number}")
+        wanted = max(top, candidates if rerank else 0)
+        answers = []
+        for scored in self.scored(queries):
+            hits = self.hits(scored, wanted)
+            if rerank is not None:
+                hits = [*reranked(scored.query, hits[:candidates], rerank), *hits[candidates:]]
+            answers.append(Ranked(hits=tuple(hits[:top]), n_tokens=scored.n_tokens, n_windows=scored.n_windows))
+        return answers
+
+    def hits(self, scored: Scored, count: int) -> list[Hit]:
+        """The best texts by their vectors alone."""
+        numbers = best(scored.scores, count)
+        values = scored.scores[numbers].tolist()
+        return [
+            Hit(text=self.texts[number], number=number, score=value, stage="embedding")
+            for number, value in zip(numbers, values, strict=True)
+        ]
+
+    def scored(self, queries: Iterable[str]) -> Iterator[Scored]:
+        """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
+        for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
+            asked = iter(some)
+            for found in self.embedder.chunks(some):
+                scores = products(found.vectors, self.vectors)
+                for row, tokens, windows in zip(scores, found.n_tokens, found.n_windows, strict=True):
+                    yield Scored(next(asked), row, tokens, windows)
+
+
+class Scored(NamedTuple):
+    """A query, what each text scores for it, and how much of it was read."""
+
+    query: str
+    scores: Tensor  # of all texts
+    n_tokens: int
+    n_windows: int
+
+
+def products(queries: Tensor, texts: Tensor) -> Tensor:
+    """q width, n width -> q n, worked out in float64: so equal texts score the same, and in company as alone."""
+    exact = queries.double()
+    parts = (texts[begin : begin + BLOCK].double() for begin in range(0, len(texts), BLOCK))
+    return torch.cat([(exact @ part.T).float() for part in parts], 1)
+
+
+def best(scores: Tensor, count: int) -> list[int]:
+    """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
+    count = min(count, len(scores))
+    least = scores.topk(count).values[-1]
+    found = (scores >= least).nonzero()[:, 0]
+    return found[scores[found].argsort(descending=True, stable=True)][:count].tolist()
+
+
+def rank(
+    opened: Opened,
+    queries: str | Sequence[str],
+    texts: Sequence[str],
+    *,
+    top: int = 10,
+    rerank: Rerank | None = None,
+    candidates: int = 50,
+    pooling: str | None = None,
+    layers: str | int = "last",
+) -> list[Ranked]:
+    """The `top` texts for each query, best first; who asks more than once keeps an `Index`."""
+    index = Index(opened, texts, pooling=pooling, layers=layers)
+    return index.ask([queries] if isinstance(queries, str) else queries, top=top, rerank=rerank, candidates=candidates)
+
+
+def reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
+    """The hits in the order of a second opinion; where that sees no difference, in the order they came."""
+    scores = rerank([(query, hit.text) for hit in hits]) if hits else []
+    assert len(scores) == len(hits), f"{len(scores)} scores for {len(hits)} pairs"
+    again = [
+        Hit(text=hit.text, number=hit.number, score=float(score), stage="pair")
+        for hit, score in zip(hits, scores, strict=True)
+    ]
+    return sorted(again, key=lambda hit: -hit.score)  # a stable order
+
+
+def pair_scores(model: Any, positive: str | None = None) -> Rerank:
+    """A model for pairs as a re-ranker: its value, or the probability of `positive` (the last label unless said)."""
+
+    def scores(pairs: list[tuple[str, str]]) -> list[float]:
+        return [_score(answer, positive) for answer in model(pairs)]
+
+    return scores
+
+
+def _score(answer: Any, positive: str | None) -> float:
+    chances: dict[str, float] | None = getattr(answer, "scores", None)
+    if chances is None:
+        if positive is not None:
+            raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
+        return float(answer.value)
+    return chances[list(chances)[-1] if positive is None else one_of(positive, chances, "label")]
+
+
+class Places(NamedTuple):
+    """At which place, from 1, the right text came: by vectors alone, and after re-ranking."""
+
+    embedding: int
+    pair: int
+
+
+def places(
+    index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
+) -> Iterator[Places]:
+    """Where the right text of each query comes; each pair is a query and the number of that text.
+
+    A text that is no candidate for re-ranking keeps its place: the candidates stay before it.
+    """
+    queries, rights = tee(pairs)
+    for scored, (_, right) in zip(index.scored(query for query, _ in queries), rights, strict=True):
+        scores, score = scored.scores, scored.scores[right]
+        place = after = 1 + int((scores > score).sum()) + int((scores[:right] == score).sum())
+        if rerank is not None and place <= candidates:
+            hits = index.hits(scored, candidates)
+            after = 1 + [hit.number for hit in reranked(scored.query, hits, rerank)].index(right)
+        yield Places(place, after)
