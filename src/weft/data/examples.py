@@ -89,12 +89,10 @@ class Examples:
             segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
                 np.int64
             )
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=(numbers, rows, owners))
+        chosen = Chosen(self, numbers, rows, owners)
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=chosen)
 
-    def batch(self, drawn: Drawn) -> Batch:
-        """The examples with what is to be said of them."""
-        assert drawn.examples is not None
-        numbers, rows, owners = drawn.examples
+    def _batch(self, drawn: Drawn, numbers: Places, rows: Places, owners: Places) -> Batch:
         tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
         targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
         targets |= {name: values[numbers] for name, values in self.whole.items()}
@@ -147,6 +145,22 @@ class Examples:
         counts = self.spots[rows + 1] - self.spots[rows]
         inside = flat(self.spots[rows], counts)
         return replace(found, spots=np.r_[0, counts.cumsum()], places=self.places[inside], tags=self.tags[inside])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which examples were drawn."""
+
+    table: Examples
+    numbers: Places  # E
+    rows: Places  # R: of the table
+    owners: Places  # R: whose each row is, counted in this batch
+
+
+def batch_of(drawn: Drawn) -> Batch:
+    """Drawn examples with what is to be said of them."""
+    chosen: Chosen = drawn.examples
+    return chosen.table._batch(drawn, chosen.numbers, chosen.rows, chosen.owners)
 
 
 def _rounded(number: int, least: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Drawn:
     given: NDArray[np.bool_]  # N: put there by the frame, not by the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
-    examples: tuple[Places, Places, Places] | None = None  # of a task: numbers, rows of its table, whose each row is
+    examples: Any = None  # of a task: which of its table they are
 
 
 class Source(Protocol):

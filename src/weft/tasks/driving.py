@@ -39,6 +39,7 @@ def device_for(name: str | None, threads: int | None) -> torch.device:
     """The device asked for, or the first GPU where there is one; and as many threads as a run began with."""
     device = device_of(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         torch.cuda.set_device(device)  # graphs are captured on the current one
     if threads is not None:
         torch.set_num_threads(threads)

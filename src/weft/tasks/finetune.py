@@ -22,7 +22,7 @@ from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
-from weft.data.examples import Examples
+from weft.data.examples import Examples, batch_of
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
@@ -204,7 +204,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     setup = Setup(
         network=opened.network,
         objective=task.objective,
-        feed=Feed(train, train.batch, recipe.seed, plan.batch or 1),
+        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
         rate=plan.rate or 0.0,
