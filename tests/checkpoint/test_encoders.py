@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import weft
 from tests.parity.test_heads import SIZES, TEXTS, peer_of
 from tests.table import CASES
+from tests.training.small import batch_of
 from weft.checkpoint.configs import read_config, write_config
 from weft.checkpoint.families import FAMILIES, measure, usual_heads
 from weft.checkpoint.families import SIZES as PUBLISHED
@@ -22,6 +23,7 @@ from weft.checkpoint.folder import open_folder
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.training.loop import Work
 
 # As the published folders count them, word head and, where there is one, pooler and second pre-training head included.
 PARAMETERS = {
@@ -60,6 +62,12 @@ def test_a_layer_read_often_weighs_once_and_costs_each_time() -> None:
     one, other = (measure(family, config, {"words": config.vocabulary}) for family, config in (albert, bert))
     assert one.parameters < 0.12 * other.parameters
     assert 0.6 < one.flops / other.flops < 1, "the narrow table of words is all that it saves"
+    batch = batch_of("mlm", [7, 9])
+    once, often = (
+        Work(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})).of(batch) for layers in (1, 4)
+    )
+    words = 6.0 * 101 * 24 * len(batch.targets["words"])
+    assert often - words == pytest.approx(4 * (once - words))
 
 
 def test_the_context_is_what_a_text_may_be_long(tmp_path: Path) -> None:
