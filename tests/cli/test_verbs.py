@@ -66,7 +66,7 @@ def test_a_vocabulary_for_a_family(place: Path, tmp_path: Path, capsys: pytest.C
     corpus = place / "corpus" / "a.txt"
     ok(capsys, "tokenizer", "learn", "--model", "roberta-base", "--size", 270, "--text", corpus, "--out", tmp_path / "t")
     ok(capsys, "new", "--model", "roberta", "--size", "1x64", "--tokenizer", tmp_path / "t", "--out", tmp_path / "m")
-    said = ok(capsys, "fill", tmp_path / "m", "The <mask> sang", "--json")
+    said = ok(capsys, "fill", tmp_path / "m", "The <mask> sang", "--jsonl")
     assert json.loads(said)["text"].startswith("The ") and said.count("probability") == 5
     told = json.loads(ok(capsys, "info", tmp_path / "m", "--json"))
     assert told["tokenizer"]["kind"] == "bpe" and told["tokenizer"]["roles"]["separator"] == "</s>"
