@@ -146,6 +146,25 @@ def test_segments_that_a_family_does_not_have() -> None:
         assert same == (family != "albert")
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "albert", "distilbert"])
+def test_the_word_head_bends_as_published(family: str, tmp_path: Path) -> None:
+    """By the activation of the layers; RoBERTa's always by the exact GELU."""
+    case = CASES[family]
+    config = case.peer(**SIZES["one layer"])
+    setattr(config, next(iter(FAMILIES[family].table.values)), "tanh")
+    architecture = next(kind for kind, heads in case.heads.items() if heads == ("words",))
+    torch.manual_seed(0)
+    peer = getattr(transformers, architecture)(config).double().eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.normal_(0.0, 0.3)
+    peer.save_pretrained(tmp_path)
+    network, batch = open_folder(tmp_path).network, Ragged.of(TEXTS)
+    with torch.inference_mode():
+        expected = torch.cat([peer(torch.tensor([text])).logits[0] for text in TEXTS])
+        assert (network.words(network(batch.tokens, batch.rows)) - expected).abs().max() <= 1e-9
+
+
 def test_a_table_that_began_as_sinusoids(tmp_path: Path) -> None:
     config = CASES["distilbert"].peer(**SIZES["one layer"])
     config.sinusoidal_pos_embds = True
