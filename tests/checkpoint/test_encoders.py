@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import weft
 from tests.parity.test_heads import SIZES, TEXTS, peer_of
 from tests.table import CASES
+from tests.training.small import batch_of
 from weft.checkpoint.configs import read_config, write_config
 from weft.checkpoint.families import FAMILIES, measure, usual_heads
 from weft.checkpoint.families import SIZES as PUBLISHED
@@ -22,6 +23,7 @@ from weft.checkpoint.folder import open_folder
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.training.loop import Work
 
 # As the published folders count them, word head and, where there is one, pooler and second pre-training head included.
 PARAMETERS = {
@@ -60,6 +62,12 @@ def test_a_layer_read_often_weighs_once_and_costs_each_time() -> None:
     one, other = (measure(family, config, {"words": config.vocabulary}) for family, config in (albert, bert))
     assert one.parameters < 0.12 * other.parameters
     assert 0.6 < one.flops / other.flops < 1, "the narrow table of words is all that it saves"
+    batch = batch_of("mlm", [7, 9])
+    once, often = (
+        Work(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})).of(batch) for layers in (1, 4)
+    )
+    words = 6.0 * 101 * 24 * len(batch.targets["words"])
+    assert often - words == pytest.approx(4 * (once - words))
 
 
 def test_the_context_is_what_a_text_may_be_long(tmp_path: Path) -> None:
@@ -136,6 +144,25 @@ def test_segments_that_a_family_does_not_have() -> None:
         network.initialise()
         same = torch.equal(network(batch.tokens, batch.rows, segments), network(batch.tokens, batch.rows))
         assert same == (family != "albert")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "albert", "distilbert"])
+def test_the_word_head_bends_as_published(family: str, tmp_path: Path) -> None:
+    """By the activation of the layers; RoBERTa's always by the exact GELU."""
+    case = CASES[family]
+    config = case.peer(**SIZES["one layer"])
+    setattr(config, next(iter(FAMILIES[family].table.values)), "tanh")
+    architecture = next(kind for kind, heads in case.heads.items() if heads == ("words",))
+    torch.manual_seed(0)
+    peer = getattr(transformers, architecture)(config).double().eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.normal_(0.0, 0.3)
+    peer.save_pretrained(tmp_path)
+    network, batch = open_folder(tmp_path).network, Ragged.of(TEXTS)
+    with torch.inference_mode():
+        expected = torch.cat([peer(torch.tensor([text])).logits[0] for text in TEXTS])
+        assert (network.words(network(batch.tokens, batch.rows)) - expected).abs().max() <= 1e-9
 
 
 def test_a_table_that_began_as_sinusoids(tmp_path: Path) -> None:

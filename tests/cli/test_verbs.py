@@ -62,6 +62,29 @@ def test_files_after_the_flag_are_read_too(place: Path, tmp_path: Path, capsys: 
     assert (tmp_path / "t" / "tokenizer.json").read_bytes() == glob
 
 
+def test_a_vocabulary_for_a_family(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = place / "corpus" / "a.txt"
+    ok(
+        capsys,
+        "tokenizer",
+        "learn",
+        "--model",
+        "roberta-base",
+        "--size",
+        270,
+        "--text",
+        corpus,
+        "--out",
+        tmp_path / "t",
+    )
+    ok(capsys, "new", "--model", "roberta", "--size", "1x64", "--tokenizer", tmp_path / "t", "--out", tmp_path / "m")
+    said = ok(capsys, "fill", tmp_path / "m", "The <mask> sang", "--jsonl")
+    assert json.loads(said)["text"].startswith("The ") and said.count("probability") == 5
+    told = json.loads(ok(capsys, "info", tmp_path / "m", "--json"))
+    assert told["tokenizer"]["kind"] == "bpe" and told["tokenizer"]["roles"]["separator"] == "</s>"
+    assert told["sizes"]["padding"] == 1 and told["format"] == "published"
+
+
 def test_show(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ok(capsys, "tokenizer", "show", place / "wordpiece", "The weaver sang.")
     assert "[CLS]" in said and "'weaver'" in said and "4-10" in said

@@ -94,7 +94,10 @@ def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.Mon
     given["objective"] |= {"length": 64, "short": 16, "short_share": 0.6, "rows": "stream"}
     given["training"] = {"steps": 6, "batch": 2, "keep": 20, "save_every": 1, "log_every": 1, "threads": 1}
     given["training"] |= {"evaluate_every": 6}
-    pretrain(None, {**given, "out": str(tmp_path / "whole")}, say=lambda _: None)
+    said: list[str] = []
+    pretrain(None, {**given, "out": str(tmp_path / "whole")}, say=said.append)
+    assert "6 steps of 2 rows of about 64 tokens" in "".join(said)
+    assert "the first 4 of them 8 rows of about 16 tokens" in "".join(said)
     lines = [line for line in read_metrics(tmp_path / "whole/run/metrics.jsonl") if "rate" in line]
     tokens = [line["tokens"] for line in lines]
     assert tokens == [128 * step for step in range(1, 7)], "a step of either phase has as many tokens"

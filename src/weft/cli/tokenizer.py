@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,10 @@ def learn(
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
-    kind: Annotated[str, typer.Option(help="wordpiece, bpe, unigram, word or character.")] = "wordpiece",
+    kind: Annotated[str | None, typer.Option(help="wordpiece, bpe, unigram, word or character; wordpiece.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="For this family (weft models): its kind and its special tokens.")
+    ] = None,
     size: Annotated[int, typer.Option(help="How many tokens, special ones included.")] = 8000,
     lowercase: Annotated[bool | None, typer.Option(help="As the kind is published unless given.")] = None,
     minimum_count: Annotated[
@@ -40,6 +43,12 @@ def learn(
     from weft.text.learning import learn as learn_from
     from weft.text.records import Skipped, read_texts
 
+    dress: dict[str, Any] = {}
+    if model is not None:
+        from weft.checkpoint.families import find_size
+
+        family = find_size(model)[0]
+        kind, dress = kind or family.tokenizer, {"specials": family.specials, "around": family.around}
     skipped = Skipped()
     seen = 0
 
@@ -60,7 +69,9 @@ def learn(
 
     # The folder is tried first, so that a name that cannot be written does not cost the learning.
     with whole_folder(out) as inside, progress("reading", "documents") as read:
-        tokenizer = learn_from(texts(), kind, size, lowercase=lowercase, minimum_count=minimum_count)
+        tokenizer = learn_from(
+            texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **dress
+        )
         tokenizer.save(inside)
     if skipped.count:
         print(f"weft: note: {skipped}", file=sys.stderr)

@@ -196,9 +196,7 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
         if small:
             _enough(size, int(small[2]), "the characters of this text and the special tokens")
         raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
-    learned = sentencepiece.parse(model.getvalue(), "the learned model")
-    # A piece has the space before it in it, and so has the mask that stands for it.
-    library = sentencepiece.build(learned, "the learned model", mask=roles.mask)
+    library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
     if roles.end is not None:
         surround(library, roles, "t5")
     return library

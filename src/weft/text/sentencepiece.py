@@ -101,13 +101,8 @@ def parse(data: bytes, where: str) -> Pieces:
     )
 
 
-def build(
-    pieces: Pieces, where: str, before: list[normalizers.Normalizer] | None = None, mask: str | None = None
-) -> Library:
-    """A tokenizer with the ids of the model; `before` are normalisers that the family runs before the model's own.
-
-    `mask` takes the space before it with it.
-    """
+def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
+    """A tokenizer with the ids of the model; `before` are normalisers that the family runs before the model's own."""
     if pieces.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
     if pieces.model == UNIGRAM:
@@ -147,7 +142,7 @@ def build(
     # User-defined pieces stay in the model where it can find them: after an added token a new word would begin.
     library.add_tokens(
         [
-            AddedToken(name, normalized=False, special=kind != USER, lstrip=name == mask)
+            AddedToken(name, normalized=False, special=kind != USER)
             for name, kind in zip(pieces.names, pieces.types, strict=True)
             if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
         ]
