@@ -143,7 +143,7 @@ def test_lines_that_are_parts_of_something_longer(here: Path, capsys: pytest.Cap
 
 def test_flags_stand_above_the_recipe(here: Path) -> None:
     (here / "mine.toml").write_text('[model]\nfamily = "gpt2"\nlayers = 3\n[training]\nsteps = 7\nrate = 0.1\n')
-    found = read_recipe("mine.toml", {"training": {"epochs": 2.0}, "model": {"width": 64}})
+    found = read_recipe("mine.toml", {"training": {"epochs": 2.0}, "model": {"width": 64}}, Recipe)
     assert found.training.epochs == 2.0 and found.training.steps is None and found.training.rate == 0.1
     assert found.model == {"family": "gpt2", "layers": 3, "width": 64}
 
@@ -154,7 +154,7 @@ def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = find_recipe(f"recipes/{name}.toml")
     for line in text.splitlines():
         assert not line or line.startswith("[") or "#" in line, line
-    assert isinstance(read_recipe(name, {}), Recipe)
+    assert isinstance(read_recipe(name, {}, Recipe), Recipe)
     assert run(["recipes", name]) == 0 and capsys.readouterr().out == text
     assert run(["recipes"]) == 0 and name in capsys.readouterr().out
 
@@ -165,7 +165,7 @@ def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixt
     small = ["model.layers=1", "model.width=64", "model.heads=1", "model.inner=64", "objective.length=40"]
     small += ["tokenizer.size=350", "training.batch=2", "training.evaluate_every=2", "training.compile=false"]
     flags = [part for setting in small for part in ("--set", setting)]
-    if read_recipe(name, {}).objective.short is not None:
+    if read_recipe(name, {}, Recipe).objective.short is not None:
         flags += ["--set", "objective.short=10", "--set", "objective.short_share=0.5"]
     given = ["--text", "corpus.txt", "--steps", "2", "--device", "cpu", "--out", "r"]
     assert run(["pretrain", name, *given, *flags]) == 0, capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixt
     gap = model.tokenizer.roles.mask
     answer = model("The weaver" if gap is None else f"The {gap} sang.", **({"most": 2} if gap is None else {}))
     assert answer.text.endswith(" sang.") or gap is None
-    recipe = read_recipe("r/run/recipe.toml", {})
+    recipe = read_recipe("r/run/recipe.toml", {}, Recipe)
     if name == "bert-whole-words":
         assert recipe.objective.whole_words and recipe.objective.short == 10
         assert "the first 1 of them 8 rows of about 10 tokens" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from weft.data.batching import Ahead, Feed, every_example
 from weft.data.chance import key_of
 from weft.data.rows import Source
 from weft.errors import UserError, shown
-from weft.nn.attention import Attention, slots_of
+from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
 from weft.objectives.language import Objective
 from weft.training.log import Log, memory_used, peak_of, time_left
@@ -30,6 +30,7 @@ from weft.training.passes import Passes, autocast, graphs_compiled
 from weft.training.plan import Training, rate_at
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.work import Work
 
 
 @dataclass(frozen=True)
@@ -390,23 +391,3 @@ def _say(
         f"padding {100 * values['padding']:.0f} %",
         passing=True,
     )
-
-
-class Work:
-    """How many products and sums a batch costs, forward and backward."""
-
-    def __init__(self, network: nn.Module) -> None:
-        inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-        layers, config = getattr(network, "layers", ()), getattr(network, "config", None)
-        turns = getattr(config, "layers", len(layers)) / max(1, len(layers))  # a layer may be read again and again
-        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
-        attentions = [module for module in inside if isinstance(module, Attention)]
-        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
-        tokens = getattr(network, "tokens", None)
-        self.words = tokens.weight.numel() if isinstance(tokens, nn.Embedding) else 0
-
-    def of(self, batch: Batch) -> float:
-        lengths = batch.rows.lengths().double()
-        said = len(batch.targets.get("words", ()))
-        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * said)
-        return matrices + 12.0 * self.scores * float(lengths.square().sum())
