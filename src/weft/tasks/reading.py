@@ -130,8 +130,16 @@ def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> Us
     return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{near}")
 
 
+def value_in(record: Record, column: str) -> Any:
+    """What a row has in a column; lines of JSON may lack what the first of them has."""
+    if column not in record.values:
+        has = listed([shown(each) for each in record.values], 12) or "none"
+        raise UserError(f"{record.where}: no column {shown(column)!r}; it has {has}")
+    return record.values[column]
+
+
 def text_in(record: Record, column: str) -> str:
-    value = record.values[column]
+    value = value_in(record, column)
     if not isinstance(value, str):
         if value is None or isinstance(value, list | dict):
             raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not text")
@@ -143,7 +151,7 @@ def text_in(record: Record, column: str) -> str:
 
 def word_in(record: Record, column: str) -> str:
     """A label: a word, or a number taken for one."""
-    value = record.values[column]
+    value = value_in(record, column)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool | int | str):
@@ -155,7 +163,7 @@ def word_in(record: Record, column: str) -> str:
 
 
 def number_in(record: Record, column: str) -> float:
-    value = record.values[column]
+    value = value_in(record, column)
     try:
         found = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
@@ -167,7 +175,7 @@ def number_in(record: Record, column: str) -> float:
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:
     """Several labels: a list, or a text cut at '|', ';' or ','."""
-    value = record.values[column]
+    value = value_in(record, column)
     if isinstance(value, str):
         mark = next((mark for mark in "|;," if mark in value), None)
         value = value.split(mark) if mark else [value]

@@ -183,7 +183,7 @@ class TextTask:
         chances = self._chances(found)
         scores = dict(zip(self.labels, chances.tolist(), strict=True))
         if self.kind == "labels":
-            chosen = tuple(label for label in self.labels if scores[label] > self.thresholds.get(label, 0.5))
+            chosen = tuple(label for label in self.labels if scores[label] >= self.thresholds.get(label, 0.5))
             return Labels(labels=chosen, scores=scores, **read)
         best = self.labels[int(chances.argmax())]
         return Label(label=best, score=scores[best], scores=scores, **read)
@@ -219,7 +219,7 @@ class TextTask:
             metrics.add([int(found.said.argmax()) for found in outcomes], gold.tolist())
             return
         limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
-        metrics.add(np.stack([self._chances(found) > limits for found in outcomes]), gold.astype(bool))
+        metrics.add(np.stack([self._chances(found) >= limits for found in outcomes]), gold.astype(bool))
 
     def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong an answer is, and what a table of the worst shows of it; None where it is right."""
