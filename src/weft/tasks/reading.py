@@ -166,7 +166,7 @@ def number_in(record: Record, column: str) -> float:
     value = value_in(record, column)
     try:
         found = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
@@ -240,7 +240,9 @@ def check_rows(count: int, where: str) -> None:
     if not count:
         raise UserError(f"{where}: there are no rows")
     if count < FEW:
-        raise UserError(f"{where}: {count} row{'s' * (count > 1)} are too few to learn from; {FEW} are the least")
+        raise UserError(
+            f"{where}: {count} row{'s are' if count > 1 else ' is'} too few to learn from; {FEW} are the least"
+        )
 
 
 def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
@@ -248,14 +250,19 @@ def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], li
     places: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         places.setdefault(group, []).append(number)
+    # The whole share is held out also where no group alone is large enough to give one: what is left over goes to the
+    # groups that came nearest to one more. Of each group something stays to learn from.
+    wanted = {group: min(int(share * len(there)), len(there) - 1) for group, there in places.items()}
+    left = max(1, round(share * len(groups))) - sum(wanted.values())
+    nearest = sorted(places, key=lambda group: (wanted[group] - share * len(places[group]), str(group)))
+    for group in [group for group in nearest if wanted[group] < len(places[group]) - 1][: max(0, left)]:
+        wanted[group] += 1
     held: list[int] = []
-    for place, group in enumerate(sorted(places, key=lambda group: (-len(places[group]), str(group)))):
-        there = places[group]
-        wanted = round(share * len(there)) if len(there) > 1 else 0
-        if not place and not wanted:  # something must be held out
-            wanted = 1
+    for group, there in places.items():
         order = shuffled(key_of(seed, "split", str(group)), np.arange(len(there)), len(there))
-        held += [there[number] for number in order[:wanted].tolist()]
+        held += [there[number] for number in order[: wanted[group]].tolist()]
+    if not held:  # every row is a group of its own
+        held = shuffled(key_of(seed, "split"), np.arange(len(groups)), len(groups))[:1].tolist()
     kept = sorted(set(range(len(groups))) - set(held))
     return kept, sorted(held)
 

@@ -126,7 +126,11 @@ class TextTask:
 
     def groups(self, examples: Sequence[Example]) -> list[Any] | None:
         """What the held-out rows should have their share of; None: nothing."""
-        return [example.target for example in examples] if self.kind != "value" else ["" for _ in examples]
+        if self.kind != "labels":
+            return [example.target if self.kind == "label" else "" for example in examples]
+        # By the rarest of its labels: whole sets of labels are often all different, and none would give a row.
+        counts = Counter(label for example in examples for label in example.target)
+        return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
 
     def check(self, examples: Sequence[Example]) -> None:
         self._targets(examples)
