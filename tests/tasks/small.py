@@ -69,11 +69,11 @@ def prices(count: int, seed: int = 0) -> list[dict[str, Any]]:
 def pairs(count: int, values: bool = False, seed: int = 0) -> list[dict[str, Any]]:
     """Whether, or by how much, the second of two texts is greater than the first."""
     chance = random.Random(seed)
-    sizes = {"mouse": 0, "horse": 1, "whale": 2}
+    ones, others = {"mouse": 0, "horse": 1, "whale": 2}, {"ant": 0, "dog": 1, "squid": 2}
     found = []
-    for _ in range(count):
-        one, two = chance.choice(list(sizes)), chance.choice(list(sizes))
-        more = sizes[two] - sizes[one]
+    for number in range(count):
+        one, two = list(ones)[number % 3], list(others)[number // 3 % 3]
+        more = others[two] - ones[one]
         said = {"score": float(more)} if values else {"label": "greater" if more > 0 else "not"}
         found.append({"sentence1": f"the {one} is {chance.choice(FILLERS)}", "sentence2": f"a {two}", **said})
     return found
@@ -114,7 +114,7 @@ def spanned(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def questions(count: int, none: bool = False, seed: int = 0) -> list[dict[str, Any]]:
-    """Where somebody lives, said in a context; with `none`, some contexts do not say it."""
+    """Where somebody lives, said in a context; with `none`, some contexts say nothing of it."""
     chance = random.Random(seed)
     found = []
     for number in range(count):
@@ -123,8 +123,7 @@ def questions(count: int, none: bool = False, seed: int = 0) -> list[dict[str, A
         context = f"{one} lives in {here} . {two} lives in {there} ."
         row = {"context": context, "question": f"where lives {one} ?", "answer": here}
         if none and number % 3 == 0:
-            other = next(name for name in NAMES if name not in (one, two))
-            row |= {"question": f"where lives {other} ?", "answer": ""}
+            row |= {"context": f"{one} sings . {two} sings again .", "answer": ""}
         found.append(row)
     return found
 
@@ -163,7 +162,19 @@ def model_for(
 
 
 def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
-    """A small BERT, fine-tuned until it knows the rows by heart."""
-    training = {"steps": 40, "batch": 16, "rate": 3e-3, "evaluate_every": 40, **more.pop("training", {})}
-    settings = {"model": {**TINY, "dropout": 0.0, "attention_dropout": 0.0}, "tokenizer": {"size": 300}, **more}
-    return weft.finetune(data, task=task, out=out, training=training, say=quiet, **settings)
+    """A small BERT, fine-tuned until it knows the rows by heart, which is what it is judged by."""
+    dev = data.with_stem(f"{data.stem}-again")
+    dev.write_bytes(data.read_bytes())
+    steps = more.pop("steps", 50)
+    sizes = {**TINY, "heads": 4, "weight_scale": 0.1, "dropout": 0.0, "attention_dropout": 0.0}
+    return weft.finetune(
+        data,
+        dev=dev,
+        out=out,
+        model=sizes,
+        task=task,
+        tokenizer={"size": 300},
+        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": steps, "warmup": 0.1},
+        say=quiet,
+        **more,
+    )

@@ -14,7 +14,27 @@ from weft.tasks import judging, passing
 from weft.tasks.model import Model
 from weft.text.tokenizer import Tokenizer
 
-WORDS = "the cat is there cow oak Ada Smith goes to Rome lives in where a . , Zürich x9".split()
+WORDS = [
+    "the",
+    "cat",
+    "is",
+    "there",
+    "cow",
+    "oak",
+    "Ada",
+    "Smith",
+    "goes",
+    "to",
+    "Rome",
+    "lives",
+    "in",
+    "where",
+    "a",
+    ".",
+    ",",
+    "Zürich",
+    "x9",
+]
 texts = st.lists(st.sampled_from(WORDS), min_size=0, max_size=60).map(" ".join)
 short = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 LABELS = ("one", "two", "three")

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import UserError
-from weft.text.windows import Framing, framing_of, left_out, pieces, special_tokens
 from weft.text.tokenizer import Tokenizer
+from weft.text.windows import Framing, framing_of, left_out, pieces, special_tokens
 
 CLS, SEP = 1, 2
 lengths = st.integers(0, 70)
