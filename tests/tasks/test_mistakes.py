@@ -61,8 +61,14 @@ def files(here: Path) -> Path:
 
 
 MISTAKES: dict[str, tuple[str, list[str]]] = {
-    "a missing column": ("classify --data values.csv", ["values.csv: no column 'label'; it has text, value", "--column label=NAME"]),
-    "a slip in a column": ("classify --data good.csv --column text=txt", ["no column 'txt'; it has text, label", "did you mean 'text'"]),
+    "a missing column": (
+        "classify --data values.csv",
+        ["values.csv: no column 'label'; it has text, value", "--column label=NAME"],
+    ),
+    "a slip in a column": (
+        "classify --data good.csv --column text=txt",
+        ["no column 'txt'; it has text, label", "did you mean 'text'"],
+    ),
     "a column without =": ("classify --data good.csv --column text", ["--column text: write it as text=NAME"]),
     "an unknown label in dev": (
         "classify --data good.csv --dev odd.csv",
@@ -73,48 +79,99 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "classify --data good.csv --labels animal,plant,stone,water",
         ["good.csv: no row has the label 'water'"],
     ),
-    "a label left out": ("classify --data good.csv --labels animal,plant", ["good.csv line 2: label 'stone' is not one of"]),
+    "a label left out": (
+        "classify --data good.csv --labels animal,plant",
+        ["good.csv line 2: label 'stone' is not one of"],
+    ),
     "one class": ("classify --data two.csv", ["two.csv: every row has the label 'stone'", "nothing to tell apart"]),
     "no rows": ("classify --data none.csv", ["none.csv: there are no rows"]),
     "no rows to judge by": ("classify --data good.csv --dev none.csv", ["none.csv: there are no rows"]),
     "three rows": ("classify --data three.csv", ["three.csv: 3 rows are too few", "4 are the least"]),
-    "a wrong delimiter": ("classify --data semi.csv", ["semi.csv line 1", "the delimiter looks like ';'", "--delimiter"]),
+    "a wrong delimiter": (
+        "classify --data semi.csv",
+        ["semi.csv line 1", "the delimiter looks like ';'", "--delimiter"],
+    ),
     "no number": ("regress --data values.csv", ["values.csv line 8: column 'value' holds 'dear', not a number"]),
     "a number beyond all": ("regress --data huge.jsonl", ["huge.jsonl line 7: column 'value' holds", "not a number"]),
     "one value": ("regress --data equal.csv", ["equal.csv: every row has the value 5: there is nothing to learn"]),
     "half a pair": ("pair --data pairs.csv", ["pairs.csv: no column", "it has sentence1, label"]),
-    "half a pair in one row": ("pair --data half.jsonl", ["half.jsonl line 7: no column 'sentence2'; it has sentence1, label"]),
-    "a row without its label": ("classify --data lacking.jsonl", ["lacking.jsonl line 7: no column 'label'; it has text"]),
+    "half a pair in one row": (
+        "pair --data half.jsonl",
+        ["half.jsonl line 7: no column 'sentence2'; it has sentence1, label"],
+    ),
+    "a row without its label": (
+        "classify --data lacking.jsonl",
+        ["lacking.jsonl line 7: no column 'label'; it has text"],
+    ),
     "a label of nothing": ("classify --data nothing.jsonl", ["nothing.jsonl line 7: column 'label' holds nothing"]),
     "tags of another length": ("tag --data tags.jsonl", ["tags.jsonl line 7: 2 words but 1 tags"]),
     "a span outside": ("tag --data outside.jsonl", ["outside.jsonl line 7: span 0 to 9 lies outside of a text of 3"]),
-    "spans over each other": ("tag --data over.jsonl", ["over.jsonl line 7: two spans lie over each other at 4: 'Smith'"]),
+    "spans over each other": (
+        "tag --data over.jsonl",
+        ["over.jsonl line 7: two spans lie over each other at 4: 'Smith'"],
+    ),
     "a span of nothing": ("tag --data blank.jsonl", ["blank.jsonl line 7: span 3 to 5 holds no word"]),
-    "an answer not there": ("answer --data absent.jsonl", ["absent.jsonl line 7: the answer 'Paris' is not in its context 'Dan"]),
-    "an answer elsewhere": ("answer --data shifted.jsonl", ["shifted.jsonl line 7: the answer '", "does not stand at 2: there stands '"]),
-    "a start beyond all": ("answer --data infinite.jsonl", ["infinite.jsonl line 7: the answer's start 'inf' is no number"]),
+    "an answer not there": (
+        "answer --data absent.jsonl",
+        ["absent.jsonl line 7: the answer 'Paris' is not in its context 'Dan"],
+    ),
+    "an answer elsewhere": (
+        "answer --data shifted.jsonl",
+        ["shifted.jsonl line 7: the answer '", "does not stand at 2: there stands '"],
+    ),
+    "a start beyond all": (
+        "answer --data infinite.jsonl",
+        ["infinite.jsonl line 7: the answer's start 'inf' is no number"],
+    ),
     "no answer at all": ("answer --data unanswered.jsonl", ["no row has an answer"]),
     "no such base": ("classify --data good.csv --base nowhere", ["'nowhere'", "neither a folder"]),
-    "a base that is no model": ("classify --data good.csv --base folder", ["'folder' is not a model folder: it has no config.json"]),
-    "a base that is a table": ("classify --data good.csv --base semi.csv", ["semi.csv: is neither a model folder nor a text file of word vectors"]),
-    "model and base": ("classify --data good.csv --model bert --base folder", ["--model begins from scratch and --base from weights"]),
+    "a base that is no model": (
+        "classify --data good.csv --base folder",
+        ["'folder' is not a model folder: it has no config.json"],
+    ),
+    "a base that is a table": (
+        "classify --data good.csv --base semi.csv",
+        ["semi.csv: is neither a model folder nor a text file of word vectors"],
+    ),
+    "model and base": (
+        "classify --data good.csv --model bert --base folder",
+        ["--model begins from scratch and --base from weights"],
+    ),
     "a task without a head": ("tag --data tags.conll --model vectors", ["vectors has no head for tag"]),
-    "answers by one that speaks": ("answer --data asked.jsonl --model gpt2", ["answer needs a model that looks both ways"]),
-    "next words of one that does not": ("classify --data good.csv --words 0.5", ["next words are learned by models that speak, not by bert"]),
+    "answers by one that speaks": (
+        "answer --data asked.jsonl --model gpt2",
+        ["answer needs a model that looks both ways"],
+    ),
+    "next words of one that does not": (
+        "classify --data good.csv --words 0.5",
+        ["next words are learned by models that speak, not by bert"],
+    ),
     "freeze nonsense": ("classify --data good.csv --freeze half", ["freeze must be encoder or all-but-K", "'half'"]),
     "freeze all": ("classify --data good.csv --freeze all-but-7", ["freeze all-but-7: the model has only 1 layers"]),
-    "an unknown metric": ("classify --data good.csv --metric acuracy", ["metric 'acuracy' is not one of", "did you mean 'accuracy'"]),
-    "windows beyond the context": ("classify --data good.csv --length 512", ["windows of 512 tokens are longer than the model's context of 32"]),
+    "an unknown metric": (
+        "classify --data good.csv --metric acuracy",
+        ["metric 'acuracy' is not one of", "did you mean 'accuracy'"],
+    ),
+    "windows beyond the context": (
+        "classify --data good.csv --length 512",
+        ["windows of 512 tokens are longer than the model's context of 32"],
+    ),
     "windows of nothing": ("classify --data good.csv --length 0", ["length must be at least 4, not 0"]),
     "a stride of nothing": ("classify --data good.csv --stride -1", ["stride must be at least 1, not -1"]),
     "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, cut"]),
-    "weights of values": ("regress --data values.csv --class-weights balanced", ["class_weights balanced means nothing for regress"]),
-    "judged by what it learns from": ("classify --data good.csv --dev good.csv", ["is both learned from and judged by"]),
+    "weights of values": (
+        "regress --data values.csv --class-weights balanced",
+        ["class_weights balanced means nothing for regress"],
+    ),
+    "judged by what it learns from": (
+        "classify --data good.csv --dev good.csv",
+        ["is both learned from and judged by"],
+    ),
     "an unknown task": ("clasify --data good.csv", ["clasify", "classify, multilabel, regress, pair, tag, answer"]),
     "no data": ("classify", ["no data: give --data FILE"]),
     "too few seeds": ("classify --data good.csv --seeds 1", ["seeds must be between 2 and 1000, not 1"]),
     "a mistake with seeds": ("classify --data two.csv --seeds 2", ["every row has the label 'stone'"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
