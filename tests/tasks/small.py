@@ -19,6 +19,7 @@ from weft.text.tokenizer import Tokenizer
 KINDS = {"stone": ["flint", "slate"], "animal": ["cat", "cow"], "plant": ["oak", "fern"]}
 NAMES = ["Ada", "Bo", "Cleo", "Dan"]
 CITIES = ["Rome", "Oslo", "Lima", "Bern"]
+HOMES = ["Rome", "New York", "Lima", "Bad Ems"]  # answers of one word and of two
 FILLERS = ["today", "there", "again", "now"]
 TINY = {"family": "bert", "size": "1x64", "context": 64}
 
@@ -119,7 +120,7 @@ def questions(count: int, none: bool = False, seed: int = 0) -> list[dict[str, A
     found = []
     for number in range(count):
         one, two = chance.sample(NAMES, 2)
-        here, there = chance.sample(CITIES, 2)
+        here, there = chance.sample(HOMES, 2)
         context = f"{one} lives in {here} . {two} lives in {there} ."
         row = {"context": context, "question": f"where lives {one} ?", "answer": here}
         if none and number % 3 == 0:
@@ -174,7 +175,7 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
         model=sizes,
         task=task,
         tokenizer={"size": 300},
-        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": steps, "warmup": 0.1},
+        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": steps // 2, "warmup": 0.1},
         say=quiet,
         **more,
     )
