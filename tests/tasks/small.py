@@ -167,6 +167,7 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
     dev = data.with_stem(f"{data.stem}-again")
     dev.write_bytes(data.read_bytes())
     steps = more.pop("steps", 50)
+    every = more.pop("every", steps)
     sizes = {**TINY, "heads": 4, "weight_scale": 0.1, "dropout": 0.0, "attention_dropout": 0.0}
     return weft.finetune(
         data,
@@ -175,7 +176,7 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
         model=sizes,
         task=task,
         tokenizer={"size": 300},
-        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": steps // 2, "warmup": 0.1},
+        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
         say=quiet,
         **more,
     )

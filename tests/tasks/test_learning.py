@@ -97,7 +97,7 @@ def test_multilabel(here: Path) -> None:
 def test_regress(here: Path) -> None:
     """Values far from 0 are learned in units of their spread; the folder says them as they are."""
     rows = prices(36)
-    model = tuned(write_rows(here / "r.jsonl", rows), "regress", here / "out")
+    model = tuned(write_rows(here / "r.jsonl", rows), "regress", here / "out", every=25)
     for row in rows[:6]:
         assert model(row["text"]).value == pytest.approx(row["value"], rel=0.15)  # type: ignore[attr-defined]
     config, said = folder_holds(model, here / "out", rows[0]["text"])
@@ -145,7 +145,7 @@ def together(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["bio", "iob", "spans"])
+@pytest.mark.parametrize("kind", [pytest.param("bio", marks=pytest.mark.slow), "iob", "spans"])
 def test_tag(kind: str, here: Path) -> None:
     found = sentences(24)
     if kind == "spans":
