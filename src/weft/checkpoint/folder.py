@@ -316,6 +316,11 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         values["label2id"] = {label: number for number, label in enumerate(card.labels)}
     elif architecture is not None and {"classify", "tag"} & set(opened.heads):
         values["num_labels"] = opened.heads.get("classify", opened.heads.get("tag"))  # labels that have no names yet
+    if architecture is not None and "classify" in opened.heads and card.task is not None:
+        # So that others put the right function on the scores: one number as it is, several labels each by itself.
+        value = card.labels is None and opened.heads["classify"] == 1
+        kind = {"multilabel": "multi_label_classification", "regress": "regression"}
+        values["problem_type"] = kind.get(card.task, "regression" if value else "single_label_classification")
     write_tensors(inside, tensors, shard)
     write_json(inside / "config.json", values)
     write_json(inside / "weft.json", card_values(card))

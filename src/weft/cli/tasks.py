@@ -289,7 +289,8 @@ def answer(
         print(harmless(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
         for choice in found.best:
             print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {choice.text}"))
-        print(f"[{found.n_tokens:,} tokens in {found.n_windows:,} windows, none was cut]", file=sys.stderr)
+        cut = "the text was cut" if found.truncated else "none was cut"
+        print(f"[{found.n_tokens:,} tokens in {found.n_windows:,} windows, {cut}]", file=sys.stderr)
 
 
 def evaluate(

@@ -211,6 +211,7 @@ class Gathering:
         self.tokens, self.starts, self.borders = array("i"), array("q", [0]), array("q")
         self.rows, self.shares = array("q", [0]), array("f")
         self.ends, self.spots, self.places, self.tags = array("q"), array("q", [0]), array("q"), array("q")
+        self.tagged = False  # whether something is said of places, were it of none of them
 
     def add(
         self,
@@ -220,6 +221,7 @@ class Gathering:
     ) -> None:
         """One example: its windows, and by window the ends of an answer, or places and what is said there."""
         own = [max(1, piece.cut.last - piece.cut.first) for piece in found]
+        self.tagged |= len(said) > 0
         for number, piece in enumerate(found):
             self.tokens.extend(piece.tokens)
             self.starts.append(len(self.tokens))
@@ -234,7 +236,7 @@ class Gathering:
         self.rows.append(len(self.starts) - 1)
 
     def examples(self, whole: Mapping[str, NDArray[Any]], **settings: Any) -> Examples:
-        tagged = len(self.places) > 0
+        tagged = self.tagged
         return Examples(
             tokens=np.array(self.tokens, dtype=np.int32),
             starts=np.array(self.starts, dtype=np.int64),

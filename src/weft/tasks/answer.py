@@ -16,7 +16,7 @@ from weft.errors import UserError, shown
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, text_in
+from weft.tasks.reading import Example, text_in, value_in
 from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record
 from weft.text.thresholds import best_no_answer
@@ -70,7 +70,7 @@ class AnswerTask:
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         context, question = text_in(record, columns["context"]), text_in(record, columns["question"])
-        given = record.values[columns["answer"]]
+        given = value_in(record, columns["answer"])
         answers: list[tuple[int, str]] = []
         if isinstance(given, str):
             start = record.values.get("start", record.values.get("answer_start"))
@@ -101,7 +101,7 @@ class AnswerTask:
             return place
         try:
             place = int(start)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f"{record.where}: the answer's start {shown(str(start))!r} is no number") from None
         there = context[place : place + len(answer)] if place >= 0 else ""
         if there != answer:

@@ -50,6 +50,8 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Opened:
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
     same = there.card.task == recipe.task.name and (there.card.labels or ()) == task.labels
     keep = [head for head in heads if there.heads.get(head) == heads[head] and (same or head == "words")]
+    if recipe.task.mix and not getattr(there.config, "mix", False):
+        keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, recipe.seed, recipe.task.mix) if new_heads else there
     opened.network.float()

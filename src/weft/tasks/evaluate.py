@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from weft.tasks.reading import Example, Files, examples_of
 from weft.tasks.saying import Progress, silent
 from weft.tasks.tag import TagTask
 from weft.tasks.understand import task_of
-from weft.text.records import Skipped
+from weft.text.records import Record, Skipped
 from weft.text.resampling import Score
 
 LABELS = 40  # a confusion matrix of more is not printed
@@ -113,14 +113,15 @@ def evaluate(
     _, needed = task.needed(first, files.columns)
     skipped = Skipped()
 
-    def checked() -> Iterator[Example]:
-        for example in examples_of(files, needed, task.read, skipped):
-            if not isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
-                task.check([example])
-            yield example
+    def read(record: Record, found: Mapping[str, str]) -> Example:
+        example = task.read(record, found)
+        if not isinstance(task, TagTask):  # a rare tag that was never seen is a mistake, a label a bad row
+            task.check([example])
+        return example
 
-    with progress(f"judging on {where}", "examples") as read:
-        found = judged(task, opened, framing_for(opened), checked(), progress=read)
+    with progress(f"judging on {where}", "examples") as told:
+        examples = examples_of(files, needed, read, skipped)
+        found = judged(task, opened, framing_for(opened), examples, progress=told)
     metrics, reading = found.metrics, found.reading
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []

@@ -141,6 +141,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     device = device_for(recipe.device, recipe.training.threads)
     material = gather(recipe, say, progress, stop)
     task = material.task
+    metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
     tokenizer = None
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
@@ -152,7 +153,6 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))  # it has no middle to add
     if recipe.task.freeze is not None:
         freeze(opened.network, recipe.task.freeze)
-    metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
     with progress("tokenising", "rows") as told:

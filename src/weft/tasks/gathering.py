@@ -80,13 +80,14 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     if recipe.data.dev:
         other = files_of(recipe, recipe.data.dev)
         _, dev = read_examples(task, other, say, progress, stop)
-        check_dev(len(dev), other)
         task = task.learned(rows, recipe.task.labels)
-        task.check(rows)
-        task.check(dev)
+        rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
+        check_rows(len(rows), where)
+        check_dev(len(dev), other)
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
     task = task.learned(rows, recipe.task.labels)
-    task.check(rows)
+    rows = checked(task, rows, files, say)
+    check_rows(len(rows), where)
     groups = task.groups(rows)
     if groups is None:
         kept, held = split_whole([row.texts[1] for row in rows], recipe.data.holdout, recipe.seed)
@@ -94,6 +95,24 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         kept, held = split(groups, recipe.data.holdout, recipe.seed)
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+
+
+def checked(task: Task, rows: list[Example], files: Files, say: Say) -> list[Example]:
+    """The rows whose labels the task knows; another label stops, or is passed over and counted."""
+    if files.on_bad_row == "stop":
+        task.check(rows)
+        return rows
+    skipped = Skipped()
+    kept = []
+    for row in rows:
+        try:
+            task.check([row])
+            kept.append(row)
+        except UserError as error:
+            skipped.add(str(error))
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    return kept
 
 
 def check_dev(count: int, files: Files) -> None:

@@ -130,8 +130,16 @@ def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> Us
     return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{near}")
 
 
+def value_in(record: Record, column: str) -> Any:
+    """What a row has in a column; lines of JSON may lack what the first of them has."""
+    if column not in record.values:
+        has = listed([shown(each) for each in record.values], 12) or "none"
+        raise UserError(f"{record.where}: no column {shown(column)!r}; it has {has}")
+    return record.values[column]
+
+
 def text_in(record: Record, column: str) -> str:
-    value = record.values[column]
+    value = value_in(record, column)
     if not isinstance(value, str):
         if value is None or isinstance(value, list | dict):
             raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not text")
@@ -143,7 +151,7 @@ def text_in(record: Record, column: str) -> str:
 
 def word_in(record: Record, column: str) -> str:
     """A label: a word, or a number taken for one."""
-    value = record.values[column]
+    value = value_in(record, column)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool | int | str):
@@ -155,10 +163,10 @@ def word_in(record: Record, column: str) -> str:
 
 
 def number_in(record: Record, column: str) -> float:
-    value = record.values[column]
+    value = value_in(record, column)
     try:
         found = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
@@ -167,7 +175,7 @@ def number_in(record: Record, column: str) -> float:
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:
     """Several labels: a list, or a text cut at '|', ';' or ','."""
-    value = record.values[column]
+    value = value_in(record, column)
     if isinstance(value, str):
         mark = next((mark for mark in "|;," if mark in value), None)
         value = value.split(mark) if mark else [value]
@@ -232,7 +240,9 @@ def check_rows(count: int, where: str) -> None:
     if not count:
         raise UserError(f"{where}: there are no rows")
     if count < FEW:
-        raise UserError(f"{where}: {count} row{'s' * (count > 1)} are too few to learn from; {FEW} are the least")
+        raise UserError(
+            f"{where}: {count} row{'s are' if count > 1 else ' is'} too few to learn from; {FEW} are the least"
+        )
 
 
 def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
@@ -240,14 +250,19 @@ def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], li
     places: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         places.setdefault(group, []).append(number)
+    # The whole share is held out also where no group alone is large enough to give one: what is left over goes to the
+    # groups that came nearest to one more. Of each group something stays to learn from.
+    wanted = {group: min(int(share * len(there)), len(there) - 1) for group, there in places.items()}
+    left = max(1, round(share * len(groups))) - sum(wanted.values())
+    nearest = sorted(places, key=lambda group: (wanted[group] - share * len(places[group]), str(group)))
+    for group in [group for group in nearest if wanted[group] < len(places[group]) - 1][: max(0, left)]:
+        wanted[group] += 1
     held: list[int] = []
-    for place, group in enumerate(sorted(places, key=lambda group: (-len(places[group]), str(group)))):
-        there = places[group]
-        wanted = round(share * len(there)) if len(there) > 1 else 0
-        if not place and not wanted:  # something must be held out
-            wanted = 1
+    for group, there in places.items():
         order = shuffled(key_of(seed, "split", str(group)), np.arange(len(there)), len(there))
-        held += [there[number] for number in order[:wanted].tolist()]
+        held += [there[number] for number in order[: wanted[group]].tolist()]
+    if not held:  # every row is a group of its own
+        held = shuffled(key_of(seed, "split"), np.arange(len(groups)), len(groups))[:1].tolist()
     kept = sorted(set(range(len(groups))) - set(held))
     return kept, sorted(held)
 

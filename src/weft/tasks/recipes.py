@@ -130,6 +130,9 @@ class Work:
     def __post_init__(self) -> None:
         if not 0 <= self.words <= 10:
             raise UserError(f"words must be between 0 and 10, not {self.words}")
+        for name, value, least in (("length", self.length, 4), ("stride", self.stride, 1)):
+            if value is not None and not least <= value < 1 << 24:
+                raise UserError(f"{name} must be at least {least}, not {value}")
         if self.freeze is not None and not re.fullmatch(r"encoder|all-but-[1-9][0-9]{0,3}", self.freeze):
             raise UserError(f"freeze must be encoder or all-but-K such as all-but-2, not {self.freeze!r}")
 

@@ -70,7 +70,12 @@ def with_seeds(
             models[seed] = resume(run.folder, say=say, progress=progress)
         else:
             one = replace(plan, out=os.fspath(run.folder), seed=seed)
-            models[seed] = finetune(recipe=one, say=say, progress=progress)
+            try:
+                models[seed] = finetune(recipe=one, say=say, progress=progress)
+            except UserError:
+                if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
+                    shutil.rmtree(folder)
+                raise
     by_name: dict[str, list[float]] = {}
     for model in models.values():
         for metric in model.card.metrics:

@@ -19,7 +19,7 @@ from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, file_of, number_of
+from weft.tasks.reading import Example, check_labels, file_of, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of
@@ -90,7 +90,7 @@ class TagTask:
         if "spans" in columns:
             found = _from_spans(record, columns)
         else:
-            words, tags = record.values[columns["words"]], record.values[columns["tags"]]
+            words, tags = value_in(record, columns["words"]), value_in(record, columns["tags"])
             for name, value in (("words", words), ("tags", tags)):
                 if isinstance(value, str):
                     value = value.split()
@@ -165,12 +165,18 @@ class TagTask:
             for piece in some:
                 c, part = piece.cut, next(said).numpy()
                 by_token[c.first : c.last] = part[piece.lead + c.first - c.start : piece.lead + c.last - c.start]
-            scores_of = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
+            read = some[-1].cut.last
+            scores_of = np.tile(self._unread, (len(firsts), 1))
             for number, token in enumerate(firsts):
-                if token is not None:
+                if token is not None and token < read:
                     scores_of[number] = by_token[token]
             outcomes.append(outcome(scores_of, framing, some, len(tokens)))
         return outcomes
+
+    @property
+    def _unread(self) -> NDArray[np.float32]:
+        """Scores of a word that was cut off or has no token: nothing is known, so it is outside of everything."""
+        return np.array([label == "O" for label in self.labels], dtype=np.float32)
 
     def decided(self, found: Outcome) -> list[str]:
         """The tags of all words: the best row of tags that the scheme allows."""
@@ -255,7 +261,7 @@ def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
     """Words and BIO tags out of a raw text and stretches of its characters."""
-    text, given = record.values[columns["text"]], record.values[columns["spans"]]
+    text, given = value_in(record, columns["text"]), value_in(record, columns["spans"])
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{record.where}: column {shown(columns['text'])!r} holds no text")
     if not isinstance(given, list):

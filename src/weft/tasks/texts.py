@@ -126,7 +126,11 @@ class TextTask:
 
     def groups(self, examples: Sequence[Example]) -> list[Any] | None:
         """What the held-out rows should have their share of; None: nothing."""
-        return [example.target for example in examples] if self.kind != "value" else ["" for _ in examples]
+        if self.kind != "labels":
+            return [example.target if self.kind == "label" else "" for example in examples]
+        # By the rarest of its labels: whole sets of labels are often all different, and none would give a row.
+        counts = Counter(label for example in examples for label in example.target)
+        return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
 
     def check(self, examples: Sequence[Example]) -> None:
         self._targets(examples)
@@ -183,7 +187,7 @@ class TextTask:
         chances = self._chances(found)
         scores = dict(zip(self.labels, chances.tolist(), strict=True))
         if self.kind == "labels":
-            chosen = tuple(label for label in self.labels if scores[label] > self.thresholds.get(label, 0.5))
+            chosen = tuple(label for label in self.labels if scores[label] >= self.thresholds.get(label, 0.5))
             return Labels(labels=chosen, scores=scores, **read)
         best = self.labels[int(chances.argmax())]
         return Label(label=best, score=scores[best], scores=scores, **read)
@@ -219,7 +223,7 @@ class TextTask:
             metrics.add([int(found.said.argmax()) for found in outcomes], gold.tolist())
             return
         limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
-        metrics.add(np.stack([self._chances(found) > limits for found in outcomes]), gold.astype(bool))
+        metrics.add(np.stack([self._chances(found) >= limits for found in outcomes]), gold.astype(bool))
 
     def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong an answer is, and what a table of the worst shows of it; None where it is right."""

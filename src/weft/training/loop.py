@@ -286,7 +286,7 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict
         s.network.train()
         if mean is not None:
             mean.swap()
-    return {name: float(totals[name]) / counts[name] for name in totals}, verdict
+    return {name: float(totals[name]) / max(1, counts[name]) for name in totals}, verdict
 
 
 def _keep(mean: Mean | None, keep_best: Callable[[dict[str, float]], None], found: dict[str, float]) -> None:
