@@ -43,6 +43,7 @@ def with_seeds(
     settings: Mapping[str, Any],
     count: int,
     *,
+    online: bool = False,
     say: Say = to_stderr,
     progress: Progress = silent,
 ) -> Seeds:
@@ -70,7 +71,7 @@ def with_seeds(
             models[seed] = resume(run.folder, say=say, progress=progress)
         else:
             one = replace(plan, out=os.fspath(run.folder), seed=seed)
-            models[seed] = finetune(recipe=one, say=say, progress=progress)
+            models[seed] = finetune(recipe=one, online=online, say=say, progress=progress)
     by_name: dict[str, list[float]] = {}
     for model in models.values():
         for metric in model.card.metrics:
