@@ -202,7 +202,7 @@ def predict(
     if data:
         source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(_listed(names) or ()))
     else:
-        source = _asked(texts, two, "a question and its context" if model.task == "answer" else "two texts")
+        source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
     read = windows = cut = 0
     with progress("reading", "texts") as ticked:
         while some := list(islice(source, 256)):
@@ -227,14 +227,14 @@ def _asked(texts: list[str] | None, two: bool, what: str) -> Iterator[Any]:
         return
     if texts and texts != ["-"]:
         if len(texts) % 2:
-            count = f"{len(texts)} text{'s' * (len(texts) > 1)}"
-            raise UserError(f"this model takes {what} at a time, one after the other; {count} given")
+            were = "1 was" if len(texts) == 1 else f"{len(texts)} were"
+            raise UserError(f"this model takes texts two by two; {were} given, where it wants {what}")
         yield from zip(texts[::2], texts[1::2], strict=True)
         return
     for number, line in enumerate(from_input(texts), 1):
         first, tab, second = line.partition("\t")
         if not tab:
-            raise UserError(f"standard input line {number}: no tab between {what}")
+            raise UserError(f"standard input line {number}: no tab between two texts: {what}")
         yield first, second
 
 
