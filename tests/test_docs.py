@@ -30,7 +30,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def test_every_documented_command(page: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     shutil.copy(ROOT / "examples" / "weaver.txt", tmp_path / "corpus")
-    (tmp_path / "reviews.csv").write_text('text,label\n"A gripping film, truly.",good\nDull.,bad\n' * 5)
+    for name in ("reviews.csv", "names.conll", "questions.jsonl"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore", "WEFT_CACHE": str(tmp_path / "cache")}
     if page.name != "README.md":

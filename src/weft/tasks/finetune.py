@@ -47,11 +47,11 @@ FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
 def finetune(
-    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    data: str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | None = None,
     recipe: TaskRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    task: str | None = None,
+    task: str | Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
     dev: str | os.PathLike[str] | Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -62,7 +62,8 @@ def finetune(
 ) -> Model:
     """Fine-tune a model on rows of data; without `out`, in a folder that goes away with the process.
 
-    `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`
+    `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
+    be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
     """
     if not isinstance(recipe, TaskRecipe):
         said = _said(settings, more, data, dev, task, base, out)
@@ -108,6 +109,10 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
+    if isinstance(data, Mapping):
+        said["data"], data = {**said.get("data", {}), **data}, None
+    if isinstance(task, Mapping):
+        said["task"], task = {**said.get("task", {}), **task}, None
     for key, value in (("files", data), ("dev", dev)):
         if value is not None:
             several = [value] if isinstance(value, str | os.PathLike) else list(value)
