@@ -1,4 +1,4 @@
-"""The main job on a built-in text: train a small GPT and a small BERT, let them speak, and look at their curves.
+"""The main job on a built-in text: train a small GPT and a small BERT, let them speak, teach one of them a task.
 
 `make demo` runs it, in about three minutes on two cores; `--quick` takes a few steps only. Everything that it makes is
 in the folder `demo`, which it empties first.
@@ -21,6 +21,7 @@ OUT = Path("demo")
 
 def steps(quick: bool) -> list[tuple[str, list[str]]]:
     few = " --steps 20 --set training.evaluate_every=10" if quick else ""
+    tuning = "--steps 4" if quick else "--rate 1e-3 --epochs 10"
     text = f"--text {OUT}/stories.txt"
     return [
         ("A small GPT learns to tell stories: it has never seen a word before", [
@@ -39,6 +40,11 @@ def steps(quick: bool) -> list[tuple[str, list[str]]]:
             f'weft fill {OUT}/bert "The weaver worked at the [MASK]." --top 3',
             f'weft fill {OUT}/bert "the [MASK] of the loom" --top 3',
         ]),
+        ("The same BERT learns to tell good reviews from bad ones, from a hundred of them", [
+            f"weft finetune --task classify --data {OUT}/reviews.csv --base {OUT}/bert --out {OUT}/reviews {tuning}",
+            f'weft predict {OUT}/reviews "A warm blanket. Excellent!" "The boat was late. Never again."',
+            f"weft evaluate {OUT}/reviews --data {OUT}/more-reviews.csv --out {OUT}/reviews.html",
+        ]),
         ("The curves of both on one page, and vectors of two sentences", [
             f"weft curves {OUT}/gpt {OUT}/bert --out {OUT}/curves.html",
             f'weft embed {OUT}/bert "The loom was old." "The river was cold." --out {OUT}/vectors.npy',
@@ -51,6 +57,8 @@ def main() -> int:
     quick = "--quick" in sys.argv[1:]
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
+    for name in ("reviews.csv", "more-reviews.csv"):
+        shutil.copy(HERE / name, OUT)
     os.environ.setdefault("WEFT_CACHE", str(OUT / "cache"))
     print(f"\n== Stories that a small grammar makes from a seed\n\n$ python {HERE}/grammar.py --out {OUT}/stories.txt")
     os.spawnv(os.P_WAIT, sys.executable, [sys.executable, str(HERE / "grammar.py"), "--out", f"{OUT}/stories.txt"])

@@ -30,7 +30,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def test_every_documented_command(page: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     shutil.copy(ROOT / "examples" / "weaver.txt", tmp_path / "corpus")
-    (tmp_path / "reviews.csv").write_text('text,label\n"A gripping film, truly.",good\nDull.,bad\n' * 5)
+    for name in ("reviews.csv", "more-reviews.csv", "names.conll", "questions.jsonl"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore", "WEFT_CACHE": str(tmp_path / "cache")}
     if page.name != "README.md":
@@ -55,4 +56,6 @@ def test_the_demo_runs(tmp_path: Path) -> None:
     )
     assert found.returncode == 0, found.stderr
     assert "finish_reason" in found.stderr and "gap 1:" in found.stdout and "tokens/s" in found.stderr
-    assert all((tmp_path / "demo" / name).exists() for name in ("vectors.npy", "curves.html", "gpt", "bert"))
+    assert "Right label by row" in found.stdout and "held-out score" in found.stdout
+    made = ("vectors.npy", "curves.html", "gpt", "bert", "reviews", "reviews.html")
+    assert all((tmp_path / "demo" / name).exists() for name in made)

@@ -18,10 +18,13 @@ from tests.training.small import stories
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.config import read_toml
-from weft.tasks.recipes import Recipe, find_recipe, read_recipe, shipped
+from weft.errors import UserError
+from weft.tasks.answers import Label, Reply
+from weft.tasks.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.text.learning import learn
 from weft.text.tokenizer import Roles
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 TINY = ["--length", "32", "--vocabulary", "300", "--steps", "6", "--batch", "4"]
 GPT = ["pretrain", "--model", "gpt2", "--size", "1x64", *TINY]
 
@@ -154,12 +157,45 @@ def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = find_recipe(f"recipes/{name}.toml")
     for line in text.splitlines():
         assert not line or line.startswith("[") or "#" in line, line
-    assert isinstance(read_recipe(name, {}, Recipe), Recipe)
+    kind, other, verb = (TaskRecipe, Recipe, "pretrain") if "[task]" in text else (Recipe, TaskRecipe, "finetune")
+    assert isinstance(read_recipe(name, {}, kind), kind)
+    with pytest.raises(UserError, match=rf"^{name}.toml: .* not for weft {verb}$"):
+        read_recipe(name, {}, other)
     assert run(["recipes", name]) == 0 and capsys.readouterr().out == text
     assert run(["recipes"]) == 0 and name in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", shipped())
+def test_recipes_of_the_other_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, wanted in (
+        (["finetune", "demo-bert"], "is for weft pretrain"),
+        (["finetune", "demo-bert", "--task", "classify", "--data", "x.csv", "--model", "bert"], "is for weft pretrain"),
+        (["pretrain", "reviews"], "is for weft finetune"),
+        (["pretrain", "squad", "--text", "corpus.txt"], "is for weft finetune"),
+        (["finetune", "corpus.txt", "--task", "classify"], "corpus.txt: is not a recipe; rows are named by --data"),
+    ):
+        assert run(command) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1 and wanted in said[0], said
+
+
+@pytest.mark.parametrize("name", [name for name, text in shipped().items() if "[task]" in text])
+def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them on the rows of examples/, with a model that is small: two steps, and a model that answers."""
+    rows = EXAMPLES / ("questions.jsonl" if name == "squad" else "reviews.csv")
+    small = ["--model", "bert", "--size", "1x64", "--set", "tokenizer.size=300"]
+    assert run(["finetune", name, "--data", str(rows), *small, "--steps", "2", "--out", "r"]) == 0
+    said = capsys.readouterr()
+    model, recipe = weft.load("r"), read_recipe("r/run/recipe.toml", {}, TaskRecipe)
+    assert model.task == recipe.task.name and f"kept by {recipe.task.metric}" in said.err
+    window = model.card.window
+    if name == "squad":
+        assert window is not None and (window.length, window.stride) == (384, 128) and recipe.training.rate == 3e-5
+        assert isinstance(model(("When?", "It was built in 1743.")), Reply)
+    else:
+        assert isinstance(model("Excellent!"), Label) and recipe.task.metric == "macro_f1"
+
+
+@pytest.mark.parametrize("name", [name for name, text in shipped().items() if "[task]" not in text])
 def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each of them as it is but for its size and its text: two steps, and a model that answers."""
     small = ["model.layers=1", "model.width=64", "model.heads=1", "model.inner=64", "objective.length=40"]

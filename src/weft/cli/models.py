@@ -27,6 +27,7 @@ def models(as_json: Json = False) -> None:
     Example: weft models
     """
     from weft.checkpoint.families import FAMILIES, measure, usual_heads
+    from weft.tasks.beginning import tasks_for
 
     rows = []
     for family in FAMILIES.values():
@@ -45,6 +46,7 @@ def models(as_json: Json = False) -> None:
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
                     "flops_per_token": found.flops,
                     "can": [VERBS[family.task], "embed"],
+                    "finetune": list(tasks_for(family)),
                     "heads_published": list(family.names.heads),
                     "paper": family.paper,
                 }
@@ -79,6 +81,9 @@ def models(as_json: Json = False) -> None:
     print(table(header, lines))
     for family in FAMILIES.values():
         print(f"{family.name}: {family.paper}; heads {', '.join(family.names.heads)}; {family.tokenizer} vocabulary")
+    print("\nweft finetune")
+    for family in FAMILIES.values():
+        print(f"{family.name}: {', '.join(tasks_for(family))}")
 
 
 def info(
@@ -129,6 +134,8 @@ def info(
         return
     said |= {kind: amount(said[kind], "B") for kind in ("fp32", "bf16", "int8")}
     said |= {"parameters": f"{found.parameters:,}", "flops_per_token": amount(found.flops)}
+    said["card"] = {name: value for name, value in card.items() if name not in _TOLD}
+    said |= _learned(card)
     for name, value in said.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
@@ -136,6 +143,34 @@ def info(
             text = shown(str(value), 1 << 20)  # a folder's own words may hold what confuses a terminal
             lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]
             print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
+
+
+_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns")  # in lines of their own
+
+
+def _learned(card: dict[str, Any]) -> dict[str, str]:
+    """What fine-tuning has put into a card, for people."""
+    found = {}
+    if card.get("labels"):
+        found["labels"] = f"{len(card['labels'])}: {', '.join(card['labels'])}"
+    if card.get("columns"):
+        found["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
+    if window := card.get("window"):
+        longer = "cut" if window["long"] == "cut" else f"read in windows, each {window['stride']} after the one before"
+        found["window"] = f"{window['length']} tokens; a longer text is {longer}"
+    if card.get("thresholds"):
+        found["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())
+    if card.get("temperature") is not None:
+        found["temperature"] = f"{card['temperature']:.4g}"
+    if card.get("metrics"):
+        found["scores"] = ", ".join(_score(metric) for metric in card["metrics"])
+    return found
+
+
+def _score(metric: dict[str, Any]) -> str:
+    low, high = metric.get("low"), metric.get("high")
+    between = "" if low is None or high is None else f" ({low:.4f} to {high:.4f})"
+    return f"{metric['name']} {metric['value']:.4f}{between}"
 
 
 def _plain(value: Any) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError
+from weft.errors import UserError, one_of
 
 Columns = Annotated[
     list[str] | None,
@@ -74,6 +74,7 @@ def finetune(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE of the recipe, such as training.ema=0.99.")
     ] = None,
+    online: Online = False,
 ) -> None:
     """Fine-tune a model on rows of your data.
 
@@ -85,8 +86,17 @@ def finetune(
     with leaving_at_once():
         from weft.config import merged, settings_of
         from weft.tasks.finetune import finetune as train
+        from weft.tasks.recipes import TaskName
         from weft.tasks.seeds import with_seeds
 
+    for flag, value, choices in (
+        ("--task", task, get_args(TaskName)),
+        ("--class-weights", class_weights, ("none", "balanced")),
+        ("--long", long, ("windows", "cut")),
+        ("--on-bad-row", on_bad_row, ("stop", "skip")),
+    ):
+        if value is not None:
+            one_of(value, choices, flag)
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
@@ -131,10 +141,10 @@ def finetune(
     if out is None and "out" not in said and recipe is None:
         raise UserError("where should the run go? give --out FOLDER")
     if seeds is not None:
-        summary = with_seeds(recipe, said, seeds, progress=progress)
-        print(table(["score", "mean", "spread", "95 % from", "to", "seeds"], summary.rows()))
+        summary = with_seeds(recipe, said, seeds, online=online, progress=progress)
+        print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
-    trained = train(None, recipe, said, progress=progress)
+    trained = train(None, recipe, said, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in trained.card.metrics]
     if rows:
         print(table(["held-out score", "value", "95 % from", "to"], rows))
@@ -167,6 +177,7 @@ def predict(
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help="Rows of a table instead: its text columns are read.")] = None,
     column: Columns = None,
+    names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
     jsonl: Jsonl = False,
@@ -179,6 +190,8 @@ def predict(
 
     Example: weft predict runs/reviews "a gripping film"
     """
+    if texts and data:
+        raise UserError("texts or --data: give one of them")
     model = opened(folder, None, device, online)
     from weft.tasks.model import HEADS
     from weft.tasks.understand import wants_two
@@ -186,9 +199,11 @@ def predict(
     if model.task not in HEADS:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     two = wants_two(model.opened, model.task)
-    source = _rows(data, column, format, delimiter, two, model) if data else _asked(texts, two)
-    read = 0
-    windows = cut = 0
+    if data:
+        source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(_listed(names) or ()))
+    else:
+        source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
+    read = windows = cut = 0
     with progress("reading", "texts") as ticked:
         while some := list(islice(source, 256)):
             answers: list[Any] = model(some)
@@ -200,50 +215,55 @@ def predict(
                 else:
                     print(harmless(_told(given, answer)))
     if windows > read or cut:
-        print(
-            f"[{read:,} texts in {windows:,} windows; {f'{cut:,} were cut' if cut else 'none was cut'}]",
-            file=sys.stderr,
-        )
+        length = "" if model.card.window is None else f" of at most {model.card.window.length} tokens"
+        said = f"{read:,} text{'s' * (read != 1)} in {windows:,} window{'s' * (windows != 1)}{length}"
+        print(f"[{said}; {f'{cut:,} of the texts cut' if cut else 'none was cut'}]", file=sys.stderr)
 
 
-def _asked(texts: list[str] | None, two: bool) -> Iterator[Any]:
+def _asked(texts: list[str] | None, two: bool, what: str) -> Iterator[Any]:
     """Texts, or pairs of them, from the command line or from standard input."""
     if not two:
         yield from from_input(texts)
         return
     if texts and texts != ["-"]:
         if len(texts) % 2:
-            raise UserError(f"this model takes texts two by two; {len(texts)} were given")
+            were = "1 was" if len(texts) == 1 else f"{len(texts)} were"
+            raise UserError(f"this model takes texts two by two; {were} given, where it wants {what}")
         yield from zip(texts[::2], texts[1::2], strict=True)
         return
     for number, line in enumerate(from_input(texts), 1):
         first, tab, second = line.partition("\t")
         if not tab:
-            raise UserError(f"standard input line {number}: no tab between the two texts")
+            raise UserError(f"standard input line {number}: no tab between two texts: {what}")
         yield first, second
 
 
-def _rows(
-    data: list[str], column: list[str] | None, format: str | None, delimiter: str | None, two: bool, model: Any
-) -> Iterator[Any]:
-    from weft.tasks.reading import Files, find_columns, text_in
-    from weft.text.records import Skipped
+def _rows(model: Any, two: bool, columns: dict[str, str], data: tuple[str, ...], *how: Any) -> Iterator[Any]:
+    """The texts of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.tasks.reading import Files, file_of, find_columns, text_in
 
     names = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
-    files = Files(tuple(data), {**model.card.columns, **columns_of(column)}, format, delimiter)
     found: dict[str, str] = {}
-    for record in files.records(Skipped()):
+    before = ""
+    for record in Files(data, columns, *how).records():
         if model.task == "tag" and isinstance(record.values.get("words"), list):
             yield record.values["words"]
             continue
-        found = found or find_columns(names, files.columns, record)
+        if (file := file_of(record.where)) != before:
+            known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
+            found, before = find_columns(names, {**known, **columns}, record), file
         texts = tuple(text_in(record, found[name]) for name in names)
         yield texts if two else texts[0]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _told(given: Any, answer: Any) -> str:
     """One answer for people."""
     text = " | ".join(given) if isinstance(given, tuple) else given if isinstance(given, str) else " ".join(given)
+    text = _line(text)
     text = text if len(text) <= 100 else text[:97] + "..."
     match type(answer).__name__:
         case "Label":
@@ -254,7 +274,7 @@ def _told(given: Any, answer: Any) -> str:
         case "Value":
             return f"{answer.value:.4f}  {text}"
         case "Reply":
-            return f"{answer.text or '(no answer)'}  {answer.score:.4f}  {text}"
+            return f"{_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
     if answer.spans or all(word.label == "O" for word in answer.words):
         found = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in answer.spans]
         return "\n".join([text, *(found or ["  (nothing found)"])])
@@ -263,8 +283,10 @@ def _told(given: Any, answer: Any) -> str:
 
 def answer(
     folder: Folder,
-    questions: Annotated[list[str], typer.Argument(help="One or several questions.")],
-    context: Annotated[Path, typer.Option(help="The text to look in, of any length; - reads standard input.")],
+    questions: Annotated[list[str] | None, typer.Argument(help="One or several questions.")] = None,
+    context: Annotated[
+        Path | None, typer.Option(help="A file with the text to look in, of any length; - reads standard input.")
+    ] = None,
     best: Annotated[int, typer.Option(help="How many possible answers to show.")] = 3,
     jsonl: Jsonl = False,
     device: Device = None,
@@ -276,6 +298,10 @@ def answer(
     """
     from weft.files import MEGABYTE, read_text
 
+    if not questions or not all(question.strip() for question in questions):
+        raise UserError("what is the question? give one or several after the model")
+    if context is None:
+        raise UserError("in which text? give --context FILE, or - for standard input")
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
@@ -285,12 +311,13 @@ def answer(
         if jsonl:
             print(json.dumps({"question": question, **asdict(found)}, ensure_ascii=False))
             continue
-        said = found.text or "(no answer)"
+        said = _line(found.text) or "(no answer)"
         print(harmless(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
         for choice in found.best:
-            print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {choice.text}"))
-        cut = "the text was cut" if found.truncated else "none was cut"
-        print(f"[{found.n_tokens:,} tokens in {found.n_windows:,} windows, {cut}]", file=sys.stderr)
+            print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {_line(choice.text)}"))
+        windows = f"{found.n_windows:,} window{'s' * (found.n_windows > 1)}"
+        cut = "the text was cut" if found.truncated else "nothing was cut"
+        print(f"[{found.n_tokens:,} tokens in {windows}; {cut}]", file=sys.stderr)
 
 
 def evaluate(

@@ -5,24 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.checkpoint.vectors import open_vectors
 from weft.errors import UserError
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
-from weft.tasks.model import find_folder, new
+from weft.tasks.model import HEADS, find_folder, new
 from weft.tasks.recipes import TaskRecipe
+
+
+def tasks_for(family: Family) -> tuple[str, ...]:
+    """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
+    return tuple(
+        task for task, head in HEADS.items() if head in family.names.heads and not (task == "answer" and family.speaks)
+    )
 
 
 def check_model(recipe: TaskRecipe) -> None:
     """All that can be wrong with the choice of a model, said before any data is read."""
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     work = recipe.task
-    head = {"tag": "tag", "answer": "answer"}.get(work.name, "classify")
-    if head not in family.names.heads:
-        raise UserError(f"{family.name} has no head for {work.name}")
     if work.name == "answer" and family.speaks:
         raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
+    if work.name not in tasks_for(family):
+        raise UserError(f"{family.name} has no head for {work.name}; it learns {', '.join(tasks_for(family))}")
     if work.words and not family.speaks:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
 

@@ -84,6 +84,7 @@ def drive(
     keep_best: Callable[[dict[str, float]], None],
     stop: Stop,
     say: Say,
+    measure: str = "loss",
 ) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     state = begun.state
@@ -99,9 +100,11 @@ def drive(
         _report(run, say)
     best = "the last step"
     if state.best is not None:
-        what = "held-out loss" if setup.judge is None else "held-out score"
-        best = f"{what} {abs(state.best):.4f} at step {state.best_step:,}"
-    say(f"{run.folder}: done after {state.step:,} steps, {state.seconds:.0f} s of training; kept: {best}")
+        # A score is kept below zero, so that less is better in every run.
+        value = state.best if setup.judge is None else -state.best
+        best = f"held-out {measure} {value:.4f} at step {state.best_step:,}"
+    done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
+    say(f"{run.folder}: done after {done}; kept: {best}")
     return state
 
 

@@ -30,37 +30,40 @@ from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.gathering import Material, gather
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import Model, load
+from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.reading import Files
 from weft.tasks.recipes import TaskRecipe, Tuning, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.texts import TextTask, fold_values, last_linear
-from weft.text.windows import Framing
+from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.loop import Setup, Verdict
 from weft.training.run import Run
 from weft.training.signals import Stop, listening
 
 MOST_WINDOWS = 16  # of one text in one step of training
+FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
 def finetune(
-    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    data: str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | None = None,
     recipe: TaskRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    task: str | None = None,
+    task: str | Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
     dev: str | os.PathLike[str] | Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
+    online: bool = False,
     say: Say = to_stderr,
     progress: Progress = silent,
     **more: Any,
 ) -> Model:
     """Fine-tune a model on rows of data; without `out`, in a folder that goes away with the process.
 
-    `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`
+    `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
+    be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
     """
     if not isinstance(recipe, TaskRecipe):
         said = _said(settings, more, data, dev, task, base, out)
@@ -74,6 +77,8 @@ def finetune(
     assert recipe.out is not None
     run = Run(Path(recipe.out))
     run.check_new()
+    if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
+        find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     check_model(recipe)
     if not recipe.data.files:
         raise UserError("no data: give --data FILE")
@@ -104,6 +109,10 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
+    if isinstance(data, Mapping):
+        said["data"], data = {**said.get("data", {}), **data}, None
+    if isinstance(task, Mapping):
+        said["task"], task = {**said.get("task", {}), **task}, None
     for key, value in (("files", data), ("dev", dev)):
         if value is not None:
             several = [value] if isinstance(value, str | os.PathLike) else list(value)
@@ -218,7 +227,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         judge=judge,
         capture=capture,
     )
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
     return load(run.folder)
 
 
@@ -302,6 +311,20 @@ def folded(network: Any, task: Task) -> Iterator[None]:
                 parameter.copy_(value)
 
 
+def _reading(opened: Opened, material: Material, windows: int, framing: Framing) -> str:
+    """What becomes of long rows."""
+    if windows > len(material.train):
+        return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
+    cut = 0
+    for first in range(0, len(material.train) if framing.cutting else 0, 1024):
+        rows = material.train[first : first + 1024]
+        lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
+        for row in rows:
+            size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
+            cut += size > framing.length
+    return f"{cut:,} of them cut at {framing.length} tokens" if cut else "none is cut"
+
+
 def _announce(
     run: Run,
     recipe: TaskRecipe,
@@ -313,14 +336,15 @@ def _announce(
     say: Say,
 ) -> None:
     parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
-    windows = len(train.starts) - 1
-    long = f"{windows:,} windows of at most {framing.length} tokens" if windows > len(material.train) else "none is cut"
+    long = _reading(opened, material, len(train.starts) - 1, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
     held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
+    if len(material.dev) < FEW_JUDGES:
+        held += "; so few say little, and their intervals tell how little"
     say(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
         f"on {recipe.device} in {recipe.training.precision}\n"
         f"data: {len(material.train):,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
-        f"plan: {steps:,} steps of {recipe.training.batch} rows, rate {recipe.training.rate:.1e}, kept by "
-        f"{recipe.task.metric}"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows, "
+        f"rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
     )

@@ -20,13 +20,17 @@ from weft.training.signals import Stop
 def fresh_task(recipe: TaskRecipe) -> Task:
     """The task of a recipe, before anything is known of its rows."""
     work = recipe.task
+    balanced = work.class_weights == "balanced"
+    if balanced and work.name not in ("classify", "pair"):
+        raise UserError(f"class_weights balanced means nothing for {work.name}")
+    if work.words and work.name in ("tag", "answer"):
+        raise UserError(f"next words are learned beside what is said of whole texts, not beside {work.name}")
+    if work.labels and work.name in ("regress", "answer"):
+        raise UserError(f"{work.name} has no labels, so none can be given")
     if work.name == "tag":
         return TagTask()
     if work.name == "answer":
         return AnswerTask()
-    balanced = work.class_weights == "balanced"
-    if balanced and work.name in ("multilabel", "regress"):
-        raise UserError(f"class_weights balanced means nothing for {work.name}")
     kind = {"multilabel": "labels", "regress": "value"}.get(work.name, "label")
     return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
 

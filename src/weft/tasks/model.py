@@ -46,7 +46,7 @@ TASKS = {
     "tag": understand,
     "answer": understand,
 }
-HEADS = {"tag": "tag", "answer": "answer", **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify")}
+HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
 
 
 class Model:

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.data.chance import key_of, shuffled
 from weft.data.shards import Text
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, did_you_mean, listed, one_of, shown
 from weft.files import reason
 from weft.text.compressed import zip_and_member
 from weft.text.records import Record, Skipped, read_records
@@ -46,6 +46,7 @@ PAIRS = (
     ("question", "sentence"),
     ("question", "context"),
 )
+OURS = (*NAMES, "pair")  # what tasks call columns
 FEW = 4  # rows; from fewer nothing can be learned
 
 
@@ -59,6 +60,10 @@ class Files:
     delimiter: str | None = None
     names: tuple[str, ...] = ()  # of the columns of a file without a header line
     on_bad_row: str = "stop"
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            one_of(name, OURS, "column")
 
     def paths(self) -> list[Path]:
         return Text(self.files).paths()
@@ -114,7 +119,7 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
     for name in needed:
         if name in given:
             if given[name] not in there:
-                raise _no_column(given[name], there, record, "")
+                raise _no_column(given[name], there, record, did_you_mean(given[name], there))
             found[name] = given[name]
         elif name not in found:
             known = [each for each in NAMES.get(name, (name,)) if each in there and each not in found.values()]
@@ -125,9 +130,8 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
 
 
 def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
-    near = did_you_mean(name, there) or hint
     has = listed([shown(each) for each in there], 12)
-    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{near}")
+    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{hint}")
 
 
 def value_in(record: Record, column: str) -> Any:
@@ -231,7 +235,7 @@ def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None
     empty = [label for label in labels if not found[label]]
     if empty:
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
-    if len(labels) < 2:
+    if len(labels) < 2 and len(found) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")
 

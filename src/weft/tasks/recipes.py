@@ -182,6 +182,8 @@ def find_recipe(name: str) -> tuple[str, str]:
     """The text of a recipe and what messages call it: a file, or one that comes with the package."""
     path = Path(name)
     if path.is_file():
+        if path.suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".conll", ".txt"):
+            raise UserError(f"{shown(name)}: is not a recipe; rows are named by --data, text by --text")
         return read_text(path), path.name
     known = shipped()
     plain = path.name.removesuffix(".toml")
@@ -190,6 +192,14 @@ def find_recipe(name: str) -> tuple[str, str]:
     raise UserError(
         f"{shown(name)}: neither a file nor a recipe of the package ({listed(known, 20)}){did_you_mean(plain, known)}"
     )
+
+
+def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
+    """A recipe with a section [task] is for fine-tuning, and only such a one."""
+    if kind is Recipe and "task" in values:
+        raise UserError(f"{where}: has a [task] and is for weft finetune, not for weft pretrain")
+    if kind is TaskRecipe and "task" not in values:
+        raise UserError(f"{where}: has no [task] and is for weft pretrain, not for weft finetune")
 
 
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
@@ -204,6 +214,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
             raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
         except RecursionError:
             raise UserError(f"{where}: nested too deeply") from None
+        _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
     both = {"steps", "epochs"}

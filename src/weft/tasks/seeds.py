@@ -43,6 +43,7 @@ def with_seeds(
     settings: Mapping[str, Any],
     count: int,
     *,
+    online: bool = False,
     say: Say = to_stderr,
     progress: Progress = silent,
 ) -> Seeds:
@@ -71,7 +72,7 @@ def with_seeds(
         else:
             one = replace(plan, out=os.fspath(run.folder), seed=seed)
             try:
-                models[seed] = finetune(recipe=one, say=say, progress=progress)
+                models[seed] = finetune(recipe=one, online=online, say=say, progress=progress)
             except UserError:
                 if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
                     shutil.rmtree(folder)

@@ -316,7 +316,8 @@ def _judge(
     parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
     words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
     words += "".join(f", {name} {value:.4f}" for name, value in scores.items())
-    before = "" if state.best is None else f"best {abs(state.best):.4f} at {state.best_step}"
+    sign = 1 if verdict is None else -1
+    before = "" if state.best is None else f"best {sign * state.best:.4f} at {state.best_step}"
     log.line(
         f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; "
         f"{'best' if better else before}"
