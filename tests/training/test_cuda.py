@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.training.small import OBJECTIVES, batch_of, network_for, stories
+from weft.tasks.finetune import finetune
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
 from weft.training.log import read_metrics
@@ -104,3 +105,27 @@ def test_going_on_is_near_on_a_gpu(tmp_path: Path) -> None:
     losses = [[line["loss"] for line in read_metrics(tmp_path / n / "run/metrics.jsonl") if "loss" in line]
               for n in ("whole", "parts")]  # fmt: skip
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+def test_whole_steps_from_graphs_are_plain_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning on ragged rows: forward, backward, clipping and update in one graph for each of several shapes."""
+    words = ["warp", "weft", "loom", "thread", "shuttle", "cloth"]
+    rows = [f"{' '.join(words[: 1 + n % 6] * (1 + n % 5))},{'odd' if n % 2 else 'even'}" for n in range(96)]
+    (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    lines: dict[int, list[float]] = {}
+    for most in (0, 64):
+        monkeypatch.setattr("weft.training.passes.MOST", most)
+        still = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}
+        finetune(
+            str(tmp_path / "rows.csv"),
+            task="classify",
+            out=tmp_path / str(most),
+            model={"family": "bert", "size": "2x128", "context": 64, **still},
+            tokenizer={"size": 100},
+            training={"steps": 40, "batch": 8, "log_every": 5, "rate": 1e-3, "precision": "fp32"},
+            device="cuda",
+        )
+        found = read_metrics(tmp_path / str(most) / "run/metrics.jsonl")
+        lines[most] = [line[name] for line in found for name in ("loss", "norm") if name in line]
+    assert len(lines[0]) >= 16 and lines[0] == pytest.approx(lines[64], rel=2e-3)
+    assert lines[0][-2] < 0.8 * lines[0][0]

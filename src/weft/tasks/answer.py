@@ -72,6 +72,11 @@ class AnswerTask:
         context, question = text_in(record, columns["context"]), text_in(record, columns["question"])
         given = value_in(record, columns["answer"])
         answers: list[tuple[int, str]] = []
+        if isinstance(given, dict) and isinstance(given.get("text"), list):  # lists side by side, as in tables of SQuAD
+            starts = given.get("answer_start")
+            if not isinstance(starts, list) or len(starts) != len(given["text"]):
+                raise UserError(f"{record.where}: {len(given['text'])} answers have not as many starts")
+            given = [{"text": text, "start": start} for text, start in zip(given["text"], starts, strict=True)]
         if isinstance(given, str):
             start = record.values.get("start", record.values.get("answer_start"))
             if given.strip():

@@ -118,7 +118,7 @@ class Embedder:
         if self.pooling == "first" and opened.family.speaks:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
         self.normalise = bool(card.normalise) if normalise is None else normalise
-        self.layers = Layers.of(str(layers), opened.config.layers)
+        self.layers = Layers.of(str(layers), getattr(opened.config, "layers", 0))
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
         self.width: int = opened.config.width * side_by_side
         self.before, self.after = frame(opened.tokenizer)

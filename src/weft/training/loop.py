@@ -25,7 +25,7 @@ from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
 from weft.objectives.language import Objective
 from weft.training.log import Log, memory_used, peak_of, time_left
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
 from weft.training.passes import Passes, autocast, graphs_compiled
 from weft.training.plan import Training, rate_at
 from weft.training.signals import Interrupted, Stop
@@ -122,7 +122,8 @@ def train(
     sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
     capture = device.type == "cuda" and (s.capture or (plan.compile and s.feed.source.even))
     ragged = plan.compile and not s.feed.source.even
-    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged)
+    finish = None if scaler.is_enabled() else lambda: update(s, optimizer, scaler)
+    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged, finish)
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
     groups = iter(feed)
@@ -166,15 +167,14 @@ def train(
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
-            for weights in optimizer.param_groups:
-                weights["lr"] = rate_at(state.step, plan, s.rate, s.steps) * weights["share"]
+            set_rate(optimizer, rate_at(state.step, plan, s.rate, s.steps))
             slot = state.step % plan.log_every
             if (
                 state.step == s.feed.border
             ):  # other rows from here on: what was captured for the ones before is of no use
                 passes.release()
             try:
-                passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
+                norm = passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
             except torch.OutOfMemoryError:
                 passes.release()
                 feed.close()
@@ -183,7 +183,7 @@ def train(
                 groups = iter(feed)
                 continue
             history[slot, :-1] = passes.losses
-            history[slot, -1] = update(s, optimizer, scaler)
+            history[slot, -1] = update(s, optimizer, scaler) if norm is None else norm
             state.step += 1
             if mean is not None:
                 mean.update(state.step)

@@ -25,7 +25,11 @@ def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.opt
         sorted_out.setdefault((share, decay), []).append(parameter)
     groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
-    optimizer = torch.optim.AdamW(groups, rate, (plan.beta1, plan.beta2), plan.epsilon, fused=fused)
+    on_gpu = all(p.device.type == "cuda" for p in parameters)
+    if on_gpu:  # a rate that a CUDA graph reads anew each time
+        groups = [{**group, "lr": torch.tensor(rate, device=parameters[0].device)} for group in groups]
+    betas = (plan.beta1, plan.beta2)
+    optimizer = torch.optim.AdamW(groups, rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
@@ -33,6 +37,15 @@ def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.opt
             "exp_avg_sq": torch.zeros_like(parameter),
         }
     return optimizer
+
+
+def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+    """The rate of the next step; each group takes its share of it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate * group["share"])
+        else:
+            group["lr"] = rate * group["share"]
 
 
 def below_heads(network: nn.Module, name: str) -> int:

@@ -43,25 +43,31 @@ class Passes:
         scaler: torch.amp.GradScaler,
         capture: bool = False,
         ragged: bool = False,
+        finish: Callable[[], Tensor] | None = None,
     ) -> None:
         self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
         self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
         self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
         self.ragged = ragged  # compiled for batches of any shape at once, rather than anew for some of them
-        self.graphs: dict[Shapes, Graphs] = {}
+        self.finish = finish  # clips the gradients and updates the weights; how long the gradients were
+        self.graphs: dict[tuple[Shapes, bool], Graphs] = {}
         self.first: Graphs | None = None  # which of them wrote the gradients of this step
         self.pool: Any = None
 
-    def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> None:
-        """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass."""
+    def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> Tensor | None:
+        """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass.
+
+        Where a graph has also updated the weights, how long the gradients were; None: that is still to be done.
+        """
+        whole = self.finish is not None and len(batches) == 1
         counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
         self.forget()
         self.first = None
         for number, batch in enumerate(batches):
-            shapes = _shapes(batch)
+            shapes = _shapes(batch), whole
             if self.capture and shapes not in self.graphs and len(self.graphs) < MOST:
-                self._record(batch.to(self.device), counts, number == 0)
+                self._record(batch.to(self.device), counts, number == 0, whole)
             torch.manual_seed(seed(number))
             graphs = self.graphs.get(shapes)
             if graphs is None or (number and self.first is not graphs):  # later passes add to what the first has left
@@ -69,13 +75,14 @@ class Passes:
             else:
                 graphs.play(batch, counts, number == 0)
                 self.first = graphs
+        return None if self.first is None else self.first.norm
 
-    def _record(self, batch: Batch, counts: Tensor, first: bool) -> None:
+    def _record(self, batch: Batch, counts: Tensor, first: bool, whole: bool) -> None:
         if not first:  # the gradients of the passes before are not to be lost
             return
         losses = self.losses.clone()
         try:
-            self.graphs[_shapes(batch)] = Graphs(self, batch, counts)
+            self.graphs[_shapes(batch), whole] = Graphs(self, batch, counts, whole)
         except torch.OutOfMemoryError:
             raise  # smaller passes may do
         except RuntimeError as error:  # no graph of this is to be had: it goes without
@@ -107,9 +114,12 @@ class Passes:
 
 
 class Graphs:
-    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
+    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them.
 
-    def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
+    `whole`: the only pass of its step, with the update of the weights in the same graph.
+    """
+
+    def __init__(self, passes: Passes, batch: Batch, counts: Tensor, whole: bool) -> None:
         self.batch, self.counts = batch, counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -125,6 +135,10 @@ class Graphs:
         # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
         with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)
+            self.norm = passes.finish() if whole and passes.finish is not None else None
+        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
+        if whole:  # the gradients have been used up
+            return
         self.gradients = [(parameter, parameter.grad) for parameter in passes.network.parameters()]
         with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)
