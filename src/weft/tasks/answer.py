@@ -161,12 +161,13 @@ class AnswerTask:
         outcomes = []
         for some, question, context, pair in zip(found, questions, contexts, texts, strict=True):
             choices: dict[tuple[int, int], float] = {}
+            offsets = context.offsets  # a list that is made anew each time it is asked for
             nothing = np.inf
             for piece in some:
                 ends = next(said).double().numpy()  # n 2
                 nothing = min(nothing, float(ends[0].sum()))
                 for score, first, last in _spans(ends, piece):
-                    start, end = _stripped(pair[1], context.offsets[first][0], context.offsets[last][1])
+                    start, end = _stripped(pair[1], offsets[first][0], offsets[last][1])
                     if end > start and score > choices.get((start, end), -np.inf):
                         choices[start, end] = score
             best = sorted(((score, *place) for place, score in choices.items()), key=lambda c: (-c[0], c[1], c[2]))[
