@@ -70,6 +70,8 @@ class Card:
     def __post_init__(self) -> None:
         if self.format != FORMAT:
             raise UserError(f"format is {self.format}; this version of Weft reads {FORMAT}")
+        if self.temperature is not None and not 0 < self.temperature < 1e6:
+            raise UserError(f"temperature must be above 0, not {self.temperature}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise UserError("labels: one of them stands there twice")
 

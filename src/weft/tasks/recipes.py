@@ -147,6 +147,7 @@ class Tuning(Training):
     weight_decay: float = 0.01
     beta2: float = 0.999
     keep: int = 1
+    explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
 
 
 @dataclass(frozen=True, kw_only=True)

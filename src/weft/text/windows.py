@@ -87,9 +87,12 @@ def framing_of(
     before, after = frame(tokenizer)
     two = pair_frame(tokenizer)
     if speaks:
-        close = tokenizer.id_of("end")
-        after = after or ([] if close is None else [close])
-        two = two or (None if close is None else ([], [close], [close]))
+        end = tokenizer.id_of("end")
+        close = (
+            [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
+        )  # GPT has no token for it, and wrote $
+        after = after or close
+        two = two or (([], close, close) if close else None)
     found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
     marked = segments and 1 in tokenizer.encode("a", "a").segments
     return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting)
