@@ -88,9 +88,8 @@ def framing_of(
     two = pair_frame(tokenizer)
     if speaks:
         end = tokenizer.id_of("end")
-        close = (
-            [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
-        )  # GPT has no token for it, and wrote $
+        # GPT's vocabulary has no such token; its paper puts a $ between two texts.
+        close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         after = after or close
         two = two or (([], close, close) if close else None)
     found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
