@@ -181,12 +181,14 @@ def test_a_context_is_never_on_both_sides(groups: list[str], share: float, seed:
 
 
 def test_the_split_is_noted(here: Path) -> None:
-    data = write_rows(here / "r.jsonl", kinds(60))
+    rows = [{**row, "text": f"{row['text']} {number}"} for number, row in enumerate(kinds(60))]
+    data = write_rows(here / "r.jsonl", rows)
     found = []
-    for number, seed in enumerate((0, 0, 1)):
-        trained(data, "classify", out=here / str(number), seed=seed, training={"steps": 1, "batch": 8})
+    for number, (seed, parted) in enumerate(((0, 0), (1, 0), (0, 1))):
+        settings = {"seed": seed, "training": {"steps": 1, "batch": 8}}
+        trained({"files": [str(data)], "split": parted}, "classify", out=here / str(number), **settings)
         found.append(json.loads((here / str(number) / "run/split.json").read_text()))
-    assert found[0] == found[1] and found[0]["seed"] == 0 and found[2]["seed"] == 1
+    assert found[0] == found[1] and found[0]["split"] == 0 and found[2]["split"] == 1
     assert found[0]["held_out"] != found[2]["held_out"] and len(found[0]["held_out"]) == 6
     lines = [int(where.rpartition(" line ")[2]) - 1 for where in found[0]["held_out"]]
     assert Counter(kinds(60)[line]["label"] for line in lines) == {"animal": 2, "plant": 3, "stone": 1}
@@ -194,6 +196,15 @@ def test_the_split_is_noted(here: Path) -> None:
     chance = [{"text": f"{n}", "labels": [f"l{n % 7}", f"m{n % 11}", f"n{n % 13}"]} for n in range(100)]
     trained(write_rows(here / "s.jsonl", chance), "multilabel", out=here / "s", training={"steps": 1, "batch": 8})
     assert len(json.loads((here / "s/run/split.json").read_text())["held_out"]) == 10
+
+
+def test_a_row_that_is_there_twice_is_on_one_side(here: Path) -> None:
+    rows = [{"text": f"{'stone' if n % 2 else 'plant'} {n // 4}", "label": "ab"[n % 2]} for n in range(120)]
+    trained(write_rows(here / "r.jsonl", rows), "classify", out=here / "r", training={"steps": 1, "batch": 8})
+    held = json.loads((here / "r/run/split.json").read_text())["held_out"]
+    lines = {int(where.rpartition(" line ")[2]) - 1 for where in held}
+    texts = {rows[line]["text"] for line in lines}
+    assert lines and not any(row["text"] in texts for number, row in enumerate(rows) if number not in lines)
 
 
 # ------------------------------------------------------------------------------------------------------- going on

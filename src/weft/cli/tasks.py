@@ -66,7 +66,7 @@ def finetune(
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides new heads, order, dropout and the held-out rows; 0.")
+        int | None, typer.Option(help="Decides new heads, order and dropout; 0. Held-out rows: data.split.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Train with so many seeds; mean and spread are printed.")] = None,
     device: Device = None,

@@ -261,7 +261,7 @@ def _note_run(
         }
         run.describe(about)
         if material.held is not None:
-            write_json(run.inside / "split.json", {"seed": recipe.seed, "held_out": material.held})
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     elif read_json(run.about).get("data") != material.hashes:
         raise UserError(f"{run.folder}: the data is not what the run began with")
 

@@ -94,9 +94,13 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     check_rows(len(rows), where)
     groups = task.groups(rows)
     if groups is None:
-        kept, held = split_whole([row.texts[1] for row in rows], recipe.data.holdout, recipe.seed)
+        kept, held = split_whole([row.texts[1] for row in rows], recipe.data.holdout, recipe.data.split)
     else:
-        kept, held = split(groups, recipe.data.holdout, recipe.seed)
+        kept, held = split(groups, recipe.data.holdout, recipe.data.split)
+        learned = {rows[number].texts for number in kept}  # a row that is there twice must not be on both sides
+        twice = {number for number in held if rows[number].texts in learned}
+        if len(twice) < len(held):
+            kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
 

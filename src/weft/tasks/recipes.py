@@ -101,6 +101,7 @@ class Rows:
     files: tuple[str, ...] = ()
     dev: tuple[str, ...] = ()  # rows to judge by; without them, a share of the others
     holdout: float = 0.1
+    split: int = 0  # which rows are held out: the same for every seed of the run
     columns: dict[str, str] = field(default_factory=dict)  # text = "review", label = "stars"
     format: str | None = None  # where the name of a file does not tell
     delimiter: str | None = None
