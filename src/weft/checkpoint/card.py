@@ -72,6 +72,9 @@ class Card:
             raise UserError(f"format is {self.format}; this version of Weft reads {FORMAT}")
         if self.temperature is not None and not 0 < self.temperature < 1e6:
             raise UserError(f"temperature must be above 0, not {self.temperature}")
+        for name, value in self.thresholds.items():
+            if not abs(value) < 1e9:
+                raise UserError(f"thresholds: {value} is none for {shown(name)!r}")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise UserError("labels: one of them stands there twice")
 

@@ -198,7 +198,7 @@ def predict(
 
     if model.task not in HEADS:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
-    two = wants_two(model.opened, model.task)
+    two = wants_two(model.task)
     if data:
         source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(_listed(names) or ()))
     else:
@@ -240,19 +240,25 @@ def _asked(texts: list[str] | None, two: bool, what: str) -> Iterator[Any]:
 
 def _rows(model: Any, two: bool, columns: dict[str, str], data: tuple[str, ...], *how: Any) -> Iterator[Any]:
     """The texts of a table; its columns are called as in the training data, as --column says, or as usual."""
-    from weft.tasks.reading import Files, file_of, find_columns, text_in
+    from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
+    from weft.tasks.tag import words_of
 
-    names = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
+    usual = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
     found: dict[str, str] = {}
     before = ""
     for record in Files(data, columns, *how).records():
-        if model.task == "tag" and isinstance(record.values.get("words"), list):
-            yield record.values["words"]
-            continue
         if (file := file_of(record.where)) != before:
             known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
-            found, before = find_columns(names, {**known, **columns}, record), file
-        texts = tuple(text_in(record, found[name]) for name in names)
+            known |= columns
+            in_words = model.task == "tag" and ("words" in known or any(n in record.values for n in NAMES["words"]))
+            names = ("words",) if in_words else usual
+            found, before = find_columns(names, known, record), file
+        if in_words:
+            yield words_of(record, found["words"])
+            continue
+        # An empty cell is answered like an empty line of standard input: one answer for each row.
+        values = [value_in(record, found[name]) for name in names]
+        texts = tuple("" if value is None else str(value) for value in values)
         yield texts if two else texts[0]
 
 
@@ -306,8 +312,10 @@ def answer(
     if not text.strip():
         raise UserError(f"{context}: holds no text")
     model = opened(folder, "answer", device, online)
-    for question in questions:
-        found: Any = model((question, text), best=best)
+    if not 1 <= best <= 20:
+        raise UserError(f"--best must be between 1 and 20, not {best}")
+    answers: list[Any] = model([(question, text) for question in questions], best=best)
+    for question, found in zip(questions, answers, strict=True):
         if jsonl:
             print(json.dumps({"question": question, **asdict(found)}, ensure_ascii=False))
             continue

@@ -77,26 +77,23 @@ class AnswerTask:
             if not isinstance(starts, list) or len(starts) != len(given["text"]):
                 raise UserError(f"{record.where}: {len(given['text'])} answers have not as many starts")
             given = [{"text": text, "start": start} for text, start in zip(given["text"], starts, strict=True)]
-        if isinstance(given, str):
-            start = record.values.get("start", record.values.get("answer_start"))
-            if given.strip():
-                answers.append((self._start(record, context, given.strip(), start), given.strip()))
-        elif isinstance(given, list):
-            for answer in given if not record.values.get("impossible") else []:
-                if isinstance(answer, str):
-                    answers.append((self._start(record, context, answer, None), answer))
-                elif isinstance(answer, dict) and isinstance(answer.get("text"), str):
-                    start = answer.get("start", answer.get("answer_start"))
-                    answers.append((self._start(record, context, answer["text"], start), answer["text"]))
-                else:
-                    raise UserError(f"{record.where}: an answer is not a text with its start: {shown(str(answer))}")
-        elif given is not None:
+        if isinstance(given, str | int | float) and not isinstance(given, bool):
+            given = [{"text": str(given), "start": record.values.get("start", record.values.get("answer_start"))}]
+        if not isinstance(given, list | None):
             raise UserError(f"{record.where}: column {shown(columns['answer'])!r} holds no answer")
-        return Example((question, context), tuple(answer for answer in answers if answer[1]), record.where)
+        for answer in given or [] if not record.values.get("impossible") else []:
+            text = answer.get("text") if isinstance(answer, dict) else answer
+            if not isinstance(text, str):
+                raise UserError(f"{record.where}: an answer is not a text with its start: {shown(str(answer))}")
+            start = answer.get("start", answer.get("answer_start")) if isinstance(answer, dict) else None
+            if text.strip():
+                lead = len(text) - len(text.lstrip())
+                answers.append((self._start(record, context, text.strip(), start, lead), text.strip()))
+        return Example((question, context), tuple(answers), record.where)
 
     @staticmethod
-    def _start(record: Record, context: str, answer: str, start: Any) -> int:
-        """Where an answer stands in its context: where the file says, or where it is first found."""
+    def _start(record: Record, context: str, answer: str, start: Any, lead: int) -> int:
+        """Where an answer stands in its context: `lead` after where the file says, or where it is first found."""
         if start is None or start == "":
             place = context.find(answer)
             if place < 0:
@@ -105,7 +102,7 @@ class AnswerTask:
                 )
             return place
         try:
-            place = int(start)
+            place = int(start) + lead
         except (TypeError, ValueError, OverflowError):
             raise UserError(f"{record.where}: the answer's start {shown(str(start))!r} is no number") from None
         there = context[place : place + len(answer)] if place >= 0 else ""

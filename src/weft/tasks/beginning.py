@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,15 @@ def check_model(recipe: TaskRecipe) -> None:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
 
 
-def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Opened:
+@dataclass(frozen=True)
+class Beginning:
+    """A model to train, and whether the head of its task is new."""
+
+    opened: Opened
+    fresh: bool
+
+
+def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Beginning:
     """The model with the heads of the task; a base that has learned the same labels keeps its head."""
     wanted: dict[str, int | None] = dict(task.objective.heads)
     base = recipe.model.get("base")
@@ -48,10 +57,10 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Opened:
             seed=recipe.seed,
             where="[model]",
         )
-        return made.opened
+        return Beginning(made.opened, True)
     heads = {head: count or 0 for head, count in wanted.items()}
     if Path(base).is_file():
-        return open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row)
+        return Beginning(open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
     folder = find_folder(base)
     there = open_folder(folder)
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
@@ -62,4 +71,4 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Opened:
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, recipe.seed, recipe.task.mix) if new_heads else there
     opened.network.float()
-    return opened
+    return Beginning(opened, task.head in new_heads)

@@ -21,6 +21,10 @@ from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 
 
+class Altered(UserError):
+    """What a run began with is no longer there: to go on would end here again."""
+
+
 @contextmanager
 def resumable(run: Run) -> Iterator[None]:
     """Whatever stops a run, its last words say how to go on."""
@@ -29,7 +33,7 @@ def resumable(run: Run) -> Iterator[None]:
         yield
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
-    except Exploded:
+    except (Exploded, Altered):
         raise
     except UserError as error:
         raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None

@@ -27,7 +27,7 @@ from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
-from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
+from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.gathering import Material, gather
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
@@ -35,7 +35,7 @@ from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.reading import Files
 from weft.tasks.recipes import TaskRecipe, Tuning, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
-from weft.tasks.texts import TextTask, fold_values, last_linear
+from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
 from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.loop import Setup, Verdict
@@ -156,10 +156,14 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         texts = (text for row in material.train for text in row.texts)
         tokenizer = vocabulary_for(run, recipe.tokenizer, family, family.speaks, texts, stop, say, progress)
-    opened = begun_model(recipe, task, tokenizer)
+    begun_with = begun_model(recipe, task, tokenizer)
+    opened = begun_with.opened
     network: Any = opened.network
-    if isinstance(task, TextTask) and task.kind == "value" and last_linear(network.heads["classify"]).bias is None:
-        task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))  # it has no middle to add
+    if isinstance(task, TextTask) and task.kind == "value":
+        if not can_shift(network):
+            task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))
+        if not begun_with.fresh:  # it says values as people write them; here they are distances from the middle
+            rescale(network, 1 / task.spread, -task.center / task.spread)
     if recipe.task.freeze is not None:
         freeze(opened.network, recipe.task.freeze)
     window = _window(recipe, opened, task)
@@ -171,6 +175,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         dev = task.table(material.dev, tokenizer_of(opened), framing)
     capture = device.type == "cuda" and not recipe.training.compile
     train = replace(train, most_rows=MOST_WINDOWS, seed=recipe.seed, fixed=capture)
+    dev = replace(dev, most_rows=MOST_WINDOWS)  # for the loss; the scores are those of whole texts
     plan = resolved(recipe, train, opened, device)
     recipe = replace(
         recipe,
@@ -263,7 +268,7 @@ def _note_run(
         if material.held is not None:
             write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     elif read_json(run.about).get("data") != material.hashes:
-        raise UserError(f"{run.folder}: the data is not what the run began with")
+        raise Altered(f"{run.folder}: the data is not what the run began with")
 
 
 def resolved(recipe: TaskRecipe, train: Examples, opened: Opened, device: torch.device) -> Tuning:
@@ -300,14 +305,15 @@ def folded(network: Any, task: Task) -> Iterator[None]:
     if not isinstance(task, TextTask) or task.kind != "value":
         yield
         return
-    output = last_linear(network.heads["classify"])
-    before = [parameter.detach().clone() for parameter in output.parameters()]
-    fold_values(output, task.center, task.spread)
+    moved = list(last_linear(network.heads["classify"]).parameters())
+    moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
+    before = [parameter.detach().clone() for parameter in moved]
+    rescale(network, task.spread, task.center)
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(output.parameters(), before, strict=True):
+            for parameter, value in zip(moved, before, strict=True):
                 parameter.copy_(value)
 
 

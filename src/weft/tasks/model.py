@@ -81,7 +81,7 @@ class Model:
 
         `options` are those of the task (see `weft.tasks`).
         """
-        one = isinstance(texts, str | tuple)
+        one = isinstance(texts, str) or (isinstance(texts, tuple) and self.task in ("pair", "answer", "next"))
         several: list[Any] = [texts] if one else list(texts)
         if not several:
             return []
@@ -153,10 +153,12 @@ def load(
     found = one_of(opened.card.task or _task(opened), TASKS, f"{name}: weft.json: task")
     if task is not None:
         found = one_of(task, TASKS, "task")
-        head = HEADS.get(found)
-        if head is not None and head not in opened.heads:
-            has = listed(opened.heads) or "none"
-            raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
+    head = HEADS.get(found)
+    if head is not None and head not in opened.heads:
+        has = listed(opened.heads) or "none"
+        raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
+    if found == "regress" and opened.heads["classify"] != 1:
+        raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
     model = Model(opened, found)
     return model if device is None else model.to(device)
 

@@ -22,7 +22,7 @@ from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
-from weft.tasks.driving import begin, device_for, drive, half_precision, pass_tokens, resumable
+from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
@@ -166,7 +166,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     else:
         before = read_json(run.about)
         if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
-            raise UserError(f"{run.folder}: the text is not the one that the run began with")
+            raise Altered(f"{run.folder}: the text is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
     steps = plan.steps or 1
     card = replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
@@ -106,7 +107,7 @@ Read = Callable[[Record, Mapping[str, str]], Example]
 
 def file_of(where: str) -> str:
     """'reviews.csv line 12' -> 'reviews.csv'."""
-    return re.sub(r" (line|row|article|paragraph|question) .*$", "", where)
+    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$", "", where)
 
 
 def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record) -> dict[str, str]:
@@ -122,7 +123,9 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
                 raise _no_column(given[name], there, record, did_you_mean(given[name], there))
             found[name] = given[name]
         elif name not in found:
-            known = [each for each in NAMES.get(name, (name,)) if each in there and each not in found.values()]
+            folded = {each.casefold(): each for each in reversed(there)}
+            sought = [each if each in there else folded.get(each.casefold(), "") for each in NAMES.get(name, (name,))]
+            known = [each for each in sought if each and each not in found.values()]
             if not known:
                 raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME")
             found[name] = known[0]
@@ -179,13 +182,30 @@ def number_in(record: Record, column: str) -> float:
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:
     """Several labels: a list, or a text cut at '|', ';' or ','."""
-    value = value_in(record, column)
+    value = list_in(record, column)
     if isinstance(value, str):
         mark = next((mark for mark in "|;," if mark in value), None)
         value = value.split(mark) if mark else [value]
     if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a list of labels")
     return tuple(dict.fromkeys(str(item).strip() for item in value if str(item).strip()))
+
+
+def list_in(record: Record, column: str) -> Any:
+    """What a row has in a column; a list that was written into a cell, as JSON or by Python, is read as one."""
+    value = value_in(record, column)
+    if not isinstance(value, str) or not (value.strip().startswith("[") and value.strip().endswith("]")):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}") from None
+    if not isinstance(found, list):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}")
+    return found
 
 
 def _kind(value: Any) -> str:
@@ -217,7 +237,7 @@ def examples_of(
 def in_order(labels: Sequence[str]) -> tuple[str, ...]:
     """Labels in an order that does not hang on the file: numbers by size, words by letters."""
     if all(re.fullmatch(r"-?\d{1,9}", label) for label in labels):
-        return tuple(sorted(labels, key=int))
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
 
 
@@ -235,6 +255,8 @@ def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None
     empty = [label for label in labels if not found[label]]
     if empty:
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
+    if len(found) == found.total() >= FEW:
+        raise UserError(f"{where}: each of the {len(found)} rows has a label of its own; for numbers: --task regress")
     if len(labels) < 2 and len(found) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")

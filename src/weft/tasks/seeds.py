@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.card import Metric
-from weft.config import read_toml
+from weft.config import read_toml, values_of
 from weft.errors import UserError
 from weft.files import read_json, write_json
 from weft.tasks.finetune import finetune
@@ -60,9 +62,10 @@ def with_seeds(
     note = folder / "seeds.json"
     if folder.exists() and any(folder.iterdir()) and not note.exists():
         raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
-    wanted = {"count": count, "first": plan.seed}
+    same = json.dumps(values_of(replace(plan, seed=0, out=None)), sort_keys=True)
+    wanted = {"count": count, "first": plan.seed, "recipe": hashlib.sha256(same.encode()).hexdigest()}
     if note.exists() and {key: read_json(note).get(key) for key in wanted} != wanted:
-        raise UserError(f"{folder}: holds runs with other seeds; choose another --out")
+        raise UserError(f"{folder}: holds runs of another recipe or with other seeds; choose another --out")
     write_json(note, wanted)
     models: dict[int, Model] = {}
     for seed in range(plan.seed, plan.seed + count):

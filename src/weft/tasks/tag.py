@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, file_of, number_of, value_in
+from weft.tasks.reading import Example, check_labels, file_of, list_in, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of
@@ -37,6 +38,15 @@ class Tagged:
     text: str
     words: tuple[tuple[int, int], ...]
     tags: tuple[str, ...] | None = None
+
+
+def words_of(record: Record, column: str) -> list[str]:
+    """Words or tags: a list, or a text with spaces between them."""
+    value = list_in(record, column)
+    found = value.split() if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds no list of words")
+    return found
 
 
 def joined(words: Sequence[str], tags: Sequence[str] | None = None) -> Tagged:
@@ -90,13 +100,7 @@ class TagTask:
         if "spans" in columns:
             found = _from_spans(record, columns)
         else:
-            words, tags = value_in(record, columns["words"]), value_in(record, columns["tags"])
-            for name, value in (("words", words), ("tags", tags)):
-                if isinstance(value, str):
-                    value = value.split()
-                if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                    raise UserError(f"{record.where}: column {shown(columns[name])!r} holds no list of {name}")
-            words, tags = (value.split() if isinstance(value, str) else value for value in (words, tags))
+            words, tags = words_of(record, columns["words"]), words_of(record, columns["tags"])
             if len(words) != len(tags):
                 raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
             if not words:
@@ -111,6 +115,12 @@ class TagTask:
         )
         check_labels(found, names, file_of(examples[0].where))
         return replace(self, labels=names)
+
+    def formed(self, example: Example) -> None:
+        """Refuse tags that are of no form that this model's have."""
+        odd = [tag for tag in example.target.tags if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
+        if odd:
+            raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
     def groups(self, examples: Sequence[Example]) -> list[Any] | None:
         return ["" for _ in examples]
@@ -280,15 +290,16 @@ def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
         if not 0 <= start < end <= len(text):
             raise UserError(f"{record.where}: span {start} to {end} lies outside of a text of {len(text)} characters")
         spans.append((start, end, label))
-    edges = {edge for start, end, _ in spans for edge in (start, end)}
+    edges = sorted({edge for start, end, _ in spans for edge in (start, end)})
     words: list[tuple[int, int]] = []
     for start, end in words_in(text):  # a span may begin or end inside a word: the word is cut there
-        cuts = [start, *sorted(edge for edge in edges if start < edge < end), end] if edges else [start, end]
+        cuts = [start, *edges[bisect_right(edges, start) : bisect_left(edges, end)], end]
         words += list(zip(cuts[:-1], cuts[1:], strict=True))
+    begins = [begin for begin, _ in words]
     stretches = []
     taken = -1
     for start, end, label in sorted(spans):
-        inside = [number for number, word in enumerate(words) if start <= word[0] and word[1] <= end]
+        inside = range(bisect_left(begins, start), bisect_left(begins, end))
         if not inside:
             raise UserError(f"{record.where}: span {start} to {end} holds no word: {shown(text[start:end])!r}")
         if inside[0] <= taken:

@@ -266,12 +266,33 @@ def _pieces(
     return found
 
 
-def fold_values(output: torch.nn.Linear, center: float, spread: float) -> None:
-    """Let the head say values as people write them: it has learned them as distances from the middle."""
+def rescale(network: Any, scale: float, shift: float) -> None:
+    """Let the head of values say `scale` times what it says, and `shift` more.
+
+    GPT's head has no bias: there the last norm below it moves by what makes the head say that much more.
+    """
+    output = last_linear(network.heads["classify"])
     with torch.no_grad():
-        output.weight.mul_(spread)
+        output.weight.mul_(scale)
         if output.bias is not None:
-            output.bias.mul_(spread).add_(center)
+            output.bias.mul_(scale).add_(shift)
+        elif shift:
+            row = output.weight[0].double()
+            last_norm(network).bias.add_((shift * row / row.square().sum()).to(output.weight.dtype))
+
+
+def last_norm(network: Any) -> Any:
+    """The norm whose output the heads read, where each head reads it as it is."""
+    final = network.final_norm
+    return network.layers[-1].feedforward_norm if isinstance(final, torch.nn.Identity) else final
+
+
+def can_shift(network: Any) -> bool:
+    """Whether values can have a middle that the folder says too."""
+    if last_linear(network.heads["classify"]).bias is not None:
+        return True
+    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    return alone and getattr(last_norm(network), "bias", None) is not None
 
 
 def last_linear(head: torch.nn.Module) -> torch.nn.Linear:

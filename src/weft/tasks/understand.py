@@ -20,7 +20,7 @@ def task_of(opened: Opened, name: str) -> Task:
     return answer.task_of(opened) if name == "answer" else texts.task_of(opened, name)
 
 
-def wants_two(opened: Opened, name: str) -> bool:
+def wants_two(name: str) -> bool:
     """Whether a model takes texts two by two."""
     return name in ("pair", "answer")
 

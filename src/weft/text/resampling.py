@@ -44,6 +44,7 @@ def _poisson_table() -> Floats:
 
 
 POISSON = _poisson_table()
+Z = 1.96  # of the normal distribution, 95 % lie within so many deviations
 
 
 def drawn(seed: int, stream: int, size: int) -> Floats:
@@ -78,7 +79,13 @@ class Totals(NamedTuple):
 
     def score(self, values: Floats) -> Score:
         """A value per column as a score; a resampling that drew nothing at all says nothing."""
-        return interval(np.where(self.sizes > 0, values, np.nan), self.examples)
+        found = interval(np.where(self.sizes > 0, values, np.nan), self.examples)
+        # Where all are right, or none, every resampling says the same; Wilson's interval knows how many there were.
+        if found.low == found.high == 1.0:
+            return Score(1.0, self.examples / (self.examples + Z**2), 1.0)
+        if found.low == found.high == 0.0:
+            return Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
+        return found
 
 
 class Resampled:

@@ -83,15 +83,14 @@ class Framing:
 def framing_of(
     tokenizer: Tokenizer, speaks: bool, length: int, stride: int, segments: bool, cutting: bool = False
 ) -> Framing:
-    """How this tokenizer frames texts; a model that speaks sums up a text at its end, so there a token closes it."""
+    """How this tokenizer frames texts; of a pair, a model that speaks is told where the second begins."""
     before, after = frame(tokenizer)
     two = pair_frame(tokenizer)
     if speaks:
         end = tokenizer.id_of("end")
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
-        after = after or close
-        two = two or (([], close, close) if close else None)
+        two = two or ((before, close, after) if close else None)
     found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
     marked = segments and 1 in tokenizer.encode("a", "a").segments
     return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting)

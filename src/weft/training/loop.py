@@ -309,7 +309,8 @@ def _judge(
     """Note an evaluation, and keep the model where it is the best so far."""
     loss = sum(found.values())
     measure = loss if verdict is None else -verdict.scores[verdict.chosen]
-    better = math.isfinite(measure) and (state.best is None or measure < state.best)
+    tied = verdict is not None and measure == state.best and state.best_loss is not None and loss < state.best_loss
+    better = math.isfinite(measure) and (state.best is None or measure < state.best or tied)
     scores = dict(verdict.scores) if verdict is not None else {}
     said = {f"validation_{name}": value for name, value in {**found, **scores}.items()}
     log.record({"step": state.step, "validation_loss": loss, **said, "tokens": state.tokens})
@@ -324,7 +325,7 @@ def _judge(
     )
     if better:
         keep({"loss": loss, **(found if len(found) > 1 else {}), **scores})
-        state.best, state.best_step, state.worse = measure, state.step, 0
+        state.best, state.best_loss, state.best_step, state.worse = measure, loss, state.step, 0
     else:
         state.worse += 1
     state.evaluated = state.step

@@ -32,6 +32,7 @@ class State:
     slots: int = 0  # places that they took, padding of the attention included
     first_loss: float | None = None
     best: float | None = None  # the lowest loss on held-out text; of a task, its score below zero
+    best_loss: float | None = None  # held out, of the best: of equal scores the lower loss is kept
     best_step: int | None = None
     evaluated: int = -1  # the last step after which there was an evaluation
     worse: int = 0  # evaluations since the best
