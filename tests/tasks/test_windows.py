@@ -86,7 +86,8 @@ def test_no_room() -> None:
 
 
 def test_the_frame_is_that_of_the_tokenizer(wordpiece: Tokenizer, bpe: Tokenizer) -> None:
-    """Windows of what fits are what the tokenizer itself makes of a text or a pair; a model that speaks closes both."""
+    """Windows of what fits are what the tokenizer itself makes of a text or a pair; a model that speaks reads
+    a text as it is, as the published ones do, and a pair with a token between."""
     frame = framing_of(wordpiece, False, 40, 20, True)
     one, two = "the cat is there", "a cow"
     a, b = wordpiece.ids([one, two], specials=False)
@@ -97,4 +98,5 @@ def test_the_frame_is_that_of_the_tokenizer(wordpiece: Tokenizer, bpe: Tokenizer
     speaks = framing_of(bpe, True, 40, 20, False)
     end = bpe.id_of("end")
     a, b = bpe.ids([one, two], specials=False)
-    assert pieces(speaks, a)[0].tokens == [*a, end] and pieces(speaks, a, b)[0].tokens == [*a, end, *b, end]
+    assert pieces(speaks, a)[0].tokens == a and pieces(speaks, a, b)[0].tokens == [*a, end, *b]
+    assert pieces(speaks, [])[0].tokens == [end]

@@ -159,12 +159,14 @@ def test_another_seed_draws_another_interval_for_the_same_value() -> None:
 
 
 @pytest.mark.parametrize("name", everything(np.random.default_rng(0), 4))
-def test_one_example_has_no_interval_and_none_no_score(name: str) -> None:
+def test_one_example_says_next_to_nothing_and_none_nothing(name: str) -> None:
     scores, add = everything(np.random.default_rng(0), 4)[name]
     with pytest.raises(UserError, match="no example"):
         scores.result()
     add(scores, 0, 1)
-    assert all(score.low == score.value == score.high for score in scores.result().values())
+    for score in scores.result().values():
+        sure = score.low == score.value == score.high
+        assert sure if score.value not in (0.0, 1.0) or name == "numbers" else score.high - score.low > 0.7
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(400, marks=pytest.mark.slow)])

@@ -260,7 +260,7 @@ def _pieces(
     for some, first in zip(texts, firsts, strict=True):
         second = next(following) if len(some) > 1 else None
         lengths = (len(first),) if second is None else (len(first), len(second))
-        if not sum(lengths) and not framing.before and not framing.after:
+        if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
             raise UserError("a text is empty, and this model puts no tokens around a text")
         found.append((pieces(framing, first, second), lengths))
     return found

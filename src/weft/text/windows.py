@@ -78,6 +78,7 @@ class Framing:
     length: int  # tokens of a window, special ones included
     stride: int  # tokens of the text from one window to the next
     cutting: bool = False  # what does not fit into one window is left out, and said to be
+    nothing: tuple[int, ...] = ()  # what is read of an empty text where nothing stands around it
 
 
 def framing_of(
@@ -93,7 +94,9 @@ def framing_of(
         two = two or ((before, close, after) if close else None)
     found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
     marked = segments and 1 in tokenizer.encode("a", "a").segments
-    return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting)
+    sign = next((number for role in ("end", "unknown") if (number := tokenizer.id_of(role)) is not None), None)
+    nothing = () if before or after or sign is None else (sign,)
+    return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting, nothing)
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     Where both are too long they are cut side by side, so that each token of both is read.
     """
     if second is None:
+        first = first or framing.nothing
         before, after = framing.before, framing.after
         room = _room(framing, len(before) + len(after))
         return [
