@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -124,27 +124,6 @@ class Examples:
         if self.most_rows is None:
             return shares
         return (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
-
-    def only(self, numbers: Sequence[int]) -> Examples:
-        """Some of the examples, as a source of their own."""
-        chosen = np.asarray(numbers, dtype=np.int64)
-        rows, _ = replace(self, most_rows=None)._rows(np.zeros_like(chosen), chosen)
-        lengths = self.starts[rows + 1] - self.starts[rows]
-        found = replace(
-            self,
-            tokens=self.tokens[flat(self.starts[rows], lengths)],
-            starts=np.r_[0, lengths.cumsum()],
-            borders=self.borders[rows],
-            rows=np.r_[0, (self.rows[chosen + 1] - self.rows[chosen]).cumsum()],
-            shares=self.shares[rows],
-            whole={name: values[chosen] for name, values in self.whole.items()},
-            ends=None if self.ends is None else self.ends[rows],
-        )
-        if self.spots is None or self.places is None or self.tags is None:
-            return found
-        counts = self.spots[rows + 1] - self.spots[rows]
-        inside = flat(self.spots[rows], counts)
-        return replace(found, spots=np.r_[0, counts.cumsum()], places=self.places[inside], tags=self.tags[inside])
 
 
 @dataclass(frozen=True)
