@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tasks.small import model_for
+from weft.cli.main import run
 from weft.tasks import judging, passing
 from weft.tasks.model import Model
 from weft.text.tokenizer import Tokenizer
@@ -118,3 +121,20 @@ def test_a_word_that_was_not_read_is_outside(wordpiece: Tokenizer) -> None:
     assert found.truncated and {word.label for word in found.words[30:]} == {"O"}
     unseen: Any = model([["\u200b", "\u200b"]])[0]
     assert unseen.n_tokens == 2 and [word.label for word in unseen.words] == ["O", "O"]
+
+
+def test_a_pair_model_puts_what_was_found_in_order(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder of a pair model re-ranks on the command line: its own opinion of each pair is the score."""
+    embedder = model_for("classify", 3, wordpiece, LABELS)
+    embedder.save("embedder")
+    judge = model_for("pair", 2, wordpiece, ("no", "yes"))
+    judge.save("judge")
+    texts = ["the cat is there", "a cow", "Ada lives in Rome", "the dog sees a cat"]
+    Path("texts.txt").write_text("\n".join(texts) + "\n")
+    arguments = ["rank", "embedder", "--query", "a cat", "--texts", "texts.txt", "--rerank", "judge", "--jsonl"]
+    assert run(arguments) == 0
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    said: Any = judge([("a cat", hit["text"]) for hit in hits])
+    scores = [answer.scores["yes"] for answer in said]
+    assert scores == sorted(scores, reverse=True) and [hit["score"] for hit in hits] == pytest.approx(scores, abs=1e-6)
+    assert {hit["stage"] for hit in hits} == {"pair"}
