@@ -98,10 +98,11 @@ def test_multilabel(here: Path) -> None:
     assert not any("animal" in answer.labels for answer in said_now)
 
 
-def test_regress(here: Path) -> None:
+def test_regress(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Values far from 0 are learned in units of their spread; the folder says them as they are."""
     rows = prices(36)
     model = tuned(write_rows(here / "r.jsonl", rows), "regress", here / "out", every=25)
+    assert not capsys.readouterr().err, "whoever listens to a run gets its lines, and nobody else"
     for row in rows[:6]:
         assert model(row["text"]).value == pytest.approx(row["value"], rel=0.15)  # type: ignore[attr-defined]
     config, said = folder_holds(model, here / "out", rows[0]["text"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
-from weft.tasks.saying import Say
+from weft.tasks.saying import Say, to_stderr
 from weft.training.log import Log
 from weft.training.loop import Exploded, Setup, quick_arithmetic, train
 from weft.training.run import Run
@@ -92,7 +92,8 @@ def drive(
 ) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     state = begun.state
-    log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step)
+    heard = None if say is to_stderr else say
+    log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step, heard)
     try:
         with quick_arithmetic(setup.device):
             state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best)

@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,20 @@ def memory_used(device: torch.device) -> int:
 class Log:
     """The run's own record, a line of JSON for each `log_every` steps and each evaluation, and a line for people."""
 
-    def __init__(self, path: Path, kept: int, tensorboard: Path | None = None, first: int = 0) -> None:
-        """`kept` bytes of the record belong to the steps done; what a killed process wrote after them is cut off."""
+    def __init__(
+        self,
+        path: Path,
+        kept: int,
+        tensorboard: Path | None = None,
+        first: int = 0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """`kept` bytes of the record belong to the steps done; what a killed process wrote after them is cut off.
+
+        `say` gets the lines for people, all but the passing ones, in place of the terminal.
+        """
         self.path = path
+        self.say = say
         self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = False
         self.next = 0.0  # when a passing line is due again where nobody watches
@@ -92,6 +103,10 @@ class Log:
 
     def line(self, text: str, passing: bool = False) -> None:
         """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
+        if self.say is not None:
+            if not passing:
+                self.say(text)
+            return
         if sys.stderr is None or (passing and not self.live and time.monotonic() < self.next):
             return
         with suppress(OSError):  # whoever read along has gone: the run goes on
