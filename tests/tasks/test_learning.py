@@ -133,6 +133,14 @@ def test_values_of_a_head_without_a_bias(here: Path, bpe: Tokenizer) -> None:
     )
     assert model.evaluate(here / "r.jsonl").scores["r2"].value > 0.9
     _, said = folder_holds(model, here / "out", "b 1")
+    import transformers
+
+    pipeline = transformers.AutoTokenizer.from_pretrained(here / "out")
+    peer = transformers.AutoModelForSequenceClassification.from_pretrained(here / "out").eval()
+    texts = ["b 1", "a 0 a 0 a 0", "c"]
+    with torch.inference_mode():
+        together = peer(**pipeline(texts, padding=True, return_tensors="pt")).logits[:, 0]
+    assert near(together, [answer.value for answer in model(texts)])  # type: ignore[attr-defined]
     assert said.logits.item() == pytest.approx(model("b 1").value, rel=1e-4)  # type: ignore[attr-defined]
 
 

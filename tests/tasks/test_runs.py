@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from weft.tasks.seeds import with_seeds
 from weft.training import loop
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
+from weft.training.run import Run
 from weft.training.signals import Interrupted
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
@@ -323,3 +328,32 @@ def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     with pytest.raises(UserError, match="holds runs of another recipe or with other seeds"):
         with_seeds(None, {"task": {"name": "classify"}, "out": "out"}, 3, say=quiet)
     shutil.rmtree(here / "out")
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_an_unbroken_one(here: Path) -> None:
+    """kill -9 at any moment after the first checkpoint, twice; then the same weights, to the bit."""
+    write_rows(here / "r.jsonl", kinds(60))
+    arguments = ["--task", "classify", "--data", "r.jsonl", "--model", "bert", "--size", "1x64", "--steps", "120"]
+    for setting in ("model.context=32", "tokenizer.size=300", "training.save_every=10", "training.evaluate_every=30"):
+        arguments += ["--set", setting]
+    command = [sys.executable, "-m", "weft"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def killed(*verb: str, after: int) -> None:
+        process = subprocess.Popen([*command, *verb], env=environment, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not Run(here / "broken").checkpoints().steps()[-1:] > [after - 1]:
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+
+    killed("finetune", *arguments, "--out", "broken", after=10)
+    killed("resume", "broken", after=50)
+    for verb in (["resume", "broken"], ["finetune", *arguments, "--out", "whole"]):
+        subprocess.run([*command, *verb], env=environment, check=True, capture_output=True)
+    assert Run(here / "broken").checkpoints().steps() == Run(here / "whole").checkpoints().steps() == [120]
+    for path in ("model.safetensors", "run/checkpoints/step-120/optimizer.safetensors"):
+        one, other = ((here / name / path).read_bytes() for name in ("broken", "whole"))
+        assert one == other, path
+    broken, whole = weft.load("broken"), weft.load("whole")
+    assert broken.card.metrics == whole.card.metrics and broken.card.labels == whole.card.labels

@@ -291,7 +291,10 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
 
 def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
     """The files of a model folder, one by one."""
-    family, config, card = opened.family, opened.config, opened.card
+    family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
+    if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
+        # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
+        tokenizer = tokenizer.with_padding(tokenizer.roles.end)
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
@@ -300,8 +303,8 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
         for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
-            if key not in values and opened.tokenizer is not None and family.speaks:
-                values[key] = opened.tokenizer.id_of(role)
+            if values.get(key) is None and tokenizer is not None and family.speaks:
+                values[key] = tokenizer.id_of(role)
     else:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
         own = _Own(
@@ -326,5 +329,5 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
     write_json(inside / "weft.json", card_values(card))
     if card.pooling is not None:
         write_sentence_settings(inside, card, config.width)
-    if opened.tokenizer is not None:
-        opened.tokenizer.save(inside)
+    if tokenizer is not None:
+        tokenizer.save(inside)

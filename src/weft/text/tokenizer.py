@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,10 @@ class Tokenizer:
     def token(self, number: int) -> str | None:
         """The token with this id, as it stands in the vocabulary (`##ing`, `Ġthe`)."""
         return self.library.id_to_token(number)
+
+    def with_padding(self, name: str | None) -> Tokenizer:
+        """The same vocabulary with this token to fill batches up with."""
+        return Tokenizer(self.library, replace(self.roles, padding=name), self.settings, self._whole)
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
