@@ -148,6 +148,10 @@ def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
 
 def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
     device = device_for(recipe.device, recipe.training.threads)
+    if recipe.training.compile and device.type == "cpu":
+        raise UserError(
+            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
+        )
     material = gather(recipe, say, progress, stop)
     task = material.task
     metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
