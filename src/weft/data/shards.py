@@ -80,14 +80,19 @@ class Text:
         """What is in the files, and how they are read; not what they are called."""
         whole = hashlib.sha256(json.dumps([self.column, self.delimiter, self.documents, self.on_bad_row]).encode())
         for path in self.paths():
-            archive, member = zip_and_member(path)
-            whole.update(json.dumps([list(path.suffixes), member]).encode())
-            try:
-                with open(archive, "rb") as file:
-                    whole.update(hashlib.file_digest(file, "sha256").digest())
-            except OSError as error:
-                raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
+            whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
+            whole.update(digest_of(path))
         return whole.hexdigest()
+
+
+def digest_of(path: Path) -> bytes:
+    """What stands for the contents of a file, or of the archive that it lies in."""
+    archive, _ = zip_and_member(path)
+    try:
+        with open(archive, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
 
 
 @dataclass(frozen=True)

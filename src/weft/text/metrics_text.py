@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import string
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +19,7 @@ from weft.text.tags import spans_of
 Sentences = Sequence[Sequence[str]]
 
 
-class _Sentences:
+class _Sentences(ABC):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
     first = 0  # keys before those of the labels
@@ -42,9 +43,9 @@ class _Sentences:
             keys += found
         self.counts.add(len(gold), rows, keys)
 
+    @abstractmethod
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
         """A key for each thing to count in one sentence."""
-        raise NotImplementedError
 
     def parts(self, totals: Totals) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
         """right, predicted, gold (3 x labels x columns)."""
