@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -58,6 +58,15 @@ def leaving_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def sections_of(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What flags say, as the sections of a recipe; '' is its top, and a flag that was not given says nothing."""
+    said: dict[str, Any] = {}
+    for section, values in flags.items():
+        some = {key: value for key, value in values.items() if value is not None}
+        said |= some if not section else {section: some} if some else {}
+    return said
 
 
 class Ticker(Protocol):

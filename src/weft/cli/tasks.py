@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError, one_of
 
@@ -133,11 +133,7 @@ def finetune(
             "patience": patience,
         },
     }
-    said: dict[str, Any] = {}
-    for section, values in flags.items():
-        some = {key: value for key, value in values.items() if value is not None}
-        said |= some if not section else {section: some} if some else {}
-    said = merged(settings_of(settings or []), said)
+    said = merged(settings_of(settings or []), sections_of(flags))
     if out is None and "out" not in said and recipe is None:
         raise UserError("where should the run go? give --out FOLDER")
     if seeds is not None:

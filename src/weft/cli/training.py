@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import amount, leaving_at_once, progress, table
+from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
 cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
@@ -95,11 +95,7 @@ def pretrain(
             "patience": patience,
         },
     }
-    said: dict[str, Any] = {}
-    for section, values in flags.items():
-        some = {key: value for key, value in values.items() if value is not None}
-        said |= some if not section else {section: some} if some else {}
-    train(recipe, merged(settings_of(settings or []), said), progress=progress)
+    train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
 
 
 def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
