@@ -13,7 +13,7 @@ from tests.table import ATTENTIVE, CASES, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
-from weft.nn.attention import Sighting
+from weft.nn.multihead import Sighting
 from weft.nn.rows import Ragged, Rows
 
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1], [6, 2], [17] * 30]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, roberta
+from weft.checkpoint import albert, bert, distilbert, gpt, roberta, transformer
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
@@ -20,7 +20,9 @@ from weft.models.bert import Bert, BertConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.roberta import Roberta, RobertaConfig
+from weft.models.transformer import Transformer, TransformerConfig
 from weft.models.vectors import Vectors, VectorsConfig
+from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,14 @@ class Family:
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
     rows: str = "documents"  # how documents become rows in pre-training
+    reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
+    begins: str = "start"  # the role of the token that its writing begins from
 
     @property
     def objectives(self) -> tuple[str, ...]:
         """What it may learn by in pre-training, the usual one first."""
+        if self.reads:
+            return ()
         if self.speaks:
             return ("next",)
         return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
@@ -171,6 +177,22 @@ FAMILIES = {
             rows="stream",
         ),
         Family(
+            name="transformer",
+            paper="Vaswani et al., 2017",
+            config=TransformerConfig,
+            network=Transformer,
+            names=Names(prefix="", spellings=(), body=(), heads={"words": ()}),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=transformer.SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            specials=transformer.SPECIALS,
+            around="t5",
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
@@ -269,6 +291,9 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
             matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
         matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
+    if family.reads:  # by the token written, of a text as long as what is read
+        full = Rows.of([config.context])
+        return Measure(parameters, network.operations(full, full) / config.context)  # type: ignore[operator]
     if not hasattr(config, "heads"):  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads

@@ -21,6 +21,8 @@ from weft.nn.rows import Rows
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
     "vocabulary": 1 << 26,
+    "source_vocabulary": 1 << 26,
+    "decoder_layers": 2048,
     "context": 1 << 24,
     "segments": 1 << 16,
     "width": 1 << 18,
@@ -32,7 +34,9 @@ LIMITS = {
 }
 
 
-DROPOUTS = tuple(f"{place}dropout" for place in ("", "attention_", "embedding_", "head_", "tag_", "answer_", "word_"))
+DROPOUTS = tuple(
+    f"{place}dropout" for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_")
+)
 
 
 def check_limits(config: Any) -> None:
@@ -45,7 +49,7 @@ def check_limits(config: Any) -> None:
         value = getattr(config, name, None)
         if value is not None and not 0.0 <= value < 1.0:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
-    if not 0.0 <= config.weight_scale <= 100.0:
+    if config.weight_scale is not None and not 0.0 <= config.weight_scale <= 100.0:
         raise UserError(f"weight_scale must be between 0 and 100, not {config.weight_scale}")
 
 
@@ -83,8 +87,8 @@ def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Posi
     )
 
 
-def layers_of(config: Any, causal: bool) -> nn.ModuleList:
-    """The stack of layers that a config asks for."""
+def layers_of(config: Any, causal: bool, layers: int | None = None, reads: bool = False) -> nn.ModuleList:
+    """The stack of layers that a config asks for; `reads`: with attention to what an encoder has read."""
     return nn.ModuleList(
         Layer(
             width=config.width,
@@ -97,9 +101,11 @@ def layers_of(config: Any, causal: bool) -> nn.ModuleList:
             norm_epsilon=config.norm_epsilon,
             dropout=config.dropout,
             attention_dropout=config.attention_dropout,
+            inner_dropout=getattr(config, "inner_dropout", 0.0),
             causal=causal,
+            reads=reads,
         )
-        for _ in range(config.layers)
+        for _ in range(layers or config.layers)
     )
 
 

@@ -1,4 +1,4 @@
-"""Attention over ragged rows: one function with fused and written-out paths, and the module around it.
+"""Attention over ragged rows: one function with fused and written-out paths.
 
 N: query tokens; M: key tokens; B: rows; H: heads; D: width of a head; b, t, s: rows, queries and keys of one square.
 """
@@ -6,15 +6,13 @@ N: query tokens; M: key tokens; B: rows; H: heads; D: width of a head; b, t, s: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.nn.cache import LayerCache
-from weft.nn.positions import turn
 from weft.nn.rows import Rows
 
 
@@ -275,92 +273,3 @@ def _even(
         q, k, v, None, torch.is_grad_enabled(), dropout, causal, False, scale=scale
     )[0]
     return mixed.transpose(1, 2).flatten(0, 1)
-
-
-# ---------------------------------------------------------------- the module
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """What a watcher is handed for one layer and one batch; decoding steps from a cache are not shown."""
-
-    query: Tensor  # N H D
-    key: Tensor  # N H D, in cross attention M H D
-    weights: Tensor  # B H longest longest
-    rows: Rows
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention over ragged rows."""
-
-    def __init__(
-        self, width: int, heads: int, *, head_width: int | None = None, dropout: float = 0.0, causal: bool = False
-    ) -> None:
-        super().__init__()
-        self.heads = heads
-        self.head_width = head_width or width // heads
-        self.dropout = dropout
-        self.causal = causal
-        self.qkv = nn.Linear(width, 3 * heads * self.head_width)
-        self.output = nn.Linear(heads * self.head_width, width)
-        self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
-
-    def forward(
-        self,
-        x: Tensor,
-        rows: Rows,
-        bias: Tensor | None = None,
-        turns: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(1)  # N H D each
-        if turns is not None:
-            query, key = turn(query, turns), turn(key, turns)
-        if cache is not None and cache.filled:  # a decoding step: one new token per row
-            return self.output(cache.attend(query, key, value, bias).flatten(1))
-        if cache is not None:
-            cache.fill(key, value, rows)
-        mixed, weights = attend(
-            query,
-            key,
-            value,
-            rows,
-            bias=bias,
-            causal=self.causal,
-            dropout=self.dropout if self.training else 0.0,
-            want_weights=self.watcher is not None,
-        )
-        if self.watcher is not None and weights is not None:
-            self.watcher(Sighting(query, key, weights, rows))
-        return self.output(mixed.flatten(1))
-
-
-class CrossAttention(nn.Module):
-    """Queries from one text, keys and values from another: how a decoder reads what an encoder has read."""
-
-    def __init__(self, width: int, heads: int, *, head_width: int | None = None, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        inner = heads * (head_width or width // heads)
-        self.query = nn.Linear(width, inner)
-        self.key_value = nn.Linear(width, 2 * inner)
-        self.output = nn.Linear(inner, width)
-        self.watcher: Callable[[Sighting], None] | None = None
-
-    def forward(self, x: Tensor, rows: Rows, memory: Tensor, memory_rows: Rows) -> Tensor:
-        """N width, M width -> N width; row b of x reads row b of the memory."""
-        query = self.query(x).unflatten(-1, (self.heads, -1))  # N H D
-        key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(1)  # M H D each
-        mixed, weights = attend(
-            query,
-            key,
-            value,
-            rows,
-            key_rows=memory_rows,
-            dropout=self.dropout if self.training else 0.0,
-            want_weights=self.watcher is not None,
-        )
-        if self.watcher is not None and weights is not None:
-            self.watcher(Sighting(query, key, weights, rows))
-        return self.output(mixed.flatten(1))

@@ -102,6 +102,18 @@ class MaskedWords(nn.Module):
         return F.linear(x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias)
 
 
+class WrittenWords(nn.Module):
+    """A decoder's word head: the table of its tokens read backwards, or a table of its own; a bias where published."""
+
+    def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool) -> None:
+        super().__init__()
+        self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        return F.linear(x, tokens if self.decoder is None else self.decoder.weight, self.bias)
+
+
 class NextWords(nn.Module):
     """GPT's word head: the table of tokens read backwards, or a table of its own."""
 

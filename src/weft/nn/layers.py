@@ -5,13 +5,14 @@ N: tokens.
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import Attention
-from weft.nn.cache import LayerCache
+from weft.nn.cache import LayerCache, LayerMemory
+from weft.nn.multihead import Attention, CrossAttention
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -43,23 +44,37 @@ def norm(kind: NormKind, width: int, epsilon: float) -> nn.Module:
 class FeedForward(nn.Module):
     """Each token on its own: wide, bent, and back; gated kinds multiply by a second wide projection."""
 
-    def __init__(self, width: int, inner: int, activation: Activation) -> None:
+    def __init__(
+        self, width: int, inner: int, activation: Activation, dropout: float = 0.0, biases: bool = True
+    ) -> None:
         super().__init__()
         self.gated = activation.startswith("gated-")
         self.activation = activation.removeprefix("gated-")
-        self.up = nn.Linear(width, 2 * inner if self.gated else inner)
-        self.down = nn.Linear(inner, width)
+        self.up = nn.Linear(width, 2 * inner if self.gated else inner, bias=biases)
+        self.drop = nn.Dropout(dropout)
+        self.down = nn.Linear(inner, width, bias=biases)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
         if self.gated:
             gate, x = x.chunk(2, -1)
-            return self.down(activate(gate, self.activation) * x)
-        return self.down(activate(x, self.activation))
+            return self.down(self.drop(activate(gate, self.activation) * x))
+        return self.down(self.drop(activate(x, self.activation)))
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the rows of a decoder read: all that an encoder made of each, or in decoding what is laid out of it."""
+
+    hidden: Tensor  # M width
+    rows: Rows
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a norm before (GPT-2) or after (BERT, GPT) it."""
+    """Attention and a feed-forward network, each with a residual and a norm before (GPT-2) or after (BERT, GPT) it.
+
+    `reads`: between the two it looks at what an encoder has read (the decoder of Vaswani et al., 2017).
+    """
 
     def __init__(
         self,
@@ -74,14 +89,23 @@ class Layer(nn.Module):
         norm_epsilon: float = 1e-5,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        inner_dropout: float = 0.0,
         causal: bool = False,
+        reads: bool = False,
+        biases: bool = True,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, head_width=head_width, dropout=attention_dropout, causal=causal)
+        sizes: dict[str, Any] = {"head_width": head_width, "dropout": attention_dropout, "bias": biases, "scale": scale}
+        self.attention = Attention(width, heads, causal=causal, **sizes)
         self.attention_norm = norm(norm_kind, width, norm_epsilon)
-        self.feedforward = FeedForward(width, inner, activation)
-        self.feedforward_norm = norm(norm_kind, width, norm_epsilon)
         self.attention_drop = nn.Dropout(dropout)
+        if reads:
+            self.cross = CrossAttention(width, heads, **sizes)
+            self.cross_norm = norm(norm_kind, width, norm_epsilon)
+            self.cross_drop = nn.Dropout(dropout)
+        self.feedforward = FeedForward(width, inner, activation, inner_dropout, biases)
+        self.feedforward_norm = norm(norm_kind, width, norm_epsilon)
         self.feedforward_drop = nn.Dropout(dropout)
         self.norm_before = norm_place == "before"
 
@@ -92,9 +116,19 @@ class Layer(nn.Module):
         bias: Tensor | None = None,
         turns: Tensor | None = None,
         cache: LayerCache | None = None,
+        sources: Sources | LayerMemory | None = None,
     ) -> Tensor:
         if self.norm_before:
             x = x + self.attention_drop(self.attention(self.attention_norm(x), rows, bias, turns, cache))
+            if sources is not None:
+                x = x + self.cross_drop(self._read(self.cross_norm(x), rows, sources))
             return x + self.feedforward_drop(self.feedforward(self.feedforward_norm(x)))
         x = self.attention_norm(x + self.attention_drop(self.attention(x, rows, bias, turns, cache)))
+        if sources is not None:
+            x = self.cross_norm(x + self.cross_drop(self._read(x, rows, sources)))
         return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))
+
+    def _read(self, x: Tensor, rows: Rows, sources: Sources | LayerMemory) -> Tensor:
+        if isinstance(sources, Sources):
+            return self.cross(x, rows, sources.hidden, sources.rows)
+        return self.cross.recalled(x, rows, sources)

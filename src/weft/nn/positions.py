@@ -15,6 +15,7 @@ from weft.errors import UserError
 from weft.nn.cache import Cache
 from weft.nn.rows import Rows
 
+WAVES = 1 << 16  # of so many places at most is a table of sinusoids kept
 Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", "none"]
 
 
@@ -31,6 +32,7 @@ class Positions(nn.Module):
         self.head_width = head_width
         self.unused = unused
         self.table = nn.Embedding(unused + context, width) if kind == "learned" else None
+        self.waves: Tensor | None = None  # no weight: neither trained nor saved
 
     def places(self, rows: Rows, total: int, cache: Cache | None) -> Tensor:
         """N: the place of each token in its text; in a decoding step it follows what is in the cache."""
@@ -45,8 +47,19 @@ class Positions(nn.Module):
         if self.table is not None:
             return x + self.table(places + self.unused if self.unused else places)
         if self.kind in ("sinusoidal", "sinusoidal-halves"):
-            return x + sinusoids(places, self.width, halves=self.kind == "sinusoidal-halves").to(x.dtype)
+            return x + self._waves(places, x.dtype)
         return x
+
+    def _waves(self, places: Tensor, dtype: torch.dtype) -> Tensor:
+        """N width: the sinusoids of these places, from a table that is worked out once."""
+        halves = self.kind == "sinusoidal-halves"
+        if torch.compiler.is_compiling() or self.context > WAVES:
+            return sinusoids(places, self.width, halves).to(dtype)
+        if self.waves is None or self.waves.device != places.device or self.waves.dtype != dtype:
+            with torch.inference_mode(False):  # whoever trains later uses it too
+                every = torch.arange(self.context, device=places.device)
+                self.waves = sinusoids(every, self.width, halves).to(dtype)
+        return self.waves.index_select(0, places)
 
     def turns(self, places: Tensor, dtype: torch.dtype) -> Tensor | None:
         """2 N 1 D: cosine and sine by which queries and keys are turned (Su et al., 2021), for rotary positions."""

@@ -35,6 +35,11 @@ class Rows:
         starts[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
         return Rows(starts.to(device), max(lengths, default=0))
 
+    @staticmethod
+    def single(count: int, device: torch.device | str | None = None) -> Rows:
+        """Rows of one token each: a decoding step."""
+        return Rows(torch.arange(count + 1, dtype=torch.int32, device=device), 1)
+
     @property
     def count(self) -> int:
         return self.starts.shape[0] - 1
@@ -128,5 +133,10 @@ class Batch:
             Rows(self.rows.starts.pin_memory(), self.rows.longest),
             None if self.segments is None else self.segments.pin_memory(),
             {name: target.pin_memory() for name, target in self.targets.items()},
-            None if self.source is None else Ragged(self.source.tokens.pin_memory(), self.source.rows),
+            None
+            if self.source is None
+            else Ragged(
+                self.source.tokens.pin_memory(),
+                Rows(self.source.rows.starts.pin_memory(), self.source.rows.longest),
+            ),
         )

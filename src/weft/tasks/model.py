@@ -232,6 +232,9 @@ def new(
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
     if padding is not None and hasattr(config, "padding"):  # positions are counted from it
         config = replace(config, padding=padding)
+    begin = tokenizer.id_of(family.begins) if tokenizer is not None and family.reads else None
+    if begin is not None:
+        config = replace(config, begin=begin)
     config = changed(config, settings or {}, where)
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")

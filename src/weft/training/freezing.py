@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from weft.errors import UserError
-from weft.nn.attention import Attention
+from weft.nn.multihead import Attention
 
 ABOVE = ("heads", "pooler", "mix")  # what stands above an encoder
 

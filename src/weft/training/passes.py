@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.nn.rows import Batch, Rows
+from weft.nn.rows import Batch, Ragged, Rows
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST = 64  # shapes of batches that are recorded; those that come later go without
@@ -154,17 +154,23 @@ class Graphs:
 
 def _anew(batch: Batch) -> Batch:
     """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
-    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest))
+    source = batch.source
+    return replace(
+        batch,
+        rows=Rows(batch.rows.starts, batch.rows.longest),
+        source=None if source is None else Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest)),
+    )
 
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 def _shapes(batch: Batch) -> Shapes:
-    return ((batch.rows.longest,), *(tuple(tensor.shape) for tensor in _tensors(batch)))
+    source = 0 if batch.source is None else batch.source.rows.longest
+    return ((batch.rows.longest, source), *(tuple(tensor.shape) for tensor in _tensors(batch)))
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    assert batch.source is None
     segments = [] if batch.segments is None else [batch.segments]
-    return [batch.tokens, batch.rows.starts, *segments, *batch.targets.values()]
+    source = [] if batch.source is None else [batch.source.tokens, batch.source.rows.starts]
+    return [batch.tokens, batch.rows.starts, *segments, *source, *batch.targets.values()]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
-from weft.nn.attention import Attention
+from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 
 
@@ -12,6 +14,7 @@ class Work:
     """How many products and sums a batch costs, forward and backward."""
 
     def __init__(self, network: nn.Module) -> None:
+        self.network: Any = network
         inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
         layers, config = getattr(network, "layers", ()), getattr(network, "config", None)
         turns = getattr(config, "layers", len(layers)) / max(1, len(layers))  # a layer may be read again and again
@@ -22,6 +25,8 @@ class Work:
         self.words = tokens.weight.numel() if isinstance(tokens, nn.Embedding) else 0
 
     def of(self, batch: Batch) -> float:
+        if batch.source is not None:
+            return 3.0 * self.network.operations(batch.source.rows, batch.rows)
         lengths = batch.rows.lengths().double()
         said = len(batch.targets.get("words", ()))
         matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * said)

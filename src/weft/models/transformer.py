@@ -1,0 +1,175 @@
+"""The Transformer (Vaswani et al., 2017): an encoder that reads one text, and a decoder that writes another from it.
+
+Marian's models are the same network with two settings of their own: sinusoids in two halves, and a bias on words.
+
+N: tokens written; M: tokens read; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
+from weft.nn.cache import Cache, Memory
+from weft.nn.heads import WrittenWords, in_full
+from weft.nn.layers import Activation, NormKind, NormPlace, Sources
+from weft.nn.positions import Kind
+from weft.nn.rows import Ragged, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes of a Transformer; the defaults are the paper's base model."""
+
+    vocabulary: int = 37000  # of what is written
+    source_vocabulary: int | None = None  # of what is read; without it, one vocabulary for both
+    context: int = 1024
+    width: int = 512
+    layers: int = 6  # of the encoder
+    decoder_layers: int | None = None  # as the encoder's unless said
+    heads: int = 8
+    head_width: int | None = None  # width / heads unless said
+    inner: int | None = None  # 4 x width unless said
+    activation: Activation = "relu"
+    positions: Kind = "sinusoidal"
+    norm: NormKind = "layer"
+    norm_place: NormPlace = "after"
+    norm_epsilon: float = 1e-5
+    embedding_dropout: float = 0.1
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    inner_dropout: float = 0.0  # between the two maps of a feed-forward network
+    tied: Literal["all", "decoder", "none"] = "all"  # one table for what is read, written and scored; for the last two
+    scaled: bool = True  # token vectors are multiplied by the root of the width
+    word_bias: bool = False
+    begin: int = 0  # the token that writing begins from
+    weight_scale: float | None = None  # without it, Xavier's, and tables by the root of the width
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        if self.tied == "all" and self.source_vocabulary not in (None, self.vocabulary):
+            raise UserError("one table for all (tied=all) needs one vocabulary; with two, tie the decoder's alone")
+        if not 0 <= self.begin < self.vocabulary:
+            raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
+
+
+class Transformer(nn.Module):
+    """The encoder, the decoder, and its word head."""
+
+    HEADS = ("words",)
+    POOLED = ()
+
+    def __init__(self, config: TransformerConfig, heads: Mapping[str, int]) -> None:
+        super().__init__()
+        c = config
+        self.config = c
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        own = c.tied != "all"
+        self.source_tokens = nn.Embedding(c.source_vocabulary or c.vocabulary, c.width) if own else None
+        self.positions = positions_of(c)
+        self.dropout = nn.Dropout(c.embedding_dropout)
+        self.encoder = layers_of(c, causal=False)
+        self.encoder_norm = final_norm_of(c)
+        self.decoder = layers_of(c, causal=True, layers=c.decoder_layers, reads=True)
+        self.decoder_norm = final_norm_of(c)
+        self.heads = nn.ModuleDict(
+            {name: WrittenWords(c.width, size, c.tied != "none", c.word_bias) for name, size in heads.items()}
+        )
+
+    def encode(self, source: Ragged) -> Sources:
+        """M tokens -> M width"""
+        table = self.source_tokens or self.tokens
+        x, places = self._embedded(table(source.tokens), source.rows, None)
+        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(source.rows, None)
+        for layer in self.encoder:
+            x = layer(x, source.rows, bias, turns)
+        return Sources(self.encoder_norm(x), source.rows)
+
+    def decode(self, tokens: Tensor, rows: Rows, sources: Sources | None, cache: Cache | None = None) -> Tensor:
+        """N tokens -> N width; with a cache, what is read is laid out in it."""
+        x, places = self._embedded(self.tokens(tokens), rows, cache)
+        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
+        for number, layer in enumerate(self.decoder):
+            known = None if cache is None else cache.layers[number]
+            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
+            x = layer(x, rows, bias, turns, known, read)
+        return self.decoder_norm(x)
+
+    def _embedded(self, x: Tensor, rows: Rows, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        places = self.positions.places(rows, x.shape[0], cache)
+        if self.config.scaled:
+            x = x * self.config.width**0.5
+        return self.dropout(self.positions.add(x, places)), places
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        *,
+        source: Ragged,
+    ) -> Tensor:
+        """N tokens, each of which is to say the next, and what is read -> N width"""
+        assert segments is None and states is None
+        return self.decode(tokens, rows, self.encode(source))
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Cache]:
+        """Read the sources and what is written already; scores of each row's next word, and what to remember."""
+        assert source is not None, "an encoder-decoder needs something to read"
+        read = self.encode(source)
+        memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
+        for layer in self.decoder:
+            memory.add(*layer.cross.keys_and_values(read.hidden))  # type: ignore[operator, union-attr]
+        cache = Cache(len(self.decoder), prompt.rows, room, memory)
+        lasts = prompt.rows.lasts()
+        hidden = self.decode(prompt.tokens, prompt.rows, None, cache)
+        memory.settle(lasts)
+        return in_full(self.words(hidden[lasts])), cache
+
+    def step(self, tokens: Tensor, state: Cache) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        hidden = self.decode(tokens, Rows.single(len(tokens), tokens.device), None, state)
+        state.advance()
+        assert state.memory is not None
+        state.memory.settle()
+        return in_full(self.words(hidden))
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        """Products and sums of one pass forward over rows of these lengths."""
+        read, written = source.lengths().double(), rows.lengths().double()
+        matrices = [sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (self.encoder, self.decoder)]
+        of_sources = [p.numel() for name, p in self.decoder.named_parameters() if name.endswith("key_value.weight")]
+        cross = sum(of_sources)
+        products = matrices[0] * read.sum() + (matrices[1] - cross) * written.sum() + cross * read.sum()
+        products += self.config.vocabulary * self.config.width * written.sum()
+        mixed = 2.0 * self.config.heads * (self.config.head_width or self.config.width // self.config.heads)
+        scores = len(self.encoder) * read.square().sum() + len(self.decoder) * (
+            written.square().sum() / 2 + (written * read).sum()
+        )
+        return float(2.0 * (products + mixed * scores))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: tables by the root of the width, so that scaled vectors and scores both begin near 1."""
+        c = self.config
+        start_weights(self, c.width**-0.5 if c.weight_scale is None else c.weight_scale)
+        if c.weight_scale is None:
+            for part in (self.encoder, self.decoder):
+                for name, parameter in part.named_parameters():
+                    if parameter.dim() == 2:
+                        # Three maps in one matrix are drawn as three.
+                        for map in parameter.chunk(3 if "qkv" in name else 2 if "key_value" in name else 1):
+                            nn.init.xavier_uniform_(map)
