@@ -61,6 +61,8 @@ class Card:
     normalise: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
     temperature: float | None = None  # by which scores are divided before they become chances
+    prefix: str | None = None  # put before each text that is read, as T5 was taught
+    profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
     metrics: tuple[Metric, ...] = ()
     base: str | None = None
     recipe: str | None = None  # hash

@@ -37,6 +37,7 @@ class Opened:
     tokenizer: Tokenizer | None
     card: Card
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
+    target_tokenizer: Tokenizer | None = None  # of what is written, where it is not the one of what is read
 
 
 def open_folder(
@@ -102,15 +103,17 @@ def open_folder(
     if new_heads:  # what the folder says of its old task is not true of the new one
         card = replace(card, task=None, labels=None, columns={}, thresholds={}, temperature=None, metrics=())
     tokenizer = Tokenizer.load(folder) if vocabulary_file(folder) else None
-    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
-        )
+    apart = folder / "target_tokenizer"
+    target = Tokenizer.load(apart) if vocabulary_file(apart) else None
+    read = getattr(config, "source_vocabulary", None) or config.vocabulary
+    for found, most in ((tokenizer, read), (target, config.vocabulary)):
+        if found is not None and found.vocabulary > most:
+            raise UserError(f"{folder}: the tokenizer has {found.vocabulary} tokens, the model only {most}")
     known = {*family.table.read, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
     if card.labels is not None or new_heads:
         known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
+    return Opened(family, config, network.eval(), everything, tokenizer, card, carried, target)
 
 
 def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
@@ -331,3 +334,5 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         write_sentence_settings(inside, card, config.width)
     if tokenizer is not None:
         tokenizer.save(inside)
+    if opened.target_tokenizer is not None:
+        opened.target_tokenizer.save(inside / "target_tokenizer")

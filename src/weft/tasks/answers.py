@@ -27,6 +27,33 @@ class Text(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wording:
+    """One way to write it: `logprob` of the whole, and the `score` that ways are compared by."""
+
+    text: str
+    score: float
+    logprob: float
+    finish_reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Answer):
+    """A text written from another, and why it ended.
+
+    `alignments`, where asked for: of each token written, how much of it came from each token read.
+    """
+
+    text: str
+    score: float
+    logprob: float
+    finish_reason: Reason
+    best: tuple[Wording, ...]  # this one first
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    alignments: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One word for one gap."""
 

@@ -28,6 +28,8 @@ from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
 from weft.tasks.next import follows
 from weft.tasks.rank import rank
+from weft.tasks.recipes import WRITES
+from weft.tasks.translate import translate
 from weft.tasks.understand import understand
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -45,8 +47,12 @@ TASKS = {
     "pair": understand,
     "tag": understand,
     "answer": understand,
+    "translate": translate,
+    "summarise": translate,
+    "rewrite": translate,
 }
 HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
+HEADS |= dict.fromkeys(WRITES, "words")
 
 
 class Model:
@@ -90,13 +96,18 @@ class Model:
         try:
             if self.task in HEADS:
                 options["task"] = self.task
+            if "others" in options:  # models that answer together with this one
+                options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
             answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
         finally:
             self.network.train(training)
         return answers[0] if one else answers
 
-    def evaluate(self, data: str | os.PathLike[str] | Sequence[str], **options: Any) -> Evaluation:
-        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes."""
+    def evaluate(self, data: str | os.PathLike[str] | Sequence[str] | None = None, **options: Any) -> Evaluation:
+        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes.
+
+        A model that writes may be given two files instead, line for line: `source` and `target`.
+        """
         if self.task not in HEADS:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
         training = self.network.training
@@ -157,6 +168,8 @@ def load(
     if head is not None and head not in opened.heads:
         has = listed(opened.heads) or "none"
         raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
+    if found in WRITES and not opened.family.reads:
+        raise UserError(f"{name}: {opened.family.name} does not read one text and write another, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
     model = Model(opened, found)
@@ -219,6 +232,7 @@ def new(
     heads: Mapping[str, int | None] | None = None,
     seed: int = 0,
     where: str = "--set model",
+    target_tokenizer: Tokenizer | None = None,
 ) -> Model:
     """A model with fresh weights: a family or a published size, its blocks swapped by `settings`.
 
@@ -227,17 +241,18 @@ def new(
     family, config = find_size(model, size)
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = Tokenizer.load(Path(tokenizer))
-    if tokenizer is not None and "vocabulary" not in (settings or {}):
-        config = replace(config, vocabulary=tokenizer.vocabulary)
+    writer = target_tokenizer or tokenizer
+    if writer is not None and "vocabulary" not in (settings or {}):
+        config = replace(config, **_vocabularies(config, tokenizer, target_tokenizer))
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
     if padding is not None and hasattr(config, "padding"):  # positions are counted from it
         config = replace(config, padding=padding)
-    begin = tokenizer.id_of(family.begins) if tokenizer is not None and family.reads else None
+    begin = writer.id_of(family.begins) if writer is not None and family.reads else None
     if begin is not None:
         config = replace(config, begin=begin)
     config = changed(config, settings or {}, where)
-    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
-        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    if writer is not None and writer.vocabulary > config.vocabulary:
+        raise UserError(f"the tokenizer has {writer.vocabulary} tokens, the model only {config.vocabulary}")
     if heads is None:
         outputs = usual_heads(family, config)
     else:
@@ -256,4 +271,14 @@ def new(
         network.initialise()
     made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
     card = Card(weft=VERSION, task=family.task, made=made)
-    return Model(Opened(family, config, network.eval(), outputs, tokenizer, card), family.task)
+    opened = Opened(family, config, network.eval(), outputs, tokenizer, card, target_tokenizer=target_tokenizer)
+    return Model(opened, family.task)
+
+
+def _vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> dict[str, Any]:
+    """The sizes of the vocabularies; with two of them, no table can be shared by both sides."""
+    if target is None or tokenizer is None:
+        one = target or tokenizer
+        return {} if one is None else {"vocabulary": one.vocabulary}
+    tied = {"tied": "decoder"} if getattr(config, "tied", None) == "all" else {}
+    return {"vocabulary": target.vocabulary, "source_vocabulary": tokenizer.vocabulary, **tied}

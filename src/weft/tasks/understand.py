@@ -7,14 +7,17 @@ from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
-from weft.tasks import answer, tag, texts
+from weft.tasks import answer, sequences, tag, texts
 from weft.tasks.answers import Answer
 from weft.tasks.judging import Task, chunked
 from weft.tasks.passing import framing_for
+from weft.tasks.recipes import WRITES
 
 
 def task_of(opened: Opened, name: str) -> Task:
     """The task that a model folder was made for, as its card says."""
+    if name in WRITES:
+        return sequences.task_of(opened, name)
     if name == "tag":
         return tag.task_of(opened)
     return answer.task_of(opened) if name == "answer" else texts.task_of(opened, name)

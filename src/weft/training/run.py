@@ -67,7 +67,8 @@ class Run:
 
     def discard(self) -> None:
         """Remove a run that failed before it had learned anything."""
-        shutil.rmtree(self.inside, ignore_errors=True)
+        for folder in (self.inside, self.folder / "target_tokenizer"):
+            shutil.rmtree(folder, ignore_errors=True)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
