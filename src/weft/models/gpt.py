@@ -115,7 +115,9 @@ class Gpt(nn.Module):
             return self.words(hidden)
         return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.lasts()])
 
-    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0) -> tuple[Tensor, Cache]:
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Cache]:
         """Read the prompts; scores of each row's next word (B vocabulary, float32), and what to remember.
 
         `room` is how many tokens a row may grow to, prompt included, before the memory has to be laid out anew.
