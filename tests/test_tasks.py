@@ -230,26 +230,25 @@ def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
     from weft.generation.sampling import Sampling
     from weft.generation.search import speak
 
-    assert speak(model.network, [ids], sampling=Sampling(), seeds=[0], context=24, most=4)[0].tokens == list(
-        answer.tokens
-    )
+    spoken = speak(model.network, [ids], choice=Sampling(), context=24, most=4)
+    assert spoken[0][0].tokens == list(answer.tokens)
 
 
 @pytest.mark.parametrize("kind, size", [("unigram", 60), ("word", 60), ("bpe", 300), ("wordpiece", 120)])
 def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size: int) -> None:
-    from weft.tasks.complete import _continuation, _stopper
+    from weft.tasks.writing import continuation, stopper
 
     tokenizer = learn(LINES, kind, size)
     text = "The weaver said that the loom was old."
     ids = tokenizer.ids([text], specials=False)[0]
     prompt = ids[: len(tokenizer.ids(["The weaver"], specials=False)[0])]
     said = ids[len(prompt) :]
-    whole = _continuation(tokenizer, prompt, said)
+    whole = continuation(tokenizer, prompt, said)
     for stop in (" said", "d that", "loom was o"):
         if stop not in whole:
             continue
-        stopped = _stopper(tokenizer, [prompt], [stop])
-        first = next(n for n in range(1, len(said) + 1) if stop in _continuation(tokenizer, prompt, said[:n]))
+        stopped = stopper(tokenizer, [prompt], [stop])
+        first = next(n for n in range(1, len(said) + 1) if stop in continuation(tokenizer, prompt, said[:n]))
         assert [stopped(0, said[:n]) for n in range(1, first + 1)] == [False] * (first - 1) + [True]
 
 

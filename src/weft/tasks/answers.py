@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.generation.search import Reason
+from weft.generation.spoken import Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +18,33 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Answer):
-    """Written text, and why it ended."""
+class Piece:
+    """One token of a written text, and what else might have stood there, best first."""
+
+    token: int
+    text: str  # as it stands in the vocabulary
+    logprob: float
+    alternatives: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: Reason
+    score: float
+    logprob: float
+    pieces: tuple[Piece, ...] | None = None  # on request
+    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Answer, Written):
+    """Written text; `best` holds all answers where several were asked for, this one first."""
+
+    best: tuple[Written, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.errors import UserError, listed
-from weft.tasks.answer import AnswerTask
 from weft.tasks import sequences
+from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole

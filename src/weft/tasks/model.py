@@ -22,7 +22,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.central import central
-from weft.tasks.complete import complete
+from weft.tasks.complete import complete, stream
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
@@ -31,6 +31,7 @@ from weft.tasks.rank import rank
 from weft.tasks.recipes import WRITES
 from weft.tasks.translate import translate
 from weft.tasks.understand import understand
+from weft.tasks.writing import Stream
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
@@ -102,6 +103,12 @@ class Model:
         finally:
             self.network.train(training)
         return answers[0] if one else answers
+
+    def stream(self, text: str, /, **options: Any) -> Stream:
+        """Answer one text piece by piece, in whole characters; the stream's `answer` is there when it ends."""
+        if self.task != "complete":
+            raise UserError(f"a model for {self.task} writes nothing that could be streamed")
+        return stream(self.opened, text, **options)
 
     def evaluate(self, data: str | os.PathLike[str] | Sequence[str] | None = None, **options: Any) -> Evaluation:
         """Judge the model on rows of data: scores with intervals, tables, the worst mistakes.

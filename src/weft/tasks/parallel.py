@@ -1,4 +1,4 @@
-"""Pairs of texts out of people's files: two files line for line, what is left out of them, and sides that are swapped."""
+"""Pairs of texts out of people's files: two files line for line, what is left out, and sides that are swapped."""
 
 from __future__ import annotations
 

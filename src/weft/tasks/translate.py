@@ -16,7 +16,7 @@ from weft.errors import UserError
 from weft.generation.beam import Beam
 from weft.generation.search import speak
 from weft.generation.speaker import Ensemble
-from weft.generation.spoken import Spoken
+from weft.generation.spoken import Reason, Spoken
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.tasks.passing import tokenizer_of
@@ -244,11 +244,11 @@ def _wording(writer: Tokenizer, parts: list[Part], said: list[Spoken], length_pe
     logprob = sum(each.logprob for each in said)
     length = sum(len(each.tokens) for each in said)
     score = said[0].score if len(said) == 1 else logprob / max(1, length) ** length_penalty
-    reason = next((each.finish_reason for each in said if each.finish_reason != "end"), "end")
+    reason: Reason = next((each.finish_reason for each in said if each.finish_reason != "end"), "end")
     return Wording(text=text.strip(), score=score, logprob=logprob, finish_reason=reason)
 
 
 def _joined(matrices: list[torch.Tensor]) -> tuple[tuple[float, ...], ...]:
     """The alignments of pieces as one: nothing of a piece came from another."""
-    whole = torch.block_diag(*matrices)
+    whole: torch.Tensor = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
     return tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
