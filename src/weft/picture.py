@@ -210,6 +210,32 @@ def line_chart(
     )
 
 
+def heat_map(title: str, columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float]]) -> str:
+    """One <svg>: a square for each value in 0..1, the darker the more; names above, from below, and to the left."""
+    size = 26
+    left, top = max(map(wide, rows), default=0) + 10, max(map(wide, columns), default=0) * 0.75 + FONT * 2 + 16
+    width, height = left + size * len(columns) + top, top + size * len(rows) + 4
+    drawn = [words(0, FONT + 2, title, width, 'font-weight="bold"')]
+    for place, name in enumerate(columns):
+        x, y = left + size * (place + 0.6), top - 6
+        drawn.append(f'<g transform="rotate(-48 {x:.1f} {y:.1f})">{words(x, y, name, width)}</g>')
+    for place, (name, line) in enumerate(zip(rows, values, strict=True)):
+        y = top + size * place
+        drawn.append(words(left - 6, y + size * 0.66, name, width, 'text-anchor="end"'))
+        for column, value in enumerate(line):
+            tip = safe(f"{name} from {columns[column]}: {value:.3f}")
+            drawn.append(
+                f'<rect x="{left + size * column:.1f}" y="{y:.1f}" width="{size - 1}" height="{size - 1}" '
+                f'style="fill: var(--line-0, {LIGHT[0]})" fill-opacity="{min(1.0, max(0.03, value)):.3f}">'
+                f"<title>{tip}</title></rect>"
+            )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{safe(title)}" width="{width:.0f}" '
+        f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" fill="currentColor" '
+        f'font-family="system-ui, sans-serif" font-size="{FONT}">\n' + "\n".join(drawn) + "\n</svg>"
+    )
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """An HTML table, columns of numbers to the right; one that is too wide scrolls by itself."""
     assert all(len(row) == len(header) for row in rows), "a row has not as many cells as the header"
