@@ -82,10 +82,10 @@ def _same_lines(source: Path, target: Path) -> None:
     first, second = (sum(1 for _ in _lines(path)) for path in (source, target))
     if first == second:
         return
-    short, long, count, more = (source, target, first, second) if first < second else (target, source, second, first)
+    short, long, count = (source, target, first) if first < second else (target, source, second)
     raise UserError(
-        f"{source} has {first:,} line{'s' * (first != 1)} and {target} {second:,}: {short.name} ends where line "
-        f"{count + 1:,} of {long.name} ({more:,} lines) has no other"
+        f"{source} has {first:,} line{'s' * (first != 1)} and {target} {second:,}: "
+        f"line {count + 1:,} of {long.name} has no other in {short.name}"
     )
 
 
