@@ -62,6 +62,7 @@ class Card:
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
     temperature: float | None = None  # by which scores are divided before they become chances
     metrics: tuple[Metric, ...] = ()
+    prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
     recipe: str | None = None  # hash
     backend: str | None = None
