@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, check_heads, find_size, measure, usual_heads
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.families import FAMILIES, Family, check_heads, find_size, measure, usual_heads
+from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
@@ -70,6 +70,11 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self.opened.tokenizer
+
+    @property
+    def target_tokenizer(self) -> Tokenizer | None:
+        """Of what is written, where that has a vocabulary of its own."""
+        return self.opened.target_tokenizer
 
     @property
     def config(self) -> Any:
@@ -168,7 +173,8 @@ def load(
     if backend not in (None, "torch"):
         raise UserError(f"backend {backend!r} is not one of torch")
     opened = open_folder(find_folder(os.fspath(name), online))
-    found = one_of(opened.card.task or _task(opened), TASKS, f"{name}: weft.json: task")
+    known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
+    found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:
         found = one_of(task, TASKS, "task")
     head = HEADS.get(found)
@@ -234,32 +240,36 @@ def new(
     model: str,
     tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     *,
+    target_tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     heads: Mapping[str, int | None] | None = None,
     seed: int = 0,
     where: str = "--set model",
-    target_tokenizer: Tokenizer | None = None,
 ) -> Model:
     """A model with fresh weights: a family or a published size, its blocks swapped by `settings`.
 
     `heads` are those with which the family is pre-trained unless given; None: as many outputs as the vocabulary.
+    `target_tokenizer` is for what an encoder-decoder writes, where it has not one vocabulary for both.
     """
     family, config = find_size(model, size)
     if isinstance(tokenizer, str | os.PathLike):
-        tokenizer = Tokenizer.load(Path(tokenizer))
-    writer = target_tokenizer or tokenizer
-    if writer is not None and "vocabulary" not in (settings or {}):
-        config = replace(config, **_vocabularies(config, tokenizer, target_tokenizer))
+        folder = Path(tokenizer)
+        tokenizer = Tokenizer.load(folder)
+        if family.reads and target_tokenizer is None and folder.is_dir():
+            target_tokenizer = read_tokenizers(folder)[1]
+    if isinstance(target_tokenizer, str | os.PathLike):
+        target_tokenizer = Tokenizer.load(Path(target_tokenizer))
+    if target_tokenizer is not None and (tokenizer is None or not family.reads):
+        raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
+    if tokenizer is not None:
+        told = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
+        config = replace(config, **told)
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
     if padding is not None and hasattr(config, "padding"):  # positions are counted from it
         config = replace(config, padding=padding)
-    begin = writer.id_of(family.begins) if writer is not None and family.reads else None
-    if begin is not None:
-        config = replace(config, begin=begin)
     config = changed(config, settings or {}, where)
-    if writer is not None and writer.vocabulary > config.vocabulary:
-        raise UserError(f"the tokenizer has {writer.vocabulary} tokens, the model only {config.vocabulary}")
+    check_vocabularies(config, tokenizer, target_tokenizer)
     if heads is None:
         outputs = usual_heads(family, config)
     else:
@@ -282,10 +292,23 @@ def new(
     return Model(opened, family.task)
 
 
-def _vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> dict[str, Any]:
-    """The sizes of the vocabularies; with two of them, no table can be shared by both sides."""
-    if target is None or tokenizer is None:
-        one = target or tokenizer
-        return {} if one is None else {"vocabulary": one.vocabulary}
-    tied = {"tied": "decoder"} if getattr(config, "tied", None) == "all" else {}
-    return {"vocabulary": target.vocabulary, "source_vocabulary": tokenizer.vocabulary, **tied}
+def vocabularies_of(
+    family: Family, config: Any, tokenizer: Tokenizer, target: Tokenizer | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a config that its vocabularies decide, where the settings do not."""
+    writer = target or tokenizer
+    found: dict[str, Any] = {"vocabulary": settings.get("vocabulary", writer.vocabulary)}
+    if not family.reads:
+        return {} if "vocabulary" in settings else found
+    begin = settings.get("begin", writer.id_of(family.begins))
+    if begin is None:
+        raise UserError(
+            f"{family.name} begins to write from its {family.begins} token, and this vocabulary has none; "
+            f"one that has: weft tokenizer learn --model {family.name}"
+        )
+    found["begin"] = begin
+    if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
+        found["source_vocabulary"] = tokenizer.vocabulary
+        if config.tied == "all":
+            found["tied"] = "decoder"
+    return found
