@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import inspect
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.families import Family
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import TARGET, Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -240,6 +242,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         settled: Task = last[0].task if last else task
         scores = last[0].scores if last else {}
         metrics = tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
+        if metric == "loss" and "loss" in found:
+            metrics = (Metric(data=data, name="loss", value=found["loss"]),)
         with folded(opened.network, settled):
             run.save_model(replace(opened, card=settled.carded(card)), metrics)
 
@@ -258,6 +262,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         seed=recipe.seed,
         words_of=writer_of(opened).decode,
         judge=None if metric == "loss" else judge,
+        pace=_own_words(recipe, opened, steps),
         capture=capture,
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
@@ -271,6 +276,18 @@ def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
         length = length or min(384, opened.config.context)
         stride = stride or max(1, length // 3)
     return window_for(opened, length, stride, work.long, task.overlap)
+
+
+def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
+    """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
+    share = recipe.task.own
+    if not share:
+        return None
+    if "own" not in inspect.signature(opened.network.forward).parameters:
+        raise UserError(
+            f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}"
+        )
+    return lambda step: {"own": torch.tensor(share * step / steps)}
 
 
 def _read_window(window: Window, train: Examples | Sequences) -> Window:
@@ -295,7 +312,7 @@ def _vocabularies(
         return (learned(read),)
     written = (row.target for row in material.train)
     if recipe.tokenizer.apart:
-        return learned(read), learned(written, "target_tokenizer")
+        return learned(read), learned(written, TARGET)
     return (learned(chain(read, written)),)
 
 

@@ -141,11 +141,13 @@ class Work:
     long: Literal["windows", "cut"] = "windows"
     prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
     smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
+    own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
     judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"smoothing must be at least 0 and below 1, not {self.smoothing}")
+        for name, share in (("smoothing", self.smoothing), ("own", self.own)):
+            if not 0 <= share < 1:
+                raise UserError(f"{name} must be at least 0 and below 1, not {share}")
         if self.judged < 1:
             raise UserError(f"judged must be at least 1, not {self.judged}")
         if not 0 <= self.words <= 10:

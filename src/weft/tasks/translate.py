@@ -14,6 +14,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.generation.beam import Beam
+from weft.generation.rules import Rules
 from weft.generation.search import speak
 from weft.generation.speaker import Ensemble
 from weft.generation.spoken import Reason, Spoken
@@ -94,6 +95,7 @@ def translate(
             choice=choice,
             ends=() if end is None else (end,),
             context=context,
+            rules=Rules(banned=tuple((token,) for token in opened.never)),
             most=[most or 3 * len(parts[number].tokens) + 32 for number in some],
             attention=alignments,
             device=next(opened.network.parameters()).device,
