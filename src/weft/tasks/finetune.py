@@ -284,9 +284,7 @@ def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int]
     if not share:
         return None
     if "own" not in inspect.signature(opened.network.forward).parameters:
-        raise UserError(
-            f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}"
-        )
+        raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
 
 
