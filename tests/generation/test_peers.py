@@ -73,6 +73,12 @@ READERS: dict[str, Callable[[], Any]] = {"t5": t5, "marian": marian}
 NAMES = [*(name for name in SPEAKERS if name not in READERS), *(name for name in READERS if name in FAMILIES)]
 
 
+def lengths(pair: Pair) -> int:
+    """How many different lengths the answers have that end by themselves."""
+    found = [each for spoken in pair.said(PROMPTS, Beam(width=5, n=5)) for each in spoken]
+    return len({len(each.tokens) for each in found if each.finish_reason == "end"})
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request: Any, tmp_path_factory: Any) -> Pair:
     folder = tmp_path_factory.mktemp("peer")
@@ -80,8 +86,8 @@ def pair(request: Any, tmp_path_factory: Any) -> Pair:
         torch.manual_seed(4)
         peer = READERS[request.param]().double().eval()
         with torch.no_grad():
-            for parameter in peer.parameters():
-                if parameter.dim() > 1:
+            for name, parameter in peer.named_parameters():
+                if parameter.dim() > 1 and "embed_positions" not in name:  # sinusoids stay what they are
                     parameter.normal_(0.0, 0.3)
     else:
         case = CASES[request.param]
@@ -93,10 +99,8 @@ def pair(request: Any, tmp_path_factory: Any) -> Pair:
     # The end is a token that the model likes to say, but not at once: answers of many lengths come up.
     free = pair.said(PROMPTS, Beam(width=5, n=5))
     liked = Counter(token for spoken in free for each in spoken for token in each.tokens[2:6])
-    pair = replace(pair, end=liked.most_common(1)[0][0])
-    ended = [len(each.tokens) for spoken in pair.said(PROMPTS, Beam(width=5, n=5)) for each in spoken
-             if each.finish_reason == "end"]  # fmt: skip
-    assert len(set(ended)) > 2
+    pair = max((replace(pair, end=end) for end, _ in liked.most_common(8)), key=lengths)
+    assert lengths(pair) > 2
     return pair
 
 
