@@ -169,7 +169,7 @@ def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
     if rule.how == "joined":
         return torch.cat(found)
     if rule.how == "row":
-        return found[0][0].clone()
+        return found[0].flatten().clone()
     # A clone, so that the model does not hang on the file that it was read from.
     return found[0].t().contiguous() if rule.how == "transposed" else found[0].clone()
 
