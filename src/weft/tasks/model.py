@@ -22,6 +22,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.central import central
+from weft.tasks.choose import choose
 from weft.tasks.complete import complete
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
@@ -34,6 +35,7 @@ from weft.version import VERSION
 
 TASKS = {
     "complete": complete,
+    "choose": choose,
     "fill": fill,
     "embed": embed,
     "rank": rank,
