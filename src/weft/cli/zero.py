@@ -74,7 +74,8 @@ def perplexity(
     print(table(["", "value", "95 % from", "to"], rows))
     print(
         f"{found.n_tokens:,} tokens, {found.n_words:,} words, {found.n_bytes:,} bytes, "
-        f"{found.n_documents:,} documents; {found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
+        f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; "
+        f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
     )
     if detokenise is not None:
         print(f"read as {found.n_read_bytes:,} bytes after --detokenise {detokenise}")
