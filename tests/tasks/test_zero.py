@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
+from tokenizers.pre_tokenizers import ByteLevel
 
 import weft
 from weft.checkpoint.folder import Opened
@@ -147,6 +149,22 @@ def test_a_text_in_pieces_is_the_same_text(opened: Opened, monkeypatch: pytest.M
         assert perplexity(opened, [pieces]) == whole
     assert max(sizes) <= 900, "a text comes through in pieces"
     assert whole.n_words == len(text.split()) and whole.n_bytes == len(text.encode())
+
+
+def test_a_text_is_not_cut_where_that_changes_its_tokens(
+    vocabulary: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary that puts a space before a text sees one more wherever a new one begins."""
+    library = Library.from_str(vocabulary.library.to_str())
+    library.pre_tokenizer = ByteLevel(add_prefix_space=True)  # type: ignore[assignment]
+    tokenizer = Tokenizer(library, vocabulary.roles, vocabulary.settings)
+    text = "loom\nwas\nold\n" * 200
+    whole = tokenizer.ids([text], specials=False)
+    monkeypatch.setattr(module, "PIECE", 300)
+    assert list(module._ids(tokenizer, [text])) == whole
+    spaced = text.replace("\nw", " w")  # here it may be cut
+    parts = list(module._ids(tokenizer, [spaced]))
+    assert len(parts) > 3 and [sum(parts, [])] == tokenizer.ids([spaced], specials=False)
 
 
 def test_a_vocabulary_without_a_start_token(vocabulary: Tokenizer) -> None:
