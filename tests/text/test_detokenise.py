@@ -32,6 +32,8 @@ LINES = st.lists(st.tuples(WORDS, st.sampled_from(["", " ", " ", " ", "  "])), m
         ("1 @,@ 462 t ( 79 % ) at 0 @.@ 7 kg", "1,462 t (79%) at 0.7 kg"),
         ("since Linnaeus ' concept didn 't", "since Linnaeus' concept didn't"),
         ("a .45 for $ 2 @.@ 5 million ... and so on", "a .45 for $2.5 million ... and so on"),
+        ('a " lone quote', 'a " lone quote'),
+        ("= = x plus y =", "= = x plus y ="),
         ("two\n \n = = Life = = \n", "two\n\n== Life ==\n"),
     ],
 )

@@ -89,6 +89,8 @@ def test_real_sentences_as_sacrebleu(data: Path) -> None:
         here = [n for n, line in enumerate(gold) if row.low <= len(line.split()) < (row.high or 1000)]
         part = sacrebleu.corpus_bleu([predicted[n] for n in here], [[gold[n] for n in here]]).score
         assert row.sentences == len(here) and row.scores["bleu"].value == near(part, abs=1e-9)
+        right = sum(predicted[n] == gold[n] for n in here)
+        assert row.scores["exact"].value == right / len(here)
         assert row.scores["bleu"].low <= row.scores["bleu"].value <= row.scores["bleu"].high
     assert [row.low for row in scores.by_length()] == [0, 10, 20, 30]
 

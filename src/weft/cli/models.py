@@ -159,7 +159,8 @@ def _vocabulary(tokenizer: Any) -> dict[str, Any] | None:
     return {"kind": tokenizer.kind, "vocabulary": tokenizer.vocabulary, "roles": values_of(tokenizer.roles)}
 
 
-_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns")  # in lines of their own
+# In lines of their own, or of no use to people.
+_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles")
 
 
 def _learned(card: dict[str, Any]) -> dict[str, str]:

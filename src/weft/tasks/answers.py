@@ -180,6 +180,28 @@ class Ranked(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Option:
+    """One continuation of a prompt: its chance there, what that comes to when normalised, and its share of all."""
+
+    text: str
+    number: int  # its place among the choices as given, from 0
+    logprob: float
+    score: float
+    probability: float
+    n_tokens: int
+    crossing: bool  # its first token begins inside the prompt, and was scored whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Answer):
+    """The continuation that fits a prompt best, and all of them, the best first."""
+
+    text: str
+    number: int
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sentence:
     """A sentence, where it stands in its text (in characters), and how near it is to the others."""
 

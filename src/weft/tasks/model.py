@@ -22,6 +22,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.central import central
+from weft.tasks.choose import choose
 from weft.tasks.complete import complete, stream
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
@@ -37,6 +38,7 @@ from weft.version import VERSION
 
 TASKS = {
     "complete": complete,
+    "choose": choose,
     "fill": fill,
     "embed": embed,
     "rank": rank,
@@ -122,6 +124,8 @@ class Model:
         """
         if self.task not in HEADS:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
+        if "others" in options:
+            options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
         training = self.network.training
         self.network.eval()
         try:
