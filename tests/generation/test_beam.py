@@ -79,7 +79,7 @@ def test_a_search_goes_on_while_a_longer_answer_may_win() -> None:
     toy = Toy(4, 0)
     toy.table[:] = -40.0
     toy.table[:, :, 2] = 0.0
-    toy.table[0, 0] = torch.tensor([-40.0, 3.0, 0.0, -40.0])
+    toy.table[0, 0] = torch.tensor([-40.0, 1.0, 0.0, -40.0])
     found = speak(toy, [[0, 0]], choice=Beam(width=2), context=None, most=12, ends=[END])[0]
     assert found[0].tokens == [2] * 12 and found[0].score == pytest.approx(found[0].logprob / 12)
     bare = speak(toy, [[0, 0]], choice=Beam(width=2, length_penalty=0.0), context=None, most=12, ends=[END])[0]
