@@ -100,6 +100,12 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
     )
     before = weft.load(made)
     assert model.task == "rewrite" and model.card.prefix == "one " and model.card.base == "run"
+    model.save(here / "taught")
+    short: dict[str, Any] = {"training": {"steps": 1, "batch": 4}, "say": quiet}
+    for given, kept in ((None, "one "), ("", "")):
+        task = {"name": "translate", "metric": "loss", **({} if given is None else {"prefix": given})}
+        again = weft.finetune(data, base=here / "taught", task=task, **short)
+        assert again.card.prefix == kept, "what it was taught to read stays, unless it is taken off"
     for now, then in ((model.tokenizer, before.tokenizer), (model.target_tokenizer, before.target_tokenizer)):
         assert now is not None and then is not None and now.library.to_str() == then.library.to_str()
     with pytest.raises(UserError, match="translate needs a model that reads one text and writes another .*, not bert"):
@@ -346,11 +352,12 @@ def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tok
 @pytest.mark.slow
 @pytest.mark.skipif(not (MULTI30K / "train.en.gz").exists(), reason="needs Multi30k where $WEFT_DATA says data lies")
 def test_multi30k(here: Path) -> None:
-    """A slice of real captions: the loss falls far below that of guessing, and some of it is German."""
+    """Real captions, less than once: what is written begins to be German."""
     sides = {"source": MULTI30K / "train.en.gz", "target": MULTI30K / "train.de.gz"}
     sides |= {"dev_source": MULTI30K / "val.en.gz", "dev_target": MULTI30K / "val.de.gz"}
     model = weft.finetune(
-        {key: str(path) for key, path in sides.items()}, task={"name": "translate", "judged": 50},
-        model={"family": "transformer", "size": "2x128"}, tokenizer={"size": 4000}, training={"steps": 400}, say=quiet,
+        {key: str(path) for key, path in sides.items()}, task={"name": "translate", "judged": 30},
+        model={"family": "transformer", "size": "2x128"}, tokenizer={"size": 4000},
+        training={"steps": 300, "batch": 64, "evaluate_every": 300}, say=quiet,
     )  # fmt: skip
-    assert {metric.name: metric.value for metric in model.card.metrics}["chrf"] > 20
+    assert {metric.name: metric.value for metric in model.card.metrics}["chrf"] > 15

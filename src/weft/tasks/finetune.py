@@ -185,6 +185,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         tokenizers = _vocabularies(run, recipe, family, material, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
+    if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
+        task = replace(task, prefix=opened.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
     network: Any = opened.network
     if isinstance(task, TextTask) and task.kind == "value":
         if not can_shift(network):
@@ -305,7 +307,8 @@ def _vocabularies(
         alone = family.speaks and not family.reads
         return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside)
 
-    read = (text for row in material.train for text in row.texts)
+    ahead = recipe.task.prefix or ""
+    read = (ahead + text for row in material.train for text in row.texts)
     if not family.reads:
         return (learned(read),)
     written = (row.target for row in material.train)
