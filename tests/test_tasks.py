@@ -40,7 +40,10 @@ def test_complete(gpt: Any) -> None:
     assert gpt.tokenizer.decode([*gpt.tokenizer.encode("The weaver said").ids, *answer.tokens]).endswith(answer.text)
     assert gpt("The weaver said", most=5) == answer
     one, two = gpt(["The weaver", "She sang"], most=8, top_k=20, seed=5)
-    assert one == gpt("The weaver", most=8, top_k=20, seed=5) and two == gpt("She sang", most=8, top_k=20, seed=6)
+    for together, prompt, seed in ((one, "The weaver", 5), (two, "She sang", 6)):
+        alone = gpt(prompt, most=8, top_k=20, seed=seed)
+        assert alone.tokens == together.tokens and alone.text == together.text
+        assert alone.score == pytest.approx(together.score, abs=1e-6)
     nothing = gpt("", most=3, temperature=1.0)  # no prompt: from the token that parts documents
     assert nothing.n_tokens == 1 and len(nothing.tokens) == 3
     whole = gpt("The weaver said")
@@ -230,26 +233,25 @@ def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
     from weft.generation.sampling import Sampling
     from weft.generation.search import speak
 
-    assert speak(model.network, [ids], sampling=Sampling(), seeds=[0], context=24, most=4)[0].tokens == list(
-        answer.tokens
-    )
+    spoken = speak(model.network, [ids], choice=Sampling(), context=24, most=4)
+    assert spoken[0][0].tokens == list(answer.tokens)
 
 
 @pytest.mark.parametrize("kind, size", [("unigram", 60), ("word", 60), ("bpe", 300), ("wordpiece", 120)])
 def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size: int) -> None:
-    from weft.tasks.complete import _continuation, _stopper
+    from weft.tasks.writing import continuation, stopper
 
     tokenizer = learn(LINES, kind, size)
     text = "The weaver said that the loom was old."
     ids = tokenizer.ids([text], specials=False)[0]
     prompt = ids[: len(tokenizer.ids(["The weaver"], specials=False)[0])]
     said = ids[len(prompt) :]
-    whole = _continuation(tokenizer, prompt, said)
+    whole = continuation(tokenizer, prompt, said)
     for stop in (" said", "d that", "loom was o"):
         if stop not in whole:
             continue
-        stopped = _stopper(tokenizer, [prompt], [stop])
-        first = next(n for n in range(1, len(said) + 1) if stop in _continuation(tokenizer, prompt, said[:n]))
+        stopped = stopper(tokenizer, [prompt], [stop])
+        first = next(n for n in range(1, len(said) + 1) if stop in continuation(tokenizer, prompt, said[:n]))
         assert [stopped(0, said[:n]) for n in range(1, first + 1)] == [False] * (first - 1) + [True]
 
 

@@ -125,6 +125,47 @@ def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert whole["finish_reason"] in ("context", "end")
 
 
+# Each flag of `weft generate`, and what holds for every answer that it gives.
+FLAGS: dict[str, tuple[list[Any], Any]] = {
+    "least": (["--temperature", 1, "--least", 6], lambda told: len(told["tokens"]) == 6),
+    "min-p": (["--min-p", 0.5], lambda told: len(told["tokens"]) <= 6),
+    "typical": (["--typical", 0.3], lambda told: len(told["tokens"]) <= 6),
+    "beam": (["--beam", 4], lambda told: told["best"] == [] and told["score"] > -9),
+    "n": (["--beam", 4, "--n", 3], lambda told: len(told["best"]) == 3 and told["best"][0]["text"] == told["text"]),
+    "samples": (["--top-k", 9, "--n", 3], lambda told: len(told["best"]) == 3),
+    "length-penalty": (
+        ["--beam", 3, "--length-penalty", 0],
+        lambda told: told["score"] == told["logprob"],
+    ),
+    "groups": (["--beam", 4, "--groups", 2, "--diversity", 9.5, "--n", 4],
+               lambda told: len({each["tokens"][0] for each in told["best"]}) > 1),
+    "repetition-penalty": (["--repetition-penalty", 1e9], lambda told: len(set(told["tokens"])) == len(told["tokens"])),
+    "no-repeat": (["--no-repeat", 1], lambda told: len(set(told["tokens"])) == len(told["tokens"])),
+    "ban": (["--temperature", 3, "--ban", "e", "--ban", "a"], lambda told: len(told["tokens"]) <= 6),
+    "allow": (["--temperature", 1, "--allow", "the"], lambda told: set(told["text"]) <= set(" the")),
+    "choice": (["--beam", 3, "--choice", " yes", "--choice", " no"], lambda told: told["text"] in (" yes", " no")),
+    "force": (["--force", " was"], lambda told: told["text"].startswith(" was")),
+    "slide": (["--slide", "--tokens", 40], lambda told: len(told["tokens"]) == 40 and told["n_windows"] > 1),
+    "logprobs": (["--logprobs", 2], lambda told: [len(each["alternatives"]) for each in told["pieces"]] == [2] * 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_flags_of_generate(flag: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, holds = FLAGS[flag]
+    for line in ok(capsys, "generate", place / "gpt2", "The loom", "--tokens", 6, *arguments, "--jsonl").splitlines():
+        assert holds(json.loads(line)), line
+
+
+def test_generate_as_it_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["generate", place / "gpt2", "The loom", "--tokens", 9, "--temperature", 1, "--seed", 3]
+    assert ok(capsys, *arguments, "--stream") == ok(capsys, *arguments)
+    assert ok(capsys, "generate", place / "gpt2", "The loom", "--tokens", 0, "--stream") == "The loom\n"
+    assert run([str(each) for each in ["generate", place / "gpt2", "a", "--beam", 3, "--n", 2, "--tokens", 2]]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2 and said.err.count("score: ") == 2
+
+
 def test_fill_and_embed(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gap 1:" in ok(capsys, "fill", place / "bert", "the [MASK] of the loom", "--top", 3)
     told = json.loads(ok(capsys, "fill", place / "bert", "the [MASK] of the loom", "--jsonl"))
@@ -169,6 +210,27 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--tokens", "-3"], "a number of new tokens cannot be -3"),
     (["generate", "{gpt2}", "word " * 50], "more than the model's context of 32"),
     (["generate", "{bert}", "x"], "does not write text"),
+    (["generate", "{gpt2}", "x", "--beam", "0"], "a beam is at least 1 wide, not 0"),
+    (["generate", "{gpt2}", "x", "--beam", "2", "--n", "3"], "a beam of 2 gives 1 to 2 answers, not 3"),
+    (["generate", "{gpt2}", "x", "--beam", "2", "--top-k", "3"], "draws nothing: it has no top_k"),
+    (["generate", "{gpt2}", "x", "--beam", "4", "--groups", "3"], "cannot be cut into 3 equal groups"),
+    (["generate", "{gpt2}", "x", "--beam", "4", "--groups", "2", "--diversity", "-1"], "diversity must be 0 or more"),
+    (["generate", "{gpt2}", "x", "--n", "3"], "the best token gives one answer, not 3"),
+    (["generate", "{gpt2}", "x", "--length-penalty", "2"], "length_penalty is for a beam"),
+    (["generate", "{gpt2}", "x", "--repetition-penalty", "-1"], "repetition_penalty must be above 0"),
+    (["generate", "{gpt2}", "x", "--no-repeat", "-1"], "must be 0 or more, not -1"),
+    (["generate", "{gpt2}", "x", "--least", "-1"], "must be 0 or more, not -1"),
+    (["generate", "{gpt2}", "x", "--min-p", "2"], "min_p must be above 0 and at most 1"),
+    (["generate", "{gpt2}", "x", "--typical", "0"], "typical must be above 0 and at most 1"),
+    (["generate", "{gpt2}", "x", "--stop", ""], "a stop string cannot be empty"),
+    (["generate", "{gpt2}", "x", "--ban", ""], "a banned word cannot be empty"),
+    (["generate", "{gpt2}", "x", "--choice", "y", "--force", "z"], "leaves no room for a forced beginning"),
+    (["generate", "{gpt2}", "x", "--slide"], "say how many tokens it may have"),
+    (["generate", "{gpt2}", "x", "--logprobs", "2"], "--logprobs are printed as JSON: give --jsonl too"),
+    (["generate", "{gpt2}", "x", "--logprobs", "-2", "--jsonl"], "a number of alternatives cannot be -2"),
+    (["generate", "{gpt2}", "x", "y", "--stream"], "--stream prints one text as it is written, not 2"),
+    (["generate", "{gpt2}", "x", "--stream", "--jsonl"], "give one of them"),
+    (["generate", "{gpt2}", "x", "--stream", "--beam", "2"], "only one answer can be streamed"),
     (["generate", "nowhere/at/all"], "'nowhere/at/all' is not a model folder"),
     (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' is not cpu, cuda, cuda:NUMBER or mps"),
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),

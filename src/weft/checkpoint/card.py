@@ -61,7 +61,9 @@ class Card:
     normalise: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
     temperature: float | None = None  # by which scores are divided before they become chances
+    profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
     metrics: tuple[Metric, ...] = ()
+    prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
     recipe: str | None = None  # hash
     backend: str | None = None

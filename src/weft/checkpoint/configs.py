@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -94,6 +94,17 @@ ALWAYS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
+class Together:
+    """Several of their keys that only together say several fields of ours."""
+
+    keys: tuple[str, ...]
+    fields: tuple[str, ...]
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]  # the published config -> our fields
+    write: Callable[[Any], dict[str, Any]]  # our config -> their keys
+    says: Callable[[Any], bool]  # whether their keys can say what our config has in these fields
+
+
+@dataclass(frozen=True)
 class ConfigTable:
     """How one family publishes its sizes."""
 
@@ -104,6 +115,12 @@ class ConfigTable:
     of_heads: Mapping[str, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)  # head -> their key -> ours
     absent: Mapping[str, Any] = field(default_factory=dict)  # what a key that is not there means, where not our default
     counted_in: Mapping[str, str] = field(default_factory=dict)  # their key -> our field that theirs is larger by, + 1
+    together: Together | None = None
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys that our fields are read from."""
+        return {*self.read, *(self.together.keys if self.together else ())}
 
 
 def read_config(
@@ -119,7 +136,7 @@ def read_config(
     for key, wanted in fixed.items():
         if key in published and published[key] != wanted and published[key] is not None:
             raise UserError(f"{where}: {key} is {shown(str(published[key]))}; only {wanted} is supported")
-    known = {*table.read, *fixed, *table.ignored, *HARMLESS, *CODE}
+    known = {*table.keys, *fixed, *table.ignored, *HARMLESS, *CODE}
     unknown = [shown(str(key)) for key in published if key not in known]
     if unknown:
         warnings.warn(f"{where}: not used, since no rule knows them: {listed(unknown)}", stacklevel=2)
@@ -142,6 +159,8 @@ def read_config(
         if type(found.get(ours)) is int and type(more) is int:  # of any other kind they are refused below
             found[ours] -= more + 1
     try:
+        if table.together is not None:
+            found |= table.together.read({**table.absent, **published})
         return build(kind, found, where)
     except UserError as error:
         raise UserError(_in_their_words(str(error), table)) from None
@@ -174,14 +193,18 @@ def write_config(table: ConfigTable, config: Any) -> dict[str, Any]:
         if theirs in table.counted_in:
             value += getattr(config, table.counted_in[theirs]) + 1
         written[theirs] = value
-    return {**written, **table.fixed}
+    return {**written, **(table.together.write(config) if table.together else {}), **table.fixed}
 
 
 def is_published(table: ConfigTable, config: Any, standard: Mapping[str, Any]) -> bool:
     """Whether the published format can say this config: no block swapped for one that it does not know."""
     usual = {"head_width": config.width // config.heads, "inner": 4 * config.width}  # what None stands for
     theirs_of = {ours: theirs for theirs, ours in table.read.items()}
+    if table.together is not None and not table.together.says(config):
+        return False
     for spec in fields(config):
+        if table.together is not None and spec.name in table.together.fields:
+            continue
         value = getattr(config, spec.name)
         theirs = theirs_of.get(spec.name)
         if theirs is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, roberta, transformer
+from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, transformer
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
@@ -47,6 +47,7 @@ class Family:
     rows: str = "documents"  # how documents become rows in pre-training
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
     begins: str = "start"  # the role of the token that its writing begins from
+    never: tuple[str, ...] = ()  # roles of the tokens that it never writes
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -191,6 +192,25 @@ FAMILIES = {
             reads=True,
             specials=transformer.SPECIALS,
             around="t5",
+        ),
+        Family(
+            name="marian",
+            paper="Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020",
+            config=TransformerConfig,
+            network=Transformer,
+            names=marian.NAMES,
+            table=marian.CONFIG,
+            architectures=marian.ARCHITECTURES,
+            sizes=marian.SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            begins="padding",
+            never=("padding",),
+            specials=transformer.SPECIALS,
+            around="t5",
+            standard=marian.STANDARD,
         ),
         Family(
             name="vectors",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
-from weft.checkpoint.configs import CODE, check_heads_config, read_config, write_config
+from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads, outline
 from weft.checkpoint.names import to_ours, to_theirs, unfit
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
@@ -20,10 +20,12 @@ from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.shared import start_weights
+from weft.text.marian import is_marian, read_sides
 from weft.text.published import vocabulary_file
 from weft.text.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
+TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,30 @@ class Opened:
     tokenizer: Tokenizer | None
     card: Card
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
+    target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
+
+    @property
+    def writer(self) -> Tokenizer | None:
+        """The tokenizer of what is written."""
+        return self.target_tokenizer or self.tokenizer
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """The tokens that are never written: those of the family, and those that the folder says."""
+        found = {self.token_of(role) for role in self.family.never}
+        told = self.carried.get("bad_words_ids")
+        for word in told if isinstance(told, list) else ():
+            if isinstance(word, list) and len(word) == 1 and type(word[0]) is int:
+                found.add(word[0])
+        return tuple(sorted(number for number in found if number is not None and 0 <= number < self.config.vocabulary))
+
+    def token_of(self, role: str) -> int | None:
+        """The id of the token with this role in what is written, from the tokenizer, else from the config."""
+        if self.writer is not None:
+            return self.writer.id_of(role)
+        told = self.carried.get({"padding": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}[role])
+        begins = self.config.begin if self.family.reads and role == self.family.begins else None
+        return told if type(told) is int else begins
 
 
 def open_folder(
@@ -70,7 +96,7 @@ def open_folder(
         check_heads_config(family.table, heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
-        stored = _without(family, stored, gone, own, not own and config.tied)
+        stored = _without(family, stored, gone, own, getattr(config, "tied", None) in (True, "all", "decoder"))
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     pooled = any(head in family.network.POOLED for head in everything)
@@ -94,23 +120,52 @@ def open_folder(
             tensors = _own_tensors(stored, expected, fresh)
         else:
             tensors = to_ours(family.names, everything, stored, expected, fresh)
-        fill(network, tensors, fresh, config.weight_scale, seed)
+        scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
+        fill(network, tensors, fresh, scale, seed)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = _card(folder, labels, heads)
     if new_heads:  # what the folder says of its old task is not true of the new one
         card = replace(card, task=None, labels=None, columns={}, thresholds={}, temperature=None, metrics=())
-    tokenizer = Tokenizer.load(folder) if vocabulary_file(folder) else None
-    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}"
-        )
-    known = {*family.table.read, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
+    tokenizer, target_tokenizer = read_tokenizers(folder)
+    try:
+        check_vocabularies(config, tokenizer, target_tokenizer)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    if (
+        not own and family.reads and (folder / "generation_config.json").is_file()
+    ):  # newer files say there how to decode
+        told = read_json(folder / "generation_config.json", MEGABYTE)
+        published = {**{key: told[key] for key in DECODING if key in told}, **published}
+    known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
     if card.labels is not None or new_heads:
         known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return Opened(family, config, network.eval(), everything, tokenizer, card, carried)
+    return Opened(family, config, network.eval(), everything, tokenizer, card, carried, target_tokenizer)
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """The tokenizer of a folder, and that of what is written where there is one more."""
+    if is_marian(folder):
+        return read_sides(folder)
+    target = folder / TARGET
+    second = Tokenizer.load(target) if target.is_dir() else None
+    return Tokenizer.load(folder) if vocabulary_file(folder) else None, second
+
+
+def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:
+    """Refuse a vocabulary that has tokens for which the model has no vector."""
+    source = getattr(config, "source_vocabulary", None)
+    if tokenizer is None:
+        return
+    if source is None and target is None and tokenizer.vocabulary > config.vocabulary:
+        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    for found, size, what in ((tokenizer, source or config.vocabulary, "read"), (target, config.vocabulary, "written")):
+        if found is not None and found.vocabulary > size:
+            raise UserError(
+                f"the tokenizer of what is {what} has {found.vocabulary} tokens, the model only {size} for it"
+            )
 
 
 def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
@@ -303,8 +358,13 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
         for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
-            if values.get(key) is None and tokenizer is not None and family.speaks:
+            if values.get(key) is None and family.reads:
+                values[key] = opened.token_of(role)
+            elif values.get(key) is None and family.speaks and tokenizer is not None:
                 values[key] = tokenizer.id_of(role)
+        if family.never:  # in transformers' words; what it takes for granted are the ids of one vocabulary
+            values.setdefault("forced_eos_token_id", values["eos_token_id"])
+            values.setdefault("bad_words_ids", [[number] for number in opened.never])
     else:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
         own = _Own(
@@ -331,3 +391,5 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         write_sentence_settings(inside, card, config.width)
     if tokenizer is not None:
         tokenizer.save(inside)
+    if opened.target_tokenizer is not None and not is_marian(inside):  # Marian's were both written
+        opened.target_tokenizer.save(inside / TARGET)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
@@ -20,11 +20,21 @@ class Rule:
 
     theirs: tuple[str, ...]
     ours: str  # empty: what is published is no weight
-    how: Literal["same", "transposed", "joined", "dropped"]
+    how: Literal["same", "transposed", "joined", "row", "dropped"]
+    beside: str = ""  # holds only where the network has this tensor too
+    without: str = ""  # holds only where it has not
+
+    def holds(self, tensors: Collection[str]) -> bool:
+        return (not self.beside or self.beside in tensors) and (not self.without or self.without not in tensors)
 
 
-def same(theirs: str, ours: str) -> Rule:
-    return Rule((theirs,), ours, "same")
+def same(theirs: str, ours: str, beside: str = "", without: str = "") -> Rule:
+    return Rule((theirs,), ours, "same", beside, without)
+
+
+def row(theirs: str, ours: str) -> Rule:
+    """Theirs is a matrix of one row, ours a vector."""
+    return Rule((theirs,), ours, "row")
 
 
 def both(theirs: str, ours: str) -> tuple[Rule, Rule]:
@@ -88,7 +98,7 @@ def to_ours(
 
     `expected` has the network's own names and shapes; those in `fresh` belong to a new head and may be absent.
     """
-    rules = [(rule, [_pattern(name) for name in rule.theirs]) for rule in names.rules(heads)]
+    rules = [(rule, [_pattern(name) for name in rule.theirs]) for rule in names.rules(heads) if rule.holds(expected)]
     tied = dict(names.tied)
     parts: dict[str, dict[int, Tensor]] = {}  # ours -> which part -> tensor
     hows: dict[str, Rule] = {}
@@ -115,7 +125,8 @@ def to_ours(
     complete = {ours: rule for ours, rule in hows.items() if len(parts[ours]) == len(rule.theirs)}
     lone = [(theirs, ours) for theirs, ours in copies if ours not in parts]  # stored under the second name alone
     there = {*complete, *fresh, *(ours for _, ours in lone)}
-    missing = [_sought(names, heads, ours, parts.get(ours, {})) for ours in expected if ours not in there]
+    sought = [rule for rule, _ in rules]
+    missing = [_sought(sought, ours, parts.get(ours, {})) for ours in expected if ours not in there]
     faults = [f"missing: {listed(missing)}"] if missing else []
     if extra:
         faults.append(f"extra: {listed(shown(name, 100) for name in extra)}")
@@ -147,6 +158,8 @@ def _shape(rule: Rule, found: list[Tensor]) -> tuple[int, ...]:
     shape = tuple(found[0].shape)
     if rule.how == "transposed":
         return shape[::-1]
+    if rule.how == "row" and shape[:1] == (1,):
+        return shape[1:]
     if rule.how == "joined" and shape and all(part.shape == found[0].shape for part in found):
         return (len(found) * shape[0], *shape[1:])
     return shape
@@ -155,13 +168,15 @@ def _shape(rule: Rule, found: list[Tensor]) -> tuple[int, ...]:
 def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
     if rule.how == "joined":
         return torch.cat(found)
+    if rule.how == "row":
+        return found[0].flatten().clone()
     # A clone, so that the model does not hang on the file that it was read from.
     return found[0].t().contiguous() if rule.how == "transposed" else found[0].clone()
 
 
-def _sought(names: Names, heads: Iterable[str], ours: str, found: Mapping[int, Tensor]) -> str:
+def _sought(rules: Iterable[Rule], ours: str, found: Mapping[int, Tensor]) -> str:
     """The published name under which a tensor of ours was looked for."""
-    for rule in names.rules(heads):
+    for rule in rules:
         match = _pattern(rule.ours).fullmatch(ours) if rule.ours else None
         if match:
             return next(name for number, name in enumerate(rule.theirs) if number not in found).format(*match.groups())
@@ -172,6 +187,7 @@ def to_theirs(names: Names, heads: Iterable[str], ours: Mapping[str, Tensor]) ->
     """The network's tensors under their published names, in the network's order."""
     heads = list(heads)
     rules = [(rule, _pattern(rule.ours), rule in names.body) for rule in names.rules(heads) if rule.ours]
+    rules = [(rule, pattern, of_body) for rule, pattern, of_body in rules if rule.holds(ours)]
     result: dict[str, Tensor] = {}
     for name, tensor in ours.items():
         rule, match, of_body = next((r, m, b) for r, pattern, b in rules if (m := pattern.fullmatch(name)))
@@ -179,5 +195,7 @@ def to_theirs(names: Names, heads: Iterable[str], ours: Mapping[str, Tensor]) ->
         for theirs, piece in zip(rule.theirs, pieces, strict=True):
             full = (names.prefix if of_body and heads else "") + theirs.format(*match.groups())
             assert full not in result, f"two heads would both be stored as {full}"
+            if rule.how == "row":
+                piece = piece[None]
             result[full] = (piece.t() if rule.how == "transposed" else piece).contiguous()
     return result

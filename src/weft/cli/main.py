@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import models, search, tasks, tokenizer, training, words
+from weft.cli import models, search, sequences, tasks, tokenizer, training, words, zero
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -42,11 +42,18 @@ app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("generate")(words.generate)
+app.command("translate")(sequences.translate)
+app.command("summarise", help="Write a summary of each text; as weft translate, for a model that summarises.")(
+    sequences.translate
+)
+app.command("rewrite", help="Write each text anew; as weft translate, for a model that rewrites.")(sequences.translate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
 app.command("rank")(search.rank)
 app.command("central")(search.central)
 app.command("next")(search.follows)
+app.command("choose")(zero.choose)
+app.command("perplexity")(zero.perplexity)
 
 
 @app.callback(invoke_without_command=True)

@@ -15,7 +15,12 @@ from weft.errors import UserError, did_you_mean, shown
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
 
-VERBS = {"complete": "generate", "fill": "fill", "embed": "embed"}  # the verb that does a task
+VERBS = {
+    "complete": "generate",
+    "fill": "fill",
+    "embed": "embed",
+    "translate": "translate",
+}  # the verb that does a task
 
 
 def models(as_json: Json = False) -> None:
@@ -45,7 +50,7 @@ def models(as_json: Json = False) -> None:
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
                     "flops_per_token": found.flops,
-                    "can": [VERBS[family.task], "embed"],
+                    "can": [VERBS[family.task], *([] if family.reads else ["embed"])],
                     "finetune": list(tasks_for(family)),
                     "heads_published": list(family.names.heads),
                     "paper": family.paper,
@@ -103,14 +108,16 @@ def info(
 
     if model in SIZES and not Path(model).exists():
         family, config = SIZES[model]
-        heads, kind, tokenizer, card, task = usual_heads(family, config), None, None, {}, family.task
+        heads, kind, card, task = usual_heads(family, config), None, {}, family.task
+        tokenizer = target_tokenizer = None
     else:
         from weft.tasks.model import load
 
         loaded = load(model, online=online)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         kind = str(next(loaded.network.parameters()).dtype).removeprefix("torch.")
-        tokenizer, card, task = loaded.tokenizer, card_values(loaded.card), loaded.task
+        tokenizer, target_tokenizer = loaded.tokenizer, loaded.target_tokenizer
+        card, task = card_values(loaded.card), loaded.task
     found = measure(family, config, heads)
     said: dict[str, Any] = {
         "model": model,
@@ -124,9 +131,8 @@ def info(
         **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
         "flops_per_token": found.flops,
         "sizes": values_of(config),
-        "tokenizer": None
-        if tokenizer is None
-        else {"kind": tokenizer.kind, "vocabulary": tokenizer.vocabulary, "roles": values_of(tokenizer.roles)},
+        "tokenizer": _vocabulary(tokenizer),
+        **({} if target_tokenizer is None else {"target tokenizer": _vocabulary(target_tokenizer)}),
         "card": card,
     }
     if as_json:
@@ -145,7 +151,16 @@ def info(
             print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
 
 
-_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns")  # in lines of their own
+def _vocabulary(tokenizer: Any) -> dict[str, Any] | None:
+    from weft.config import values_of
+
+    if tokenizer is None:
+        return None
+    return {"kind": tokenizer.kind, "vocabulary": tokenizer.vocabulary, "roles": values_of(tokenizer.roles)}
+
+
+# In lines of their own, or of no use to people.
+_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles")
 
 
 def _learned(card: dict[str, Any]) -> dict[str, str]:
@@ -184,6 +199,9 @@ def new(
     model: Annotated[str, typer.Option(help="A family (bert, gpt2 ...) or a published size (bert-tiny ...).")],
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer folder; its size becomes the vocabulary.")] = None,
+    target_tokenizer: Annotated[
+        Path | None, typer.Option(help="A tokenizer folder for what is written, where it is not the same.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 3x256.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="model.KEY=VALUE; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Where the fresh weights come from.")] = 0,
@@ -202,7 +220,14 @@ def new(
         if name != "model" or not isinstance(sections[name], dict):
             hint = "" if name == "model" else did_you_mean(name, ["model"])
             raise UserError(f"--set {shown(name)}: only keys of the section model can be set, as model.KEY{hint}")
-    made = fresh(model, tokenizer, size=size, settings=sections.get("model", {}), seed=seed)
+    made = fresh(
+        model,
+        tokenizer,
+        target_tokenizer=target_tokenizer,
+        size=size,
+        settings=sections.get("model", {}),
+        seed=seed,
+    )
     made.save(out)
     family = made.opened.family
     published = family.architecture(made.config, made.opened.heads)

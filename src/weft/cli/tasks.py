@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from weft.cli.models import Online
+from weft.cli.sequences import parted
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError, one_of
@@ -29,11 +30,17 @@ OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 def finetune(
     recipe: Annotated[str | None, typer.Argument(help="A recipe: a TOML file, or one of the package.")] = None,
-    task: Annotated[str | None, typer.Option(help="classify, multilabel, regress, pair, tag or answer.")] = None,
+    task: Annotated[str | None, typer.Option(help="classify, pair, tag, answer, translate or another.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Rows to learn from; may be repeated.")] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="Rows to judge by; else a tenth of the others, noted in run/split.json.")
     ] = None,
+    source: Annotated[list[str] | None, typer.Option(help="To translate: texts to read, one on each line ...")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="... and what to write, line for line.")] = None,
+    dev_source: Annotated[list[str] | None, typer.Option(help="The same to judge by.")] = None,
+    dev_target: Annotated[list[str] | None, typer.Option(help="The same to judge by.")] = None,
+    vocabularies: Annotated[str | None, typer.Option(help="To translate: joint, or apart for each side.")] = None,
+    prefix: Annotated[str | None, typer.Option(help='Before each text: "translate English to German: " (T5).')] = None,
     base: Annotated[
         str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
     ] = None,
@@ -94,6 +101,7 @@ def finetune(
         ("--class-weights", class_weights, ("none", "balanced")),
         ("--long", long, ("windows", "cut")),
         ("--on-bad-row", on_bad_row, ("stop", "skip")),
+        ("--vocabularies", vocabularies, ("joint", "apart")),
     ):
         if value is not None:
             one_of(value, choices, flag)
@@ -105,6 +113,10 @@ def finetune(
         "data": {
             "files": data,
             "dev": dev,
+            "source": source,
+            "target": target,
+            "dev_source": dev_source,
+            "dev_target": dev_target,
             "columns": columns_of(column) or None,
             "names": _listed(names),
             "format": format,
@@ -122,7 +134,9 @@ def finetune(
             "length": length,
             "stride": stride,
             "long": long,
+            "prefix": prefix,
         },
+        "tokenizer": {"apart": None if vocabularies is None else vocabularies == "apart"},
         "training": {
             "epochs": epochs,
             "steps": steps,
@@ -169,7 +183,10 @@ def predict(
     folder: Folder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, for a pair two by two; without any, one per line of standard input."),
+        typer.Argument(
+            metavar="[MODEL]... [TEXT]...",
+            help="Further models to answer together with; texts, for a pair two by two; else lines of standard input.",
+        ),
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help="Rows of a table instead: its text columns are read.")] = None,
     column: Columns = None,
@@ -186,9 +203,10 @@ def predict(
 
     Example: weft predict runs/reviews "a gripping film"
     """
+    folders, texts = parted(texts)
     if texts and data:
         raise UserError("texts or --data: give one of them")
-    model = opened(folder, None, device, online)
+    model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
     from weft.tasks.model import HEADS
     from weft.tasks.understand import wants_two
 
@@ -202,7 +220,7 @@ def predict(
     read = windows = cut = 0
     with progress("reading", "texts") as ticked:
         while some := list(islice(source, 256)):
-            answers: list[Any] = model(some)
+            answers: list[Any] = model(some, others=others)
             ticked(len(some))
             for given, answer in zip(some, answers, strict=True):
                 windows, cut, read = windows + answer.n_windows, cut + answer.truncated, read + 1
@@ -273,6 +291,8 @@ def _told(given: Any, answer: Any) -> str:
         case "Labels":
             said = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
             return f"{said or '(none)'}  {text}"
+        case "Translation":
+            return _line(answer.text)
         case "Value":
             return f"{answer.value:.4f}  {text}"
         case "Reply":
@@ -326,7 +346,10 @@ def answer(
 
 def evaluate(
     folder: Folder,
-    data: Annotated[list[str], typer.Option(help="Rows to judge by; may be repeated.")],
+    data: Annotated[list[str] | None, typer.Option(help="Rows to judge by; may be repeated.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Of a model that translates: texts to read ...")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="... and what is right, line for line.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Of a model that writes: the width of its search; 5.")] = None,
     column: Columns = None,
     names: Names = None,
     format: Format = None,
@@ -341,9 +364,14 @@ def evaluate(
 
     Example: weft evaluate runs/reviews --data test.csv
     """
+    if not (data or source or target):
+        raise UserError("what to judge by? give --data FILE; to a model that translates also --source and --target")
     model = opened(folder, None, device, online)
     found = model.evaluate(
         data,
+        source=source or (),
+        target=target or (),
+        beam=beam,
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
@@ -357,5 +385,7 @@ def evaluate(
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
         return
     print(f"{found.data}: {found.reading}")
+    if found.signature:
+        print(f"BLEU: {found.signature}")
     for title, header, rows in found.tables():
         print(f"\n{title}\n{harmless(table(header, rows))}")

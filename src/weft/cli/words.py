@@ -17,6 +17,7 @@ from weft.errors import UserError
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
+    from weft.tasks.writing import Stream
 
 Folder = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or a name in the local cache.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")]
@@ -54,42 +55,93 @@ def generate(
     tokens: Annotated[
         int | None, typer.Option(help="New tokens at most; without it, until the text ends itself.")
     ] = None,
+    least: Annotated[int, typer.Option(help="New tokens at least, before the text may end itself.")] = 0,
     temperature: Annotated[
         float | None, typer.Option(help="0: always the best token; 1: the model's own chances.")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the fewest that together have this chance.")] = None,
-    seed: Annotated[int, typer.Option(help="Prompt n draws from seed + n.")] = 0,
+    min_p: Annotated[
+        float | None, typer.Option(help="Choose among those with at least this part of the best one's chance.")
+    ] = None,
+    typical: Annotated[
+        float | None, typer.Option(help="Choose among the most typical that together have this chance.")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Search for the best whole answer, so many side by side.")] = None,
+    n: Annotated[int, typer.Option("--n", help="Answers per prompt: of a beam the best, else drawn.")] = 1,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(help="A beam divides log-probabilities by length to this power; 1 unless given."),
+    ] = None,
+    groups: Annotated[int | None, typer.Option(help="Cut the beam into groups that keep apart by --diversity.")] = None,
+    diversity: Annotated[
+        float | None, typer.Option(help="What a group pays for each earlier one that says the same token.")
+    ] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: less of what the text holds already.")] = 1.0,
+    no_repeat: Annotated[int, typer.Option(help="No run of so many tokens comes twice.")] = 0,
+    ban: Annotated[list[str] | None, typer.Option(help="A word that may not come; may be repeated.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Only these words may come; may be repeated.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="Only these answers may come; may be repeated.")] = None,
+    force: Annotated[str, typer.Option(help="What every answer begins with.")] = "",
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Prompt n draws from seed + n.")] = 0,
+    slide: Annotated[
+        bool, typer.Option("--slide", help="Read the last part of a text that is longer than the context.")
+    ] = False,
+    logprobs: Annotated[
+        int | None, typer.Option(help="Also each token's log-probability and so many alternatives, as JSON.")
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is written.")] = False,
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
 ) -> None:
     """Write on from a prompt.
 
-    Without --temperature, --top-k or --top-p the best token is taken, always.
+    Without --beam, or one of the options that draw (--temperature, --top-k, --top-p, --min-p, --typical), the best
+    token is taken, always.
 
     Example: weft generate runs/gpt "The weaver said" --tokens 40 --top-p 0.9
     """
-    model = opened(folder, "complete", device, online)
     given = list(from_input(prompts)) if prompts else [""]
+    if stream and len(given) != 1:
+        raise UserError(f"--stream prints one text as it is written, not {len(given)}")
+    if stream and jsonl:
+        raise UserError("--stream prints a text in pieces, --jsonl an object when it is whole: give one of them")
+    if logprobs is not None and not jsonl:
+        raise UserError("--logprobs are printed as JSON: give --jsonl too")
+    model = opened(folder, "complete", device, online)
+    options: dict[str, Any] = {
+        "most": tokens, "least": least, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "typical": typical, "beam": beam, "n": n, "length_penalty": length_penalty, "groups": groups,
+        "diversity": diversity, "repetition_penalty": repetition_penalty, "no_repeat": no_repeat, "ban": ban or (),
+        "allow": allow or (), "choices": choice or (), "force": force, "stop": stop or (), "seed": seed,
+        "slide": slide, "logprobs": logprobs,
+    }  # fmt: skip
+    if stream:
+        _print_stream(model.stream(given[0], **options), given[0])
+        return
     with progress("writing", "tokens") as heard:
-        answers: list[Any] = model(
-            given,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            most=tokens,
-            stop=stop or [],
-            heard=heard,
-        )
+        answers: list[Any] = model(given, heard=heard, **options)
     for prompt, answer in zip(given, answers, strict=True):
         if jsonl:
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
-        print(harmless(f"{prompt}{answer.text}"))
-        print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
+        for written in answer.best or [answer]:
+            print(harmless(f"{prompt}{written.text}"))
+            score = f", score: {written.score:.4f}" if answer.best else ""
+            print(f"[{len(written.tokens)} tokens, finish_reason: {written.finish_reason}{score}]", file=sys.stderr)
+
+
+def _print_stream(pieces: Stream, prompt: str) -> None:
+    """Print a text as it is written; a mistake is found before anything is printed."""
+    first = True
+    for piece in pieces:
+        print(harmless(f"{prompt}{piece}" if first else piece), end="", flush=True)
+        first = False
+    print("" if not first else harmless(prompt))
+    answer = pieces.answer
+    print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
 
 
 def fill(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,10 +44,16 @@ class Examples:
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
     seed: int = 0
+    notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
 
     @property
     def count(self) -> int:
         return len(self.rows) - 1
+
+    @property
+    def rows_count(self) -> int:
+        """Rows of all examples: windows, where texts are long."""
+        return len(self.starts) - 1
 
     @property
     def mean(self) -> float:
@@ -67,6 +73,10 @@ class Examples:
             return whole
         counts = self.rows[numbers + 1] - self.rows[numbers]
         return np.where(counts > self.most_rows, self.most_rows * self.longest, whole)
+
+    def for_training(self, most_rows: int, seed: int, fixed: bool) -> Examples:
+        """The same examples as a run takes them: of a book, some windows in each step."""
+        return replace(self, most_rows=most_rows, seed=seed, fixed=fixed)
 
     def _rows(self, epochs: Places, numbers: Places) -> tuple[Places, Places]:
         """The rows of these examples, and to which of the examples each belongs."""
@@ -135,11 +145,13 @@ class Chosen:
     rows: Places  # R: of the table
     owners: Places  # R: whose each row is, counted in this batch
 
+    def batch(self, drawn: Drawn) -> Batch:
+        return self.table._batch(drawn, self.numbers, self.rows, self.owners)
+
 
 def batch_of(drawn: Drawn) -> Batch:
-    """Drawn examples with what is to be said of them."""
-    chosen: Chosen = drawn.examples
-    return chosen.table._batch(drawn, chosen.numbers, chosen.rows, chosen.owners)
+    """Drawn examples, or pairs, with what is to be said of them."""
+    return drawn.examples.batch(drawn)
 
 
 def _rounded(number: int, least: int) -> int:

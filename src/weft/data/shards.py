@@ -152,7 +152,7 @@ def tokenised(
     skipped: Skipped | None = None,
 ) -> Corpus:
     """The tokens of a text, from the cache or made now; `progress` is told of characters and may raise to stop."""
-    words = [FORMAT, SHARD, text.hash(), tokenizer.library.to_str(), sentences]
+    words = [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
     folder = cache_folder() / "shards" / key
     told = False

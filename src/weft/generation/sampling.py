@@ -13,35 +13,70 @@ from torch import Tensor
 
 from weft.errors import UserError
 
+DRAWS = 64  # numbers that a row draws at a time
+SPREAD = 0x9E3779B97F4A7C15  # sets the seeds of a prompt's samples far apart
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How to choose; without any of the three the best token is taken."""
+    """How to choose; without any of the filters the best token is taken. `n` answers per prompt."""
 
     temperature: float | None = None  # 1: the model's own chances; below 1: bolder; 0: the best token
     top_k: int | None = None  # among the k likeliest
     top_p: float | None = None  # among the fewest that together have this chance
+    min_p: float | None = None  # among those with this part of the best one's chance
+    typical: float | None = None  # among those that surprise as much as expected, with this chance together
+    n: int = 1
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0.0 <= self.temperature < float("inf"):
             raise UserError(f"temperature must be 0 or more, not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
-        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
-            raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        for name in ("top_p", "min_p", "typical"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value <= 1.0:
+                raise UserError(f"{name} must be above 0 and at most 1, not {value}")
+        if self.n < 1:
+            raise UserError(f"n, the number of answers, must be at least 1, not {self.n}")
+        if self.n > 1 and self.greedy:
+            raise UserError(f"the best token gives one answer, not {self.n}: ask for a beam, or for a temperature")
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0 or (self.temperature is None and self.top_k is None and self.top_p is None)
+        filters = (self.temperature, self.top_k, self.top_p, self.min_p, self.typical)
+        return self.temperature == 0.0 or all(value is None for value in filters)
 
 
-def choose(scores: Tensor, sampling: Sampling, chances: Sequence[torch.Generator]) -> Tensor:
-    """B: the next token of each row, by the row's own source of chance, so that its neighbours do not matter."""
+class Chances:
+    """A source of chance for each row, so that its neighbours do not matter."""
+
+    def __init__(self, seeds: Sequence[int], n: int = 1) -> None:
+        """`n` rows for each seed; the first of them draws as if it were alone."""
+        for seed in seeds:
+            if not 0 <= seed < 1 << 63:
+                raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
+        every = [(int(seed) + sample * SPREAD) % (1 << 63) for seed in seeds for sample in range(n)]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in every]
+        self.drawn = torch.empty(len(every), DRAWS, dtype=torch.float64)
+        self.step = 0
+
+    def draw(self, rows: Sequence[int]) -> Tensor:
+        """One number between 0 and 1 for each of these rows; all of them draw at every step."""
+        place = self.step % DRAWS
+        if place == 0:
+            for row in rows:
+                torch.rand(DRAWS, generator=self.generators[row], dtype=torch.float64, out=self.drawn[row])
+        self.step += 1
+        return self.drawn[list(rows), place]
+
+
+def choose(scores: Tensor, sampling: Sampling, draws: Tensor) -> Tensor:
+    """B: the next token of each row; `draws` (B, between 0 and 1) decide where chance does."""
     if sampling.greedy:
         return scores.argmax(-1)
     kept = likely(scores, sampling)
     heaps = kept.double().softmax(-1).cumsum(-1)  # B V: float32 sums would lose the rare words
-    draws = torch.stack([torch.rand((), generator=chance, dtype=torch.float64) for chance in chances])
     marks = draws.to(scores.device)[:, None] * heaps[:, -1:]
     found = torch.searchsorted(heaps, marks, right=True).squeeze(1)
     # A draw of the very last sliver may land behind the last possible token.
@@ -63,4 +98,22 @@ def likely(scores: Tensor, sampling: Sampling) -> Tensor:
         before = chances.cumsum(-1) - chances  # what the likelier tokens have together; the first always stays
         ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
         scores = torch.empty_like(scores).scatter(1, order, ordered)
+    if sampling.min_p is not None:
+        chances = scores.softmax(-1)
+        scores = scores.masked_fill(chances < sampling.min_p * chances.amax(-1, keepdim=True), -torch.inf)
+    if sampling.typical is not None and sampling.typical < 1.0:
+        scores = _typical(scores, sampling.typical)
     return scores
+
+
+def _typical(scores: Tensor, mass: float) -> Tensor:
+    """Locally typical (Meister et al., 2023): what carries about as much news as this place is expected to."""
+    logs = scores.log_softmax(-1)
+    chances = logs.exp()
+    expected = -(logs * chances).nansum(-1, keepdim=True)
+    distance, order = (-logs - expected).abs().sort()
+    together = chances.gather(1, order).cumsum(-1)
+    last = (together < mass).sum(-1, keepdim=True).clamp(max=scores.shape[-1] - 1)
+    return torch.empty_like(scores).scatter(
+        1, order, scores.gather(1, order).masked_fill(distance > distance.gather(1, last), -torch.inf)
+    )

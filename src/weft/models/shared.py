@@ -23,6 +23,8 @@ LIMITS = {
     "vocabulary": 1 << 26,
     "source_vocabulary": 1 << 26,
     "decoder_layers": 2048,
+    "decoder_heads": 1 << 14,
+    "decoder_inner": 1 << 20,
     "context": 1 << 24,
     "segments": 1 << 16,
     "width": 1 << 18,

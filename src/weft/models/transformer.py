@@ -8,8 +8,8 @@ N: tokens written; M: tokens read; B: rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,9 @@ class TransformerConfig:
     decoder_layers: int | None = None  # as the encoder's unless said
     heads: int = 8
     head_width: int | None = None  # width / heads unless said
+    decoder_heads: int | None = None  # as the encoder's unless said
     inner: int | None = None  # 4 x width unless said
+    decoder_inner: int | None = None  # as the encoder's unless said
     activation: Activation = "relu"
     positions: Kind = "sinusoidal"
     norm: NormKind = "layer"
@@ -55,8 +57,20 @@ class TransformerConfig:
         check_sizes(self)
         if self.tied == "all" and self.source_vocabulary not in (None, self.vocabulary):
             raise UserError("one table for all (tied=all) needs one vocabulary; with two, tie the decoder's alone")
+        if self.decoder_heads not in (None, self.heads):
+            if self.positions in ("rotary", "alibi"):
+                raise UserError(f"with {self.positions} positions the decoder has as many heads as the encoder")
+            if self.head_width is None and self.width % self.decoder_heads:
+                raise UserError(f"width {self.width} cannot be cut into {self.decoder_heads} equal heads of a decoder")
         if not 0 <= self.begin < self.vocabulary:
             raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
+
+
+def of_decoder(config: TransformerConfig) -> TransformerConfig:
+    """The config with the decoder's sizes in place of the encoder's."""
+    sizes = {"layers": config.decoder_layers, "heads": config.decoder_heads, "inner": config.decoder_inner}
+    own: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    return replace(config, decoder_layers=None, decoder_heads=None, decoder_inner=None, **own) if own else config
 
 
 class Transformer(nn.Module):
@@ -76,7 +90,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(c.embedding_dropout)
         self.encoder = layers_of(c, causal=False)
         self.encoder_norm = final_norm_of(c)
-        self.decoder = layers_of(c, causal=True, layers=c.decoder_layers, reads=True)
+        self.decoder = layers_of(of_decoder(c), causal=True, reads=True)
         self.decoder_norm = final_norm_of(c)
         self.heads = nn.ModuleDict(
             {name: WrittenWords(c.width, size, c.tied != "none", c.word_bias) for name, size in heads.items()}
@@ -155,11 +169,13 @@ class Transformer(nn.Module):
         cross = sum(of_sources)
         products = matrices[0] * read.sum() + (matrices[1] - cross) * written.sum() + cross * read.sum()
         products += self.config.vocabulary * self.config.width * written.sum()
-        mixed = 2.0 * self.config.heads * (self.config.head_width or self.config.width // self.config.heads)
-        scores = len(self.encoder) * read.square().sum() + len(self.decoder) * (
-            written.square().sum() / 2 + (written * read).sum()
-        )
-        return float(2.0 * (products + mixed * scores))
+        for config, scores in (
+            (self.config, read.square().sum()),
+            (of_decoder(self.config), written.square().sum() / 2 + (written * read).sum()),
+        ):
+            mixed = 2.0 * config.heads * (config.head_width or config.width // config.heads)  # scores, and values
+            products += config.layers * mixed * scores
+        return float(2.0 * products)
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -54,11 +54,11 @@ class Positions(nn.Module):
         """N width: the sinusoids of these places, from a table that is worked out once."""
         halves = self.kind == "sinusoidal-halves"
         if torch.compiler.is_compiling() or self.context > WAVES:
-            return sinusoids(places, self.width, halves).to(dtype)
+            return _rounded(sinusoids(places, self.width, halves), halves).to(dtype)
         if self.waves is None or self.waves.device != places.device or self.waves.dtype != dtype:
             with torch.inference_mode(False):  # whoever trains later uses it too
                 every = torch.arange(self.context, device=places.device)
-                self.waves = sinusoids(every, self.width, halves).to(dtype)
+                self.waves = _rounded(sinusoids(every, self.width, halves), halves).to(dtype)
         return self.waves.index_select(0, places)
 
     def turns(self, places: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -93,6 +93,11 @@ def sinusoids(places: Tensor, width: int, halves: bool = False) -> Tensor:
     table = sine.new_empty(len(places), width)
     table[:, 0::2], table[:, 1::2] = sine, cosine
     return table
+
+
+def _rounded(waves: Tensor, halves: bool) -> Tensor:
+    """As the published tables of Marian are: of single precision, whatever the rest of the model has."""
+    return waves.float() if halves else waves
 
 
 def _frequencies(width: int, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.generation.search import Reason
+from weft.generation.spoken import Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +18,60 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Answer):
-    """Written text, and why it ended."""
+class Piece:
+    """One token of a written text, and what else might have stood there, best first."""
+
+    token: int
+    text: str  # as it stands in the vocabulary
+    logprob: float
+    alternatives: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: Reason
+    score: float
+    logprob: float
+    pieces: tuple[Piece, ...] | None = None  # on request
+    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Answer, Written):
+    """Written text; `best` holds all answers where several were asked for, this one first."""
+
+    best: tuple[Written, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """One way to write it: `logprob` of the whole, and the `score` that ways are compared by."""
+
+    text: str
+    score: float
+    logprob: float
+    finish_reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Answer):
+    """A text written from another, and why it ended.
+
+    `alignments`, where asked for: of each token written, how much of it came from each token read.
+    """
+
+    text: str
+    score: float
+    logprob: float
+    finish_reason: Reason
+    best: tuple[Wording, ...]  # this one first
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    alignments: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +177,28 @@ class Ranked(Answer):
     """The texts nearest to a query, best first."""
 
     hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One continuation of a prompt: its chance there, what that comes to when normalised, and its share of all."""
+
+    text: str
+    number: int  # its place among the choices as given, from 0
+    logprob: float
+    score: float
+    probability: float
+    n_tokens: int
+    crossing: bool  # its first token begins inside the prompt, and was scored whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Answer):
+    """The continuation that fits a prompt best, and all of them, the best first."""
+
+    text: str
+    number: int
+    options: tuple[Option, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

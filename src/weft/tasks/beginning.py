@@ -6,20 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import Family
+from weft.checkpoint.families import FAMILIES, Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.checkpoint.vectors import open_vectors
-from weft.errors import UserError
+from weft.errors import UserError, listed
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
 from weft.tasks.model import HEADS, find_folder, new
-from weft.tasks.recipes import TaskRecipe
+from weft.tasks.recipes import WRITES, TaskRecipe
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
     """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
+    if family.reads:
+        return WRITES
     return tuple(
-        task for task, head in HEADS.items() if head in family.names.heads and not (task == "answer" and family.speaks)
+        task
+        for task, head in HEADS.items()
+        if head in family.names.heads and task not in WRITES and not (task == "answer" and family.speaks)
     )
 
 
@@ -29,6 +33,9 @@ def check_model(recipe: TaskRecipe) -> None:
     work = recipe.task
     if work.name == "answer" and family.speaks:
         raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
+    if work.name in WRITES and not family.reads:
+        able = listed([each.name for each in FAMILIES.values() if each.reads])
+        raise UserError(f"{work.name} needs a model that reads one text and writes another ({able}), not {family.name}")
     if work.name not in tasks_for(family):
         raise UserError(f"{family.name} has no head for {work.name}; it learns {', '.join(tasks_for(family))}")
     if work.words and not family.speaks:
@@ -43,7 +50,7 @@ class Beginning:
     fresh: bool
 
 
-def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Beginning:
+def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
     """The model with the heads of the task; a base that has learned the same labels keeps its head."""
     wanted: dict[str, int | None] = dict(task.objective.heads)
     base = recipe.model.get("base")
@@ -56,6 +63,7 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any) -> Beginning:
             heads=wanted,
             seed=recipe.seed,
             where="[model]",
+            target_tokenizer=target_tokenizer,
         )
         return Beginning(made.opened, True)
     heads = {head: count or 0 for head, count in wanted.items()}

@@ -20,6 +20,8 @@ from weft.training.run import Run
 from weft.training.signals import Stop
 
 CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
+FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
+DROPOUT = 0.2  # of such a model: few pairs are soon known by heart
 
 
 def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
@@ -57,6 +59,21 @@ def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in model.items() if key not in CHOICES}
 
 
+def sized(model: Mapping[str, Any], family: Family, pairs: int, say: Say) -> dict[str, Any]:
+    """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
+    found = dict(model)
+    fields = getattr(family.config, "__dataclass_fields__", {})
+    chosen = {"size", "width", "layers"} & set(found) or found.get("family") != family.name
+    if chosen or "base" in found or not {"layers", "heads", "inner"} <= set(fields) or pairs >= MANY:
+        return found
+    found["size"] = "3x256" if pairs < FEW else "4x384"
+    quiet = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in found}
+    say(
+        f"size: {found['size']}{f' with a dropout of {DROPOUT}' if quiet else ''}, for {pairs:,} pairs (--size decides)"
+    )
+    return found | quiet
+
+
 def vocabulary_for(
     run: Run,
     given: Vocabulary,
@@ -66,10 +83,12 @@ def vocabulary_for(
     stop: Stop,
     say: Say,
     progress: Progress,
+    inside: str = "",
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts."""
-    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
-        return Tokenizer.load(run.folder)
+    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's."""
+    folder = run.folder / inside
+    if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
+        return Tokenizer.load(folder)
     if given.folder is not None:
         tokenizer = Tokenizer.load(Path(given.folder))
     else:
@@ -93,5 +112,6 @@ def vocabulary_for(
             )
         less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
-    tokenizer.save(run.folder)
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(folder)
     return tokenizer

@@ -2,92 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
-from weft.generation.sampling import Sampling
-from weft.generation.search import speak
 from weft.tasks.answers import Text
-from weft.text.tokenizer import Tokenizer
+from weft.tasks.writing import Stream, Writer, manner_of
 from weft.text.windows import frame
-
-ROWS = 128  # prompts that are continued side by side
 
 
 def complete(
     opened: Opened,
     prompts: Sequence[str],
     *,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | Sequence[int] = 0,
     most: int | None = None,
-    stop: str | Sequence[str] = (),
     heard: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> list[Text]:
-    """Continue each prompt; row n draws from seed + n, or from its own entry of a list of seeds."""
-    tokenizer = opened.tokenizer
+    """Continue each prompt, by `most` new tokens at most where that is said; `options` are those of `Manner`."""
+    return writer_of(opened).write(begun(opened, prompts), manner_of(options), most=most, heard=heard)
+
+
+def stream(opened: Opened, prompt: str, *, most: int | None = None, **options: Any) -> Stream:
+    """Continue one prompt piece by piece; options as for `complete`."""
+    writer, manner = writer_of(opened), manner_of(options)
+    found = writer.stream(begun(opened, [prompt])[0], manner, most=most)
+
+    def pieces() -> Generator[str, None, Text]:
+        training = opened.network.training
+        opened.network.eval()
+        try:
+            yield from found
+        finally:
+            opened.network.train(training)
+        return found.answer
+
+    return Stream(pieces())
+
+
+def writer_of(opened: Opened) -> Writer:
+    """What writes with this model, where it can."""
     if not opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write text: it has no head for next words")
-    if tokenizer is None:
+    if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
-    if most is not None and most < 0:
-        raise UserError(f"a number of new tokens cannot be {most}")
-    stop = [stop] if isinstance(stop, str) else list(stop)
-    if any(not text for text in stop):
-        raise UserError("a stop string cannot be empty")
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    seeds = list(seed) if isinstance(seed, Sequence) else [seed + row for row in range(len(prompts))]
-    if len(seeds) != len(prompts):
-        raise UserError(f"{len(seeds)} seeds for {len(prompts)} prompts")
+    return Writer(
+        speaker=opened.network,  # type: ignore[arg-type]
+        tokenizer=opened.tokenizer,
+        context=opened.config.context,
+        device=next(opened.network.parameters()).device,
+    )
+
+
+def begun(opened: Opened, prompts: Sequence[str]) -> list[list[int]]:
+    """The tokens of prompts; without a prompt a text starts as it did in training, after what parts documents."""
+    tokenizer = opened.tokenizer
+    assert tokenizer is not None
     end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")
     begin = end if begin is None else begin
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
     ids = [[*before, *found] for found in tokenizer.ids(list(prompts), specials=False)]
-    # Without a prompt a text starts as it did in training, after the token that parts documents.
-    ids = [found or ([] if begin is None else [begin]) for found in ids]
-    answers = []
-    for first in range(0, len(ids), ROWS):
-        some = ids[first : first + ROWS]
-        spoken = speak(
-            opened.network,  # type: ignore[arg-type]
-            some,
-            sampling=sampling,
-            seeds=seeds[first : first + ROWS],
-            context=opened.config.context,
-            most=most,
-            ends=() if end is None else (end,),
-            stopped=_stopper(tokenizer, some, stop) if stop else None,
-            heard=heard,
-            device=next(opened.network.parameters()).device,
-        )
-        for prompt, said in zip(some, spoken, strict=True):
-            text = _continuation(tokenizer, prompt, said.tokens)
-            cuts = [text.find(string) for string in stop if string in text]
-            text = text[: min(cuts)] if cuts and said.finish_reason == "stop" else text
-            answers.append(
-                Text(text=text, tokens=tuple(said.tokens), finish_reason=said.finish_reason, n_tokens=len(prompt))
-            )
-    return answers
-
-
-def _stopper(
-    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stop: Sequence[str]
-) -> Callable[[int, list[int]], bool]:
-    # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
-    tail = 4 * max(map(len, stop)) + 8
-
-    def stopped(row: int, said: list[int]) -> bool:
-        before = [*prompts[row][-4:], *said[:-tail]][-4:]  # for the space that some vocabularies put before a word
-        text = _continuation(tokenizer, before, said[-tail:])
-        return any(string in text for string in stop)
-
-    return stopped
-
-
-def _continuation(tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int]) -> str:
-    """The new text alone; decoded with the prompt, since some vocabularies put spaces only between words."""
-    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *said])
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(said))
+    return [found or ([] if begin is None else [begin]) for found in ids]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,17 @@ from weft.files import write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.judging import judged
+from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, Files, examples_of
 from weft.tasks.saying import Progress, silent
+from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask
 from weft.tasks.understand import task_of
 from weft.text.records import Record, Skipped
 from weft.text.resampling import Score
 
+LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
 LABELS = 40  # a confusion matrix of more is not printed
 
 
@@ -43,11 +48,13 @@ class Evaluation:
     n_truncated: int
     reading: str
     skipped: int = 0
+    signature: str | None = None  # how BLEU was counted, in sacreBLEU's words
+    by_length: list[dict[str, Any]] = field(default_factory=list)  # of what was written, by the words of its source
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
         found = asdict(self)
-        return {name: value for name, value in found.items() if name != "reading" and value not in ([], ())}
+        return {name: value for name, value in found.items() if name != "reading" and value not in ([], (), None)}
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
@@ -62,6 +69,10 @@ class Evaluation:
             header = list(self.by_label[0])
             rows = [[_cell(row[name]) for name in header] for row in self.by_label]
             found.append(("By label", header, rows))
+        if self.by_length:
+            header = list(self.by_length[0])
+            rows = [[_cell(row[name]) for name in header] for row in self.by_length]
+            found.append(("By words of the source", header, rows))
         if 2 <= len(self.labels) <= LABELS and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             found.append(("Right label by row, taken for by column", ["", *self.labels], rows))
@@ -73,6 +84,7 @@ class Evaluation:
     def write(self, out: Path) -> None:
         """One self-contained page."""
         parts = [paragraph(f"{self.data}: {self.reading}")]
+        parts += [paragraph(self.signature)] if self.signature else []
         for title, header, rows in self.tables():
             parts += [heading(title), table_of(header, rows)]
         write_text(out, page(f"{self.task} on {self.data}", parts))
@@ -90,8 +102,12 @@ def _short(text: str, most: int = 100) -> str:
 def evaluate(
     opened: Opened,
     name: str,
-    data: str | os.PathLike[str] | Sequence[str],
+    data: str | os.PathLike[str] | Sequence[str] | None = None,
     *,
+    source: str | os.PathLike[str] | Sequence[str] = (),
+    target: str | os.PathLike[str] | Sequence[str] = (),
+    beam: int | None = None,
+    others: Sequence[Opened] = (),
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
@@ -99,18 +115,34 @@ def evaluate(
     on_bad_row: str = "stop",
     progress: Progress = silent,
 ) -> Evaluation:
-    """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand."""
-    given = [data] if isinstance(data, str | os.PathLike) else list(data)
-    wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files = Files(tuple(os.fspath(each) for each in given), wanted, format, delimiter, tuple(names), on_bad_row)
+    """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
+
+    Of models that write: `source` and `target` are files that belong together line for line; `beam` is the width of
+    the search; `others` are models that write together with this one.
+    """
     task = task_of(opened, name)
+    sides = _names(source), _names(target)
+    if not isinstance(task, SequenceTask) and (any(sides) or beam is not None or others):
+        raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
+    if any(sides) == (data is not None):
+        raise UserError("rows come from a table or from two files line for line: give one of them")
+    wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
+    files: Files | Parallel
+    if any(sides):
+        files = Parallel(*sides, on_bad_row)
+    else:
+        files = Files(_names(data), wanted, format, delimiter, tuple(names), on_bad_row)
+    if isinstance(task, SequenceTask):
+        task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
     first = next(files.records(Skipped()), None)
     where = listed([path.name for path in files.paths()], 2)
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None:  # the columns of the training data may be called otherwise here
+    if columns is None and isinstance(files, Files):  # the columns of the training data may be called otherwise here
         files = Files(files.files, {k: v for k, v in wanted.items() if v in first.values}, *_rest(files))
     _, needed = task.needed(first, files.columns)
+    if isinstance(task, SequenceTask):
+        _warn_swapped(task, files, needed, where)
     skipped = Skipped()
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
@@ -142,7 +174,21 @@ def evaluate(
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
         skipped=skipped.count,
+        signature=getattr(metrics, "signature", None),
+        by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
     )
+
+
+def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...]:
+    several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
+    return tuple(os.fspath(each) for each in several)
+
+
+def _warn_swapped(task: SequenceTask, files: Files | Parallel, needed: Sequence[str], where: str) -> None:
+    """A note where the first rows look as if their two sides stood in each other's place."""
+    some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
+    if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):
+        warnings.warn(swapped_line(where), stacklevel=3)
 
 
 def _rest(files: Files) -> tuple[Any, ...]:

@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import inspect
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.families import Family
+from weft.checkpoint.folder import TARGET, Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
+from weft.data.pairs import Sequences
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
-from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
+from weft.tasks.choosing import chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.driving import Altered, begin, device_for, drive, resumable
 from weft.tasks.gathering import Material, gather
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
-from weft.tasks.reading import Files
-from weft.tasks.recipes import TaskRecipe, Tuning, read_recipe
+from weft.tasks.planning import announce, resolved
+from weft.tasks.reading import Example, Files
+from weft.tasks.recipes import WRITES, TaskName, TaskRecipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.sequences import SequenceTask
 from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
-from weft.text.windows import Framing, special_tokens
+from weft.tasks.translate import writer_of
+from weft.text.tokenizer import Tokenizer
+from weft.text.windows import Framing
 from weft.training.freezing import freeze
 from weft.training.loop import Setup, Verdict
 from weft.training.run import Run
 from weft.training.signals import Stop, listening
 
 MOST_WINDOWS = 16  # of one text in one step of training
-FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
+SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong together line for line
 
 
 def finetune(
@@ -68,7 +77,7 @@ def finetune(
     if not isinstance(recipe, TaskRecipe):
         said = _said(settings, more, data, dev, task, base, out)
         if recipe is None and "name" not in said.get("task", {}):
-            raise UserError("which task? give --task classify, multilabel, regress, pair, tag or answer")
+            raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
         recipe = read_recipe(recipe, said, TaskRecipe)
     if recipe.out is None:
         scratch = tempfile.mkdtemp(prefix="weft-")
@@ -80,8 +89,11 @@ def finetune(
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     check_model(recipe)
-    if not recipe.data.files:
-        raise UserError("no data: give --data FILE")
+    if not (recipe.data.files or recipe.data.source or recipe.data.target):
+        two = ", or --source FILE and --target FILE" if recipe.task.name in WRITES else ""
+        raise UserError(f"no data: give --data FILE{two}")
+    if recipe.task.name not in WRITES and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
+        raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe)
@@ -113,7 +125,9 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
         said["data"], data = {**said.get("data", {}), **data}, None
     if isinstance(task, Mapping):
         said["task"], task = {**said.get("task", {}), **task}, None
-    for key, value in (("files", data), ("dev", dev)):
+    there = said.get("data", {})
+    sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
+    for key, value in (("files", data), ("dev", dev), *sides.items()):
         if value is not None:
             several = [value] if isinstance(value, str | os.PathLike) else list(value)
             put("data", key, [os.fspath(name) for name in several])
@@ -129,11 +143,14 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
 def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
     values: dict[str, Any] = {"data": {}}
-    for key, names in (("files", recipe.data.files), ("dev", recipe.data.dev)):
-        if names:
+    for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
+        if names := getattr(recipe.data, key):
             values["data"][key] = [str(path.absolute()) for path in Files(names, {}).paths()]
-    both = set(values["data"]["files"]) & set(values["data"].get("dev", ()))
-    if both:
+    learned, judges = (
+        {name for key in keys for name in values["data"].get(key, ())}
+        for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))
+    )
+    if both := learned & judges:
         raise UserError(f"{min(both)}: is both learned from and judged by")
     base, folder = recipe.model.get("base"), recipe.tokenizer.folder
     if base is not None and Path(base).exists():
@@ -155,12 +172,18 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     material = gather(recipe, say, progress, stop)
     task = material.task
     metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
-    tokenizer = None
+    if metric in ("bleu", "chrf", "exact") and isinstance(task, SequenceTask) and find_spec("sacrebleu") is None:
+        if recipe.task.metric:
+            raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
+        metric = "loss"
+        say("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
+    tokenizers: tuple[Any, ...] = ()
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
-        texts = (text for row in material.train for text in row.texts)
-        tokenizer = vocabulary_for(run, recipe.tokenizer, family, family.speaks, texts, stop, say, progress)
-    begun_with = begun_model(recipe, task, tokenizer)
+        if family.reads:
+            recipe = replace(recipe, model=sized(recipe.model, family, len(material.train), say))
+        tokenizers = _vocabularies(run, recipe, family, material, stop, say, progress)
+    begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
     network: Any = opened.network
     if isinstance(task, TextTask) and task.kind == "value":
@@ -173,13 +196,15 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
     with progress("tokenising", "rows") as told:
-        train = task.table(material.train, tokenizer_of(opened), framing)
+        train = tabled(task, material.train, opened, framing)
         told(len(material.train))
         stop.check("stopped while tokenising")
-        dev = task.table(material.dev, tokenizer_of(opened), framing)
+        dev = tabled(task, material.dev, opened, framing)
+    for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
+        say(f"weft: note: {note}")
     capture = device.type == "cuda" and not recipe.training.compile
-    train = replace(train, most_rows=MOST_WINDOWS, seed=recipe.seed, fixed=capture)
-    dev = replace(dev, most_rows=MOST_WINDOWS)  # for the loss; the scores are those of whole texts
+    train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
+    dev = dev.for_training(MOST_WINDOWS, 0, False)  # for the loss; the scores are those of whole texts
     plan = resolved(recipe, train, opened, device)
     recipe = replace(
         recipe,
@@ -193,7 +218,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     card = replace(
         task.carded(opened.card),
         task=recipe.task.name,
-        window=window,
+        window=_read_window(window, train),
         pooling=None,
         normalise=None,
         columns=dict(recipe.data.columns),
@@ -202,11 +227,12 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    _announce(run, recipe, opened, material, train, framing, steps, say)
+    announce(run, recipe, opened, material, train, framing, steps, say)
     last: list[Judgement] = []
 
     def judge() -> Verdict:
-        found = judged(task, opened, framing, material.dev, tune=True)
+        rows = task.sample(material.dev) if isinstance(task, SequenceTask) else material.dev
+        found = judged(task, opened, framing, rows, tune=True)
         last[:] = [found]
         return Verdict({name: score.value for name, score in found.scores.items()}, metric)
 
@@ -216,6 +242,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         settled: Task = last[0].task if last else task
         scores = last[0].scores if last else {}
         metrics = tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
+        if metric == "loss" and "loss" in found:
+            metrics = (Metric(data=data, name="loss", value=found["loss"]),)
         with folded(opened.network, settled):
             run.save_model(replace(opened, card=settled.carded(card)), metrics)
 
@@ -232,8 +260,9 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         device=device,
         precision=plan.precision,
         seed=recipe.seed,
-        words_of=tokenizer_of(opened).decode,
-        judge=judge,
+        words_of=writer_of(opened).decode,
+        judge=None if metric == "loss" else judge,
+        pace=_own_words(recipe, opened, steps),
         capture=capture,
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
@@ -247,6 +276,49 @@ def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
         length = length or min(384, opened.config.context)
         stride = stride or max(1, length // 3)
     return window_for(opened, length, stride, work.long, task.overlap)
+
+
+def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
+    """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
+    share = recipe.task.own
+    if not share:
+        return None
+    if "own" not in inspect.signature(opened.network.forward).parameters:
+        raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
+    return lambda step: {"own": torch.tensor(share * step / steps)}
+
+
+def _read_window(window: Window, train: Examples | Sequences) -> Window:
+    """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
+    if not isinstance(train, Sequences):
+        return window
+    length = min(window.length, train.read.longest)
+    return Window(length=length, stride=length)
+
+
+def _vocabularies(
+    run: Run, recipe: TaskRecipe, family: Family, material: Material, stop: Stop, say: Say, progress: Progress
+) -> tuple[Tokenizer, ...]:
+    """One vocabulary for all texts, or one for what is read and another for what is written."""
+
+    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
+        alone = family.speaks and not family.reads
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside)
+
+    read = (text for row in material.train for text in row.texts)
+    if not family.reads:
+        return (learned(read),)
+    written = (row.target for row in material.train)
+    if recipe.tokenizer.apart:
+        return learned(read), learned(written, TARGET)
+    return (learned(chain(read, written)),)
+
+
+def tabled(task: Task, rows: Sequence[Example], opened: Opened, framing: Framing) -> Examples | Sequences:
+    """The rows as a source of batches."""
+    if isinstance(task, SequenceTask):
+        return task.table(rows, opened, framing)
+    return task.table(rows, tokenizer_of(opened), framing)
 
 
 def _base_name(recipe: TaskRecipe) -> str | None:
@@ -275,34 +347,6 @@ def _note_run(
         raise Altered(f"{run.folder}: the data is not what the run began with")
 
 
-def resolved(recipe: TaskRecipe, train: Examples, opened: Opened, device: torch.device) -> Tuning:
-    """The plan with every open choice made, so that the recipe in the run folder says it all."""
-    plan = recipe.training
-    batch = min(plan.batch or 32, train.count)
-    in_epoch = math.ceil(train.count / batch)
-    epochs = plan.epochs if plan.epochs is not None else 3.0
-    steps = plan.steps or max(1, round(epochs * in_epoch))
-    from_scratch = "base" not in recipe.model
-    static = opened.family.name == "vectors"
-    usual = 2e-3 if static else 5e-4 * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
-    if recipe.task.freeze == "encoder":
-        usual = max(usual, 1e-3)  # a small head alone takes larger steps
-    every = plan.evaluate_every or max(1, min(in_epoch, steps))
-    return replace(
-        plan,
-        steps=steps,
-        epochs=None,
-        batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or usual,
-        evaluate_every=every,
-        save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps),
-        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
-        threads=plan.threads or torch.get_num_threads(),
-    )
-
-
 @contextmanager
 def folded(network: Any, task: Task) -> Iterator[None]:
     """While it is saved, the head of values says them as people write them."""
@@ -319,42 +363,3 @@ def folded(network: Any, task: Task) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in zip(moved, before, strict=True):
                 parameter.copy_(value)
-
-
-def _reading(opened: Opened, material: Material, windows: int, framing: Framing) -> str:
-    """What becomes of long rows."""
-    if windows > len(material.train):
-        return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
-    cut = 0
-    for first in range(0, len(material.train) if framing.cutting else 0, 1024):
-        rows = material.train[first : first + 1024]
-        lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
-        for row in rows:
-            size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
-            cut += size > framing.length
-    return f"{cut:,} of them cut at {framing.length} tokens" if cut else "none is cut"
-
-
-def _announce(
-    run: Run,
-    recipe: TaskRecipe,
-    opened: Opened,
-    material: Material,
-    train: Examples,
-    framing: Framing,
-    steps: int,
-    say: Say,
-) -> None:
-    parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
-    long = _reading(opened, material, len(train.starts) - 1, framing)
-    labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
-    held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
-    if len(material.dev) < FEW_JUDGES:
-        held += "; so few say little, and their intervals tell how little"
-    say(
-        f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
-        f"on {recipe.device} in {recipe.training.precision}\n"
-        f"data: {len(material.train):,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows, "
-        f"rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
-    )

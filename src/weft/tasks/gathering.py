@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.errors import UserError, listed
+from weft.tasks import sequences
 from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
+from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
-from weft.tasks.recipes import TaskRecipe
+from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
@@ -23,10 +24,14 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     balanced = work.class_weights == "balanced"
     if balanced and work.name not in ("classify", "pair"):
         raise UserError(f"class_weights balanced means nothing for {work.name}")
-    if work.words and work.name in ("tag", "answer"):
+    if work.words and work.name in ("tag", "answer", *WRITES):
         raise UserError(f"next words are learned beside what is said of whole texts, not beside {work.name}")
-    if work.labels and work.name in ("regress", "answer"):
+    if work.labels and work.name in ("regress", "answer", *WRITES):
         raise UserError(f"{work.name} has no labels, so none can be given")
+    if work.name in WRITES:
+        return sequences.fresh(recipe)
+    if work.prefix is not None:
+        raise UserError(f"a prefix is put before what an encoder-decoder reads, not before texts to {work.name}")
     if work.name == "tag":
         return TagTask()
     if work.name == "answer":
@@ -35,13 +40,22 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
 
 
-def files_of(recipe: TaskRecipe, names: Sequence[str]) -> Files:
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Files | Parallel:
+    """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
     d = recipe.data
+    source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
+    names = d.dev if dev else d.files
+    if source or target:
+        if names:
+            raise UserError(
+                f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
+            )
+        return Parallel(source, target, d.on_bad_row)
     return Files(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
 
 
 def read_examples(
-    task: Task, files: Files, say: Say, progress: Progress, stop: Stop | None = None
+    task: Task, files: Files | Parallel, say: Say, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
     skipped = Skipped()
@@ -76,18 +90,25 @@ class Material:
 
 def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
     """The rows of a run, read and checked; some are held out where no others are given."""
-    files = files_of(recipe, recipe.data.files)
+    files = files_of(recipe)
     task, rows = read_examples(fresh_task(recipe), files, say, progress, stop)
     where = listed([path.name for path in files.paths()], 2)
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
-    if recipe.data.dev:
-        other = files_of(recipe, recipe.data.dev)
+    if isinstance(task, sequences.SequenceTask):
+        rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
+        check_rows(len(rows), where)
+    if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
+        other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, say, progress, stop)
         task = task.learned(rows, recipe.task.labels)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
         check_dev(len(dev), other)
+        if isinstance(task, sequences.SequenceTask) and swapped(
+            [row.texts[0] for row in dev], [row.target for row in dev], task.profiles
+        ):
+            say(f"weft: note: {swapped_line(listed([path.name for path in other.paths()], 2))}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
     task = task.learned(rows, recipe.task.labels)
     rows = checked(task, rows, files, say)
@@ -105,7 +126,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
 
 
-def checked(task: Task, rows: list[Example], files: Files, say: Say) -> list[Example]:
+def checked(task: Task, rows: list[Example], files: Files | Parallel, say: Say) -> list[Example]:
     """The rows whose labels the task knows; another label stops, or is passed over and counted."""
     if files.on_bad_row == "stop":
         task.check(rows)
@@ -123,6 +144,6 @@ def checked(task: Task, rows: list[Example], files: Files, say: Say) -> list[Exa
     return kept
 
 
-def check_dev(count: int, files: Files) -> None:
+def check_dev(count: int, files: Files | Parallel) -> None:
     if not count:
         raise UserError(f"{listed([path.name for path in files.paths()], 2)}: there are no rows")

@@ -12,13 +12,14 @@ from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
 from weft.tasks.passing import CHUNK, Outcome
 from weft.tasks.reading import Example
+from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
 from weft.text.metrics import Worst
 from weft.text.resampling import Score
 from weft.text.windows import Framing
 
-Task = TextTask | TagTask | AnswerTask
+Task = TextTask | TagTask | AnswerTask | SequenceTask
 T = TypeVar("T")
 CHARACTERS = 1 << 19  # of texts that are held at a time
 

@@ -15,25 +15,30 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, check_heads, find_size, measure, usual_heads
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.families import FAMILIES, Family, check_heads, find_size, measure, usual_heads
+from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
 from weft.tasks.answers import Answer
 from weft.tasks.central import central
-from weft.tasks.complete import complete
+from weft.tasks.choose import choose
+from weft.tasks.complete import complete, stream
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
 from weft.tasks.next import follows
 from weft.tasks.rank import rank
+from weft.tasks.recipes import WRITES
+from weft.tasks.translate import translate
 from weft.tasks.understand import understand
+from weft.tasks.writing import Stream
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TASKS = {
     "complete": complete,
+    "choose": choose,
     "fill": fill,
     "embed": embed,
     "rank": rank,
@@ -45,8 +50,12 @@ TASKS = {
     "pair": understand,
     "tag": understand,
     "answer": understand,
+    "translate": translate,
+    "summarise": translate,
+    "rewrite": translate,
 }
 HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
+HEADS |= dict.fromkeys(WRITES, "words")
 
 
 class Model:
@@ -63,6 +72,11 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self.opened.tokenizer
+
+    @property
+    def target_tokenizer(self) -> Tokenizer | None:
+        """Of what is written, where that has a vocabulary of its own."""
+        return self.opened.target_tokenizer
 
     @property
     def config(self) -> Any:
@@ -90,15 +104,28 @@ class Model:
         try:
             if self.task in HEADS:
                 options["task"] = self.task
+            if "others" in options:  # models that answer together with this one
+                options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
             answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
         finally:
             self.network.train(training)
         return answers[0] if one else answers
 
-    def evaluate(self, data: str | os.PathLike[str] | Sequence[str], **options: Any) -> Evaluation:
-        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes."""
+    def stream(self, text: str, /, **options: Any) -> Stream:
+        """Answer one text piece by piece, in whole characters; the stream's `answer` is there when it ends."""
+        if self.task != "complete":
+            raise UserError(f"a model for {self.task} writes nothing that could be streamed")
+        return stream(self.opened, text, **options)
+
+    def evaluate(self, data: str | os.PathLike[str] | Sequence[str] | None = None, **options: Any) -> Evaluation:
+        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes.
+
+        A model that writes may be given two files instead, line for line: `source` and `target`.
+        """
         if self.task not in HEADS:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
+        if "others" in options:
+            options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
         training = self.network.training
         self.network.eval()
         try:
@@ -150,13 +177,16 @@ def load(
     if backend not in (None, "torch"):
         raise UserError(f"backend {backend!r} is not one of torch")
     opened = open_folder(find_folder(os.fspath(name), online))
-    found = one_of(opened.card.task or _task(opened), TASKS, f"{name}: weft.json: task")
+    known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
+    found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:
         found = one_of(task, TASKS, "task")
     head = HEADS.get(found)
     if head is not None and head not in opened.heads:
         has = listed(opened.heads) or "none"
         raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
+    if found in WRITES and not opened.family.reads:
+        raise UserError(f"{name}: {opened.family.name} does not read one text and write another, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
     model = Model(opened, found)
@@ -214,6 +244,7 @@ def new(
     model: str,
     tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     *,
+    target_tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     heads: Mapping[str, int | None] | None = None,
@@ -223,21 +254,26 @@ def new(
     """A model with fresh weights: a family or a published size, its blocks swapped by `settings`.
 
     `heads` are those with which the family is pre-trained unless given; None: as many outputs as the vocabulary.
+    `target_tokenizer` is for what an encoder-decoder writes, where it has not one vocabulary for both.
     """
     family, config = find_size(model, size)
     if isinstance(tokenizer, str | os.PathLike):
-        tokenizer = Tokenizer.load(Path(tokenizer))
-    if tokenizer is not None and "vocabulary" not in (settings or {}):
-        config = replace(config, vocabulary=tokenizer.vocabulary)
+        folder = Path(tokenizer)
+        tokenizer = Tokenizer.load(folder)
+        if family.reads and target_tokenizer is None and folder.is_dir():
+            target_tokenizer = read_tokenizers(folder)[1]
+    if isinstance(target_tokenizer, str | os.PathLike):
+        target_tokenizer = Tokenizer.load(Path(target_tokenizer))
+    if target_tokenizer is not None and (tokenizer is None or not family.reads):
+        raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
+    if tokenizer is not None:
+        told = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
+        config = replace(config, **told)
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
     if padding is not None and hasattr(config, "padding"):  # positions are counted from it
         config = replace(config, padding=padding)
-    begin = tokenizer.id_of(family.begins) if tokenizer is not None and family.reads else None
-    if begin is not None:
-        config = replace(config, begin=begin)
     config = changed(config, settings or {}, where)
-    if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
-        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    check_vocabularies(config, tokenizer, target_tokenizer)
     if heads is None:
         outputs = usual_heads(family, config)
     else:
@@ -256,4 +292,27 @@ def new(
         network.initialise()
     made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
     card = Card(weft=VERSION, task=family.task, made=made)
-    return Model(Opened(family, config, network.eval(), outputs, tokenizer, card), family.task)
+    opened = Opened(family, config, network.eval(), outputs, tokenizer, card, target_tokenizer=target_tokenizer)
+    return Model(opened, family.task)
+
+
+def vocabularies_of(
+    family: Family, config: Any, tokenizer: Tokenizer, target: Tokenizer | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a config that its vocabularies decide, where the settings do not."""
+    writer = target or tokenizer
+    found: dict[str, Any] = {"vocabulary": settings.get("vocabulary", writer.vocabulary)}
+    if not family.reads:
+        return {} if "vocabulary" in settings else found
+    begin = settings.get("begin", writer.id_of(family.begins))
+    if begin is None:
+        raise UserError(
+            f"{family.name} begins to write from its {family.begins} token, and this vocabulary has none; "
+            f"one that has: weft tokenizer learn --model {family.name}"
+        )
+    found["begin"] = begin
+    if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
+        found["source_vocabulary"] = tokenizer.vocabulary
+        if config.tied == "all":
+            found["tied"] = "decoder"
+    return found

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,7 +45,26 @@ PAIRS = (
     ("question", "sentence"),
     ("question", "context"),
 )
-OURS = (*NAMES, "pair")  # what tasks call columns
+# What is read and what is written from it, in small letters; columns named by two languages are known too.
+PAIRED = (
+    ("source", "target"),
+    ("src", "tgt"),
+    ("src", "trg"),
+    ("article", "summary"),
+    ("article", "highlights"),
+    ("document", "summary"),
+    ("dialogue", "summary"),
+    ("text", "summary"),
+    ("input", "output"),
+    ("text", "paraphrase"),
+    ("sentence", "paraphrase"),
+)
+LANGUAGES = (
+    *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
+    *("finnish", "polish", "czech", "russian", "ukrainian", "greek", "turkish", "arabic", "hebrew", "hindi", "chinese"),
+    *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
+)
+OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
 FEW = 4  # rows; from fewer nothing can be learned
 
 
@@ -111,6 +130,9 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
     if "pair" in needed and "pair" not in given and "text" not in given:
         both = next((names for names in PAIRS if set(names) <= set(there)), None)
         found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
+    if "target" in needed and "source" not in given and "target" not in given:
+        both = paired_columns(there)
+        found |= dict(zip(("source", "target"), both, strict=True)) if both else {}
     for name in needed:
         if name in given:
             if given[name] not in there:
@@ -124,6 +146,17 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
                 raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME")
             found[name] = known[0]
     return found
+
+
+def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
+    """The columns of what is read and what is written, by the names that people give them; None: not to be told."""
+    folded = {name.casefold().strip(): name for name in there}
+    for names in PAIRED:
+        if set(names) <= set(folded):
+            return folded[names[0]], folded[names[1]]
+    codes = [name for name in there if re.fullmatch(r"[a-z]{2}([_-][A-Za-z]{2,4})?", name)]
+    languages = codes if len(codes) == 2 else [name for name in there if name.casefold() in LANGUAGES]
+    return (languages[0], languages[1]) if len(languages) == 2 else None
 
 
 def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
@@ -206,8 +239,18 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
+class Table(Protocol):
+    """Where rows come from: a table, or files that belong together line for line."""
+
+    @property
+    def columns(self) -> Mapping[str, str]: ...
+    @property
+    def on_bad_row(self) -> str: ...
+    def records(self, skipped: Skipped | None = None) -> Iterator[Record]: ...
+
+
 def examples_of(
-    files: Files, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
+    files: Table, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
 ) -> Iterator[Example]:
     """The examples of some files, one at a time; a bad row stops, or is passed over and counted."""
     columns: dict[str, str] = {}

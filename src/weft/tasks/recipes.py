@@ -43,6 +43,7 @@ class Vocabulary:
     folder: str | None = None
     kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
     size: int = 8000
+    apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
     minimum_count: int | None = None
 
@@ -91,7 +92,10 @@ class Recipe:
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer"]
+TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite"]
+WRITES = ("translate", "summarise", "rewrite")  # tasks that write a text from what they read
+# How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
+FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +111,18 @@ class Rows:
     delimiter: str | None = None
     names: tuple[str, ...] = ()  # of the columns of a file without a header line
     on_bad_row: Literal["stop", "skip"] = "stop"
+    source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
+    target: tuple[str, ...] = ()  # ... and what is to be written, line for line
+    dev_source: tuple[str, ...] = ()
+    dev_target: tuple[str, ...] = ()
+    ratio: float | None = None  # a side may be so many times as long as the other; 0: any; 9 to translate
+    copies: Literal["keep", "drop"] | None = None  # pairs of equal texts; dropped to translate
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout <= 0.5:
             raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        if self.ratio is not None and not (self.ratio == 0 or 1 <= self.ratio < 1e6):
+            raise UserError(f"ratio must be at least 1, or 0 for any, not {self.ratio}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +139,17 @@ class Work:
     length: int | None = None  # tokens of a window; as the model's context, 384 for answers
     stride: int | None = None  # tokens from one window to the next
     long: Literal["windows", "cut"] = "windows"
+    prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
+    smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
+    own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
+    judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
+        for name, share in (("smoothing", self.smoothing), ("own", self.own)):
+            if not 0 <= share < 1:
+                raise UserError(f"{name} must be at least 0 and below 1, not {share}")
+        if self.judged < 1:
+            raise UserError(f"judged must be at least 1, not {self.judged}")
         if not 0 <= self.words <= 10:
             raise UserError(f"words must be between 0 and 10, not {self.words}")
         for name, value, least in (("length", self.length, 4), ("stride", self.stride, 1)):
@@ -222,4 +243,9 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
     both = {"steps", "epochs"}
     if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
         values["training"] = {key: value for key, value in values["training"].items() if key not in both}
-    return build(kind, merged(values, settings), "--set" if settings else where)
+    values = merged(values, settings)
+    task, model = values.get("task"), values.get("model")
+    if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
+        given = values.get("training", {})
+        values["training"] = {**FROM_NOTHING, **given} if isinstance(given, dict) else given
+    return build(kind, values, "--set" if settings else where)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.card import Metric
+from weft.checkpoint.folder import TARGET
 from weft.config import read_toml, values_of
 from weft.errors import UserError
 from weft.files import read_json, write_json
@@ -89,6 +90,8 @@ def with_seeds(
     for path in (folder / f"seed-{best}").iterdir():
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
+        elif path.name == TARGET:
+            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     write_json(note, {**wanted, "scores": by_name, "best": best})
     return Seeds(by_name, best)
 
@@ -100,4 +103,6 @@ def _deciding(run: Run, scores: Mapping[str, list[float]]) -> str:
 
 
 def _value(metrics: tuple[Metric, ...], name: str) -> float:
-    return next((metric.value for metric in metrics if metric.name == name), float("-inf"))
+    """The more the better."""
+    sign = -1 if name == "loss" else 1
+    return next((sign * metric.value for metric in metrics if metric.name == name), float("-inf"))

@@ -198,6 +198,14 @@ class TextTask:
         powers = np.exp(found.said - found.said.max())
         return powers / powers.sum()
 
+    def together(self, found: Sequence[Outcome]) -> Outcome:
+        """What several models say of one text: the mean of their values, or of their chances, as scores again."""
+        if self.kind == "value":
+            return replace(found[0], said=np.mean([each.said for each in found], axis=0))
+        chances = np.clip(np.mean([self._chances(each) for each in found], axis=0), 1e-300, 1 - 1e-16)
+        said = np.log(chances) - (np.log1p(-chances) if self.kind == "labels" else 0.0)
+        return replace(found[0], said=said)
+
     def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> TextTask:
         """The task with what held-out rows decide: the threshold of each label of several."""
         if self.kind != "labels":

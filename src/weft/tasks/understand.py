@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.checkpoint.folder import Opened
-from weft.errors import UserError
-from weft.tasks import answer, tag, texts
+from weft.errors import UserError, shown
+from weft.tasks import answer, sequences, tag, texts
 from weft.tasks.answers import Answer
 from weft.tasks.judging import Task, chunked
 from weft.tasks.passing import framing_for
+from weft.tasks.recipes import WRITES
 
 
 def task_of(opened: Opened, name: str) -> Task:
     """The task that a model folder was made for, as its card says."""
+    if name in WRITES:
+        return sequences.task_of(opened, name)
     if name == "tag":
         return tag.task_of(opened)
     return answer.task_of(opened) if name == "answer" else texts.task_of(opened, name)
@@ -25,10 +28,17 @@ def wants_two(name: str) -> bool:
     return name in ("pair", "answer")
 
 
-def understand(opened: Opened, inputs: Sequence[Any], *, task: str, best: int = 3) -> list[Answer]:
-    """Answer each input: a text; for a pair two; for an answer a question and its context; for tags a text or words."""
+def understand(
+    opened: Opened, inputs: Sequence[Any], *, task: str, best: int = 3, others: Sequence[Opened] = ()
+) -> list[Answer]:
+    """Answer each input: a text; for a pair two; for an answer a question and its context; for tags a text or words.
+
+    `others`: models of the same task and labels; the chances of all are averaged.
+    """
     does = task_of(opened, task)
     framing = framing_for(opened)
+    if others:
+        return _together(does, opened, inputs, task, others)
     asked = [_asked(does, number, each) for number, each in enumerate(inputs, 1)]
     answers: list[Answer] = []
     for some in chunked(asked, lambda each: len(each.text) if isinstance(each, tag.Tagged) else sum(map(len, each))):
@@ -43,6 +53,30 @@ def understand(opened: Opened, inputs: Sequence[Any], *, task: str, best: int = 
     return answers
 
 
+def _together(does: Task, opened: Opened, inputs: Sequence[Any], name: str, others: Sequence[Opened]) -> list[Answer]:
+    """What several models say together: each reads by its own vocabulary, and their chances are averaged."""
+    if not isinstance(does, texts.TextTask):
+        raise UserError(f"models for {name} do not answer together; those that classify, and those that write, do")
+    tasks = [does, *(_same(does, other, name, number) for number, other in enumerate(others, 2))]
+    asked = [_asked(does, number, each) for number, each in enumerate(inputs, 1)]
+    answers: list[Answer] = []
+    for some in chunked(asked, lambda each: sum(map(len, each))):
+        found = [each.outcomes(who, framing_for(who), some) for each, who in zip(tasks, (opened, *others), strict=True)]
+        answers += [does.answer(does.together(outcomes)) for outcomes in zip(*found, strict=True)]
+    return answers
+
+
+def _same(first: texts.TextTask, other: Opened, name: str, number: int) -> texts.TextTask:
+    """The task of a further model, which must say the same things as the first."""
+    if "classify" not in other.heads or other.card.task not in (None, name):
+        raise UserError(f"model {number} is made for {other.card.task or other.family.task}, the first for {name}")
+    task = texts.task_of(other, name)
+    if task.labels != first.labels or task.kind != first.kind:
+        ours, theirs = (", ".join(each.labels) or "values" for each in (first, task))
+        raise UserError(f"model {number} says {shown(theirs)}, the first {shown(ours)}: they cannot answer together")
+    return task
+
+
 def _asked(task: Task, number: int, given: Any) -> Any:
     """One input as its task takes it."""
     if isinstance(task, tag.TagTask):
@@ -51,7 +85,7 @@ def _asked(task: Task, number: int, given: Any) -> Any:
         if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
             return tag.joined(given)
         raise UserError(f"input {number}: a text, or a list of words, is expected")
-    two = isinstance(task, answer.AnswerTask) or task.pair
+    two = isinstance(task, answer.AnswerTask) or (isinstance(task, texts.TextTask) and task.pair)
     if isinstance(given, str) and not two:
         return (given,)
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(each, str) for each in given):

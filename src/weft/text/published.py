@@ -24,6 +24,7 @@ from weft.text.vocabularies import Roles, find_roles, read_bpe, read_pieces, rea
 NOT_KEPT = ["auto_map", "custom_pipelines", "trust_remote_code", "code_revision"]
 NOT_KEPT += ["tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file"]
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
+MARIAN = ("source.spm", "target.spm", "vocab.json")  # read by weft.text.marian
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
@@ -48,7 +49,7 @@ def read(path: Path) -> Published:
             f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
             "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
         )
-    settings = _settings(folder)
+    settings = settings_in(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
     with guarded(file):
@@ -98,6 +99,8 @@ def check(library: Library, where: Path | str) -> None:
 
 def vocabulary_file(folder: Path) -> Path | None:
     """The file of a folder that its tokenizer is read from; None where there is none."""
+    if all((folder / name).is_file() for name in MARIAN):
+        return folder / MARIAN[0]
     names = ["tokenizer.json", "vocab.txt", *(first for first, second in PAIRS if (folder / second).exists())]
     found = [folder / name for name in (*names, *SENTENCEPIECE) if (folder / name).is_file()]
     if found:
@@ -108,7 +111,8 @@ def vocabulary_file(folder: Path) -> Path | None:
     return models_here[0] if models_here else None
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def settings_in(folder: Path) -> dict[str, Any]:
+    """What stands beside a vocabulary: its special tokens and switches, less what names code."""
     settings: dict[str, Any] = {}
     config = folder / "tokenizer_config.json"
     for file in (config, folder / "special_tokens_map.json"):

@@ -23,3 +23,12 @@ def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
 def sentences(text: str) -> list[str]:
     """A text cut after each sentence: at a full stop and the like before a space, and at line ends."""
     return [text[begin:end] for begin, end in sentence_spans(text)]
+
+
+def lead(text: str, count: int = 3) -> str:
+    """The first sentences of a text: a summary that costs nothing, and the one to beat in news."""
+    for begin, end in sentence_spans(text if count > 0 else ""):
+        count -= not text[begin:end].isspace()
+        if not count:
+            return text[:end].strip()
+    return text.strip() if count > 0 else ""

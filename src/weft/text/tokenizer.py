@@ -40,6 +40,11 @@ class Encoded:
         return len(self._encoding)
 
     @property
+    def library_encoding(self) -> Encoding:
+        """As the library gave it."""
+        return self._encoding
+
+    @property
     def ids(self) -> list[int]:
         return self._encoding.ids
 
@@ -91,9 +96,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer in a folder, or in one vocabulary file."""
-        found = read(Path(path))
+        """The tokenizer in a folder, or in one vocabulary file; of Marian's two, that of what is read."""
+        path = Path(path)
+        from weft.text.marian import SOURCE, TARGET, is_marian, read_sides
+
+        if is_marian(path) or (path.name in (SOURCE, TARGET) and is_marian(path.parent)):
+            return read_sides(path if path.is_dir() else path.parent)[path.name == TARGET]
+        found = read(path)
         return cls(found.library, found.roles, found.settings, found.whole)
+
+    @property
+    def pipeline(self) -> str:
+        """All that decides which ids a text becomes: what caches are named by."""
+        return self.library.to_str()
 
     @property
     def length_limit(self) -> int | None:
@@ -111,6 +126,11 @@ class Tokenizer:
     def id(self, token: str) -> int | None:
         """The id of a token, None where the vocabulary does not have it."""
         return self.library.token_to_id(token)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Every token with its id."""
+        return self.library.get_vocab(with_added_tokens=True)
 
     def token(self, number: int) -> str | None:
         """The token with this id, as it stands in the vocabulary (`##ing`, `Ġthe`)."""

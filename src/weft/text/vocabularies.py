@@ -65,7 +65,7 @@ def find_roles(settings: dict[str, Any], library: Library, where: Path | str) ->
     """The special tokens that the settings name, else those with well-known names, where the vocabulary has them."""
     found: dict[str, str | None] = {}
     for role, keys in KEYS.items():
-        told = [_name(settings.get(key), key, where) for key in keys]
+        told = [told_name(settings.get(key), key, where) for key in keys]
         names = [name for name in (*told, *WELL_KNOWN[role]) if name is not None]
         found[role] = next((name for name in names if library.token_to_id(name) is not None), None)
     if found["separator"] is None and found["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
@@ -106,7 +106,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     for number, token in enumerate(lines):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
-    unknown = _name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
+    unknown = told_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
     library = Library(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(
         lowercase=bool(_flag(settings, "do_lower_case", True, file)),
@@ -132,7 +132,7 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
         raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
     merges = _read_merges(merges_file, vocabulary, file)
     if family == "openaigpt":
-        unknown = _name(settings.get("unk_token"), "unk_token", file) or "<unk>"
+        unknown = told_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
         model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
         library = Library(model)
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -216,14 +216,14 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
     listed: dict[str, tuple[int, AddedToken]] = {}
     extra = file.parent / "added_tokens.json"
     more = settings.get("additional_special_tokens") or []
-    more = {_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
+    more = {told_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
     for name, number in (read_json(extra) if extra.is_file() else {}).items():
         listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
     told = settings.get("added_tokens_decoder") or {}
     if not isinstance(told, dict) or not all(key.isdecimal() and isinstance(told[key], dict) for key in told):
         raise UserError(f"{file.parent / 'tokenizer_config.json'}: added_tokens_decoder does not map ids to objects")
     for key, token in told.items():
-        name = _name(token, "added_tokens_decoder", file) or ""
+        name = told_name(token, "added_tokens_decoder", file) or ""
         flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):
@@ -252,7 +252,7 @@ def _numbered(library: Library, name: str) -> tuple[str, int]:
     return name, number
 
 
-def _name(value: Any, key: str, where: Path | str) -> str | None:
+def told_name(value: Any, key: str, where: Path | str) -> str | None:
     """A special token as settings name it: a string, or an object with its content."""
     name = value.get("content") if isinstance(value, dict) else value
     if name is None or isinstance(name, str):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.folder import TARGET, Opened, write_files
 from weft.errors import UserError
 from weft.files import held, reason, sync_folder, write_json
 from weft.training.log import read_metrics
@@ -67,7 +67,8 @@ class Run:
 
     def discard(self) -> None:
         """Remove a run that failed before it had learned anything."""
-        shutil.rmtree(self.inside, ignore_errors=True)
+        for folder in (self.inside, self.folder / TARGET):
+            shutil.rmtree(folder, ignore_errors=True)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):

@@ -1,0 +1,171 @@
+"""`weft perplexity` and `weft choose`: what a language model makes of text, without training it for anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.words import Device, Folder, Jsonl, opened
+from weft.errors import UserError, one_of
+
+if TYPE_CHECKING:
+    from weft.tasks.answers import Chosen
+    from weft.tasks.choose import Question
+    from weft.text.resampling import Score
+
+
+def perplexity(
+    folder: Folder,
+    text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a window; the model's context unless given.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next; half the length.")] = None,
+    detokenise: Annotated[
+        str | None, typer.Option(help="Read a tokenised corpus as people write: wikitext or ptb.")
+    ] = None,
+    documents: Annotated[
+        str, typer.Option(help="What is read as one run: file, or block or line, each from nothing.")
+    ] = "file",
+    column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Say how well a language model foresees a text: per token, per word and in bits per byte.
+
+    A window slides over the text; each token is foreseen once, with at least length - stride tokens before it. Words
+    and bytes are counted in the text as given, before --detokenise.
+
+    Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
+    """
+    from weft.text.detokenise import DETOKENISERS
+    from weft.text.records import find_files
+
+    if detokenise is not None:
+        one_of(detokenise, DETOKENISERS, "--detokenise")
+    one_of(documents, ("file", "block", "line"), "--documents")
+    files = find_files([*text, *(more or [])])
+    model = opened(folder, "complete", device, online)
+    from weft.tasks.perplexity import perplexity as measure
+    from weft.tasks.perplexity import read_documents
+
+    with progress("reading", "tokens") as heard:
+        found = measure(
+            model.opened,
+            read_documents(files, documents=documents, column=column),
+            length=length,
+            stride=stride,
+            detokenise=detokenise,
+            heard=heard,
+        )
+    if jsonl:
+        print(json.dumps(_finite(asdict(found))))
+        return
+    read = [] if detokenise is None else [_row("bits per byte read", found.bits_per_read_byte)]
+    words = [] if found.per_word is None else [_row("perplexity per word", found.per_word)]
+    rows = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
+    print(table(["", "value", "95 % from", "to"], rows))
+    print(
+        f"{found.n_tokens:,} tokens, {found.n_words:,} words, {found.n_bytes:,} bytes, "
+        f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; "
+        f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
+    )
+    if detokenise is not None:
+        print(f"read as {found.n_read_bytes:,} bytes after --detokenise {detokenise}")
+    if found.begin is None:
+        print(f"{found.left_out:,} first tokens left out: this vocabulary has no token that begins a text")
+    else:
+        print(f"the first token of a document was foreseen after {found.begin}")
+
+
+def _row(name: str, score: Score) -> list[str]:
+    return [name, *(f"{value:.4f}" for value in (score.value, score.low, score.high))]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a number that is too large for one is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def choose(
+    folder: Folder,
+    prompts: Annotated[list[str] | None, typer.Argument(help="One or several prompts.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="A continuation; to be repeated.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Instead: rows with prompt, choices and label, to be judged by.")
+    ] = None,
+    normalise: Annotated[
+        str, typer.Option(help="none; by token or byte; or prior: how much likelier than after --prior.")
+    ] = "none",
+    prior: Annotated[str, typer.Option(help="A prompt that asks nothing.")] = "Answer:",
+    between: Annotated[
+        str | None, typer.Option(help="Between prompt and choice; a space where neither has one.")
+    ] = None,
+    slide: Annotated[bool, typer.Option("--slide", help="Read a prompt that is too long from further on.")] = False,
+    jsonl: Jsonl = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Choose among continuations of a prompt by the chance that a language model gives to each.
+
+    With --data the share of rows whose label was chosen is printed, with its interval; a label is one of the choices or
+    its place, from 0.
+
+    Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalise byte
+    """
+    with leaving_at_once():
+        from weft.tasks.choose import NORMALISE, judge, read_questions
+
+    one_of(normalise, NORMALISE, "--normalise")
+    if data and (prompts or choice):
+        raise UserError("--data brings its own prompts and choices: leave the others out")
+    if not data and not prompts:
+        raise UserError("what should be continued? give a prompt after the model, or --data")
+    if not data and not choice:
+        raise UserError("no choices: give --choice at least once")
+    options: dict[str, Any] = {"normalise": normalise, "prior": prior, "between": between, "slide": slide}
+    questions = list(read_questions(data)) if data else []
+    model = opened(folder, "choose", device, online)
+    if data:
+
+        def told(question: Question, answer: Chosen) -> None:
+            heard(1)
+            if jsonl:
+                print(json.dumps({**question._asdict(), **asdict(answer)}, ensure_ascii=False))
+
+        with progress("choosing", "questions") as heard:
+            score = judge(model.opened, questions, told=told, **options)
+        to = sys.stderr if jsonl else sys.stdout
+        print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
+        print(f"{len(questions):,} questions, normalise: {normalise}", file=to)
+        return
+    given = prompts or []
+    answers: list[Any] = model(given, choices=choice, **options)
+    for number, (prompt, answer) in enumerate(zip(given, answers, strict=True)):
+        if jsonl:
+            print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
+            continue
+        if len(given) > 1:
+            print("\n" * (number > 0) + harmless(prompt))
+        rows = [
+            [
+                harmless(o.text).replace("\n", "\\n"),
+                f"{o.probability:.4f}",
+                f"{o.score:.4f}",
+                f"{o.logprob:.4f}",
+                str(o.n_tokens),
+            ]
+            for o in answer.options
+        ]
+        print(table(["choice", "probability", "score", "logprob", "tokens"], rows))
+        if answer.truncated:
+            print(f"weft: note: of {answer.n_tokens} tokens of the prompt the last were read", file=sys.stderr)

@@ -1,0 +1,145 @@
+"""Pairs of texts, tokenised once: what an encoder-decoder reads, and what it is to write.
+
+N: tokens written; M: tokens read; E: pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.data.masking import NOTHING
+from weft.data.rows import Drawn, flat
+from weft.data.shards import Places
+from weft.nn.rows import Batch, Ragged, Rows
+
+STEP, ROWS, LEAST = 64, 8, 8  # of batches whose passes are captured: tokens, rows, and the shortest `longest`
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of all pairs: their tokens in one flat run, an end token after each text."""
+
+    tokens: NDArray[np.int32]
+    starts: Places  # E+1
+
+    @staticmethod
+    def of(texts: Sequence[Sequence[int]]) -> Side:
+        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32, count=int(lengths.sum()))
+        return Side(tokens, np.r_[0, lengths.cumsum()])
+
+    @cached_property
+    def longest(self) -> int:
+        return int(np.diff(self.starts).max(initial=1))
+
+    def lengths(self, numbers: Places) -> Places:
+        return self.starts[numbers + 1] - self.starts[numbers]
+
+    def take(self, numbers: Places) -> tuple[Places, Places]:
+        """The tokens of these texts, one after the other, and where each begins."""
+        lengths = self.lengths(numbers)
+        return self.tokens[flat(self.starts[numbers], lengths)].astype(np.int64), np.r_[0, lengths.cumsum()]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
+
+    read: Side
+    written: Side
+    begin: int  # the token that writing begins from
+    fixed: bool = False  # batches come in few shapes, for passes that are captured
+    notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
+
+    @property
+    def count(self) -> int:
+        return len(self.read.starts) - 1
+
+    @property
+    def rows_count(self) -> int:
+        return self.count
+
+    @property
+    def mean(self) -> float:
+        return (len(self.read.tokens) + len(self.written.tokens)) / max(1, self.count)
+
+    @property
+    def even(self) -> bool:
+        return False
+
+    def lengths(self, numbers: Places) -> Places:
+        return self.read.lengths(numbers) + self.written.lengths(numbers)
+
+    def for_training(self, most_rows: int, seed: int, fixed: bool) -> Sequences:
+        """The same pairs as a run takes them; none is read in part."""
+        return replace(self, fixed=fixed)
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        tokens, starts = self.written.take(numbers)
+        nothing = np.zeros(0, dtype=np.uint64)
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=Pairs(self, numbers))
+
+    def batch(self, drawn: Drawn, numbers: Places) -> Batch:
+        """What is read, what is written shifted by one, and the words that it is to say."""
+        words, starts = drawn.tokens, drawn.starts
+        read, read_starts = self.read.take(numbers)
+        longest, longest_read = int(np.diff(starts).max(initial=1)), int(np.diff(read_starts).max(initial=1))
+        if self.fixed:
+            longest, longest_read = few(longest), few(longest_read)
+            more = _rows_more(len(numbers), (len(words), longest), (len(read), longest_read))
+            starts = _filled_up(starts, longest, more)
+            read_starts = _filled_up(read_starts, longest_read, more)
+            words = np.r_[words, np.full(starts[-1] - len(words), NOTHING)]
+            read = np.r_[read, np.zeros(read_starts[-1] - len(read), dtype=np.int64)]
+        tokens = np.r_[0, np.maximum(words[:-1], 0)]
+        tokens[starts[:-1]] = self.begin
+        return Batch(
+            torch.from_numpy(tokens),
+            Rows(torch.from_numpy(starts.astype(np.int32)), longest),
+            targets={"words": torch.from_numpy(words)},
+            source=Ragged(torch.from_numpy(read), Rows(torch.from_numpy(read_starts.astype(np.int32)), longest_read)),
+        )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which pairs were drawn."""
+
+    table: Sequences
+    numbers: Places
+
+    def batch(self, drawn: Drawn) -> Batch:
+        return self.table.batch(drawn, self.numbers)
+
+
+def few(longest: int) -> int:
+    """The next of few lengths, each at most half as long again as the one before: 8, 12, 16, 24, 32, 48 ..."""
+    power = max(LEAST, 1 << (longest - 1).bit_length())
+    return power * 3 // 4 if longest <= power * 3 // 4 and power > LEAST else power
+
+
+def _step(tokens: int) -> int:
+    """Tokens from one size of a batch to the next: an eighth of it at most."""
+    return max(STEP, 1 << max(0, tokens.bit_length() - 4))
+
+
+def _rows_more(count: int, *sides: tuple[int, int]) -> int:
+    """How many rows that say nothing are put at the end, so that they have room for what a side is filled up with."""
+    needed = max(-(-_step(tokens) // (longest - 1)) for tokens, longest in sides)
+    return -(-(count + needed) // ROWS) * ROWS - count
+
+
+def _filled_up(starts: Places, longest: int, more: int) -> Places:
+    """Where rows begin when more of them fill a batch up to one of few sizes; each has a token at least."""
+    tokens = int(starts[-1])
+    step = _step(tokens)
+    extra = -(-(tokens + more) // step) * step - tokens - more
+    lengths = 1 + np.minimum(longest - 1, np.maximum(0, extra - (longest - 1) * np.arange(more)))
+    assert lengths.sum() == extra + more
+    return np.r_[starts, tokens + lengths.cumsum()]

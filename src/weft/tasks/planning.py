@@ -1,0 +1,106 @@
+"""The plan of a fine-tuning run with every choice made, and what is said of it before it begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from weft.checkpoint.folder import Opened
+from weft.data.examples import Examples
+from weft.data.pairs import Sequences
+from weft.tasks.driving import half_precision, pass_tokens
+from weft.tasks.gathering import Material
+from weft.tasks.passing import tokenizer_of
+from weft.tasks.recipes import TaskRecipe, Tuning
+from weft.tasks.saying import Say
+from weft.tasks.sequences import SequenceTask
+from weft.text.windows import Framing, special_tokens
+from weft.training.run import Run
+
+FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
+
+
+def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, device: torch.device) -> Tuning:
+    """The plan with every open choice made, so that the recipe in the run folder says it all."""
+    plan = recipe.training
+    from_scratch = "base" not in recipe.model
+    usual_batch, usual_epochs = _pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+    batch = min(plan.batch or usual_batch, train.count)
+    in_epoch = math.ceil(train.count / batch)
+    epochs = plan.epochs if plan.epochs is not None else usual_epochs
+    steps = plan.steps or max(1, round(epochs * in_epoch))
+    static = opened.family.name == "vectors"
+    usual = 2e-3 if static else 5e-4 * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
+    if recipe.task.freeze == "encoder":
+        usual = max(usual, 1e-3)  # a small head alone takes larger steps
+    # Writing takes long: a run of many short epochs is judged ten times, not after each.
+    often = max(in_epoch, math.ceil(steps / 10)) if isinstance(train, Sequences) else in_epoch
+    every = plan.evaluate_every or max(1, min(often, steps))
+    return replace(
+        plan,
+        steps=steps,
+        epochs=None,
+        batch=batch,
+        pass_tokens=plan.pass_tokens or pass_tokens(device),
+        rate=plan.rate or usual,
+        evaluate_every=every,
+        save_every=plan.save_every or every,
+        log_every=min(plan.log_every, steps),
+        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
+        threads=plan.threads or torch.get_num_threads(),
+    )
+
+
+def _pairs_plan(train: Sequences) -> tuple[int, float]:
+    """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
+    together = 4096 * train.count / max(1, len(train.written.tokens))  # about so many tokens to write in a step
+    batch = max(1, min(256, round(together), train.count // 8))  # few pairs still make several steps
+    return batch, min(100.0, max(3.0, 1.2e6 / train.count))
+
+
+def _reading(opened: Opened, material: Material, windows: int, framing: Framing) -> str:
+    """What becomes of long rows."""
+    if windows > len(material.train):
+        return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
+    cut = 0
+    for first in range(0, len(material.train) if framing.cutting else 0, 1024):
+        rows = material.train[first : first + 1024]
+        lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
+        for row in rows:
+            size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
+            cut += size > framing.length
+    return f"{cut:,} of them cut at {framing.length} tokens" if cut else "none is cut"
+
+
+def announce(
+    run: Run,
+    recipe: TaskRecipe,
+    opened: Opened,
+    material: Material,
+    train: Examples | Sequences,
+    framing: Framing,
+    steps: int,
+    say: Say,
+) -> None:
+    """What is about to be learned, from what and how, in three lines."""
+    parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
+    if isinstance(train, Sequences):
+        long = f"{len(train.read.tokens):,} tokens to read and {len(train.written.tokens):,} to write"
+    else:
+        long = _reading(opened, material, train.rows_count, framing)
+    labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
+    held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
+    if len(material.dev) < FEW_JUDGES:
+        held += "; so few say little, and their intervals tell how little"
+    if isinstance(material.task, SequenceTask) and recipe.task.metric != "loss":
+        written = len(material.task.sample(material.dev))
+        held += f", of which {written:,} are written out" if written < len(material.dev) else ""
+    say(
+        f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
+        f"on {recipe.device} in {recipe.training.precision}\n"
+        f"data: {len(material.train):,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows, "
+        f"rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
+    )

@@ -1,0 +1,123 @@
+"""Prompts that make a language model translate, sum up and answer without training (Radford et al., 2019)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.sentences import lead
+
+PLACEHOLDERS = ("text", "question", "context")
+PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+QUOTE = re.compile(r"[\"“”„«»]")
+
+
+def first_sentences(text: str, count: int = 1) -> str:
+    """The first sentences of what a model wrote."""
+    return lead(text, count)
+
+
+def first_line(text: str) -> str:
+    """The first line of what a model wrote that is not blank."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "")
+
+
+def until_quote(text: str) -> str:
+    """What a model wrote up to the first quotation mark."""
+    return QUOTE.split(text, maxsplit=1)[0].strip()
+
+
+def first_three(text: str) -> str:
+    """GPT-2's summary: the first three of the sentences that it wrote."""
+    return lead(text, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """How a task is put to a language model.
+
+    `head` comes once (left out where its placeholders have no value); `turn` comes for each example, followed by its
+    answer, and last for the text itself. `decoding` is how the paper drew from the model (options of `complete`), and
+    `finish` what it kept of the output.
+    """
+
+    turn: str
+    head: str = ""
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    finish: Callable[[str], str] = str.strip
+
+
+TEMPLATES = {
+    "translate": Template(turn="{text} =", decoding={"stop": ("\n",), "most": 100}, finish=first_sentences),
+    "summarise": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "most": 100}, finish=first_three),
+    "answer": Template(
+        head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "most": 50}, finish=first_line
+    ),
+}
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template with its placeholders filled, once each: braces in the values stay; {{ and }} stand for braces."""
+
+    def part(found: re.Match[str]) -> str:
+        name = found[1]
+        if found[0] in ("{{", "}}"):
+            return found[0][0]
+        if name is None:
+            raise UserError(f"template {shown(template)!r}: a single {found[0]!r}; write {found[0] * 2} for a brace")
+        if name not in PLACEHOLDERS:
+            known = listed(f"{{{known}}}" for known in PLACEHOLDERS)
+            raise UserError(
+                f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}"
+                f"{did_you_mean(name, PLACEHOLDERS)}"
+            )
+        if name not in values:
+            raise UserError(f"template {shown(template)!r} needs a {name}")
+        return values[name]
+
+    return PART.sub(part, template)
+
+
+def template_of(name: str) -> Template:
+    """A template by its name, or a user's own: any text with a placeholder in it."""
+    if name in TEMPLATES:
+        return TEMPLATES[name]
+    if "{" not in name:
+        choices = f"{listed(TEMPLATES)}, nor does it hold {{text}}"
+        raise UserError(f"template {shown(name)!r} is not one of {choices}{did_you_mean(name, TEMPLATES)}")
+    return Template(turn=name)
+
+
+def example_of(given: str) -> tuple[str, str]:
+    """An example written as `text=>answer`."""
+    text, arrow, answer = given.partition("=>")
+    if not arrow or not text.strip() or not answer.strip():
+        raise UserError(f"example {shown(given)!r}: write it as 'text=>answer'")
+    return text.strip(), answer.strip()
+
+
+def prompt_of(
+    template: str | Template,
+    text: str,
+    *,
+    question: str | None = None,
+    context: str | None = None,
+    examples: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The prompt for a text: the head, each example with its answer on a line, then the text, open for its answer.
+
+    `text` is also the question where none is given by itself, so that `answer` takes questions as texts.
+    """
+    found = template_of(template) if isinstance(template, str) else template
+    fixed = {} if context is None else {"context": context}
+
+    def values(text: str, question: str | None) -> dict[str, str]:
+        return {**fixed, "text": text, "question": text if question is None else question}
+
+    filled(found.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is told before a missing value
+    head = filled(found.head, fixed) if found.head and context is not None else ""
+    shots = [f"{filled(found.turn, values(asked, None))} {answer}\n" for asked, answer in examples]
+    return head + "".join(shots) + filled(found.turn, values(text, question))

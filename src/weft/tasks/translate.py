@@ -1,0 +1,256 @@
+"""A text written from another: translations, summaries, anything that an encoder-decoder has learned to write."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.budget import BUDGET, by_budget
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError
+from weft.generation.beam import Beam
+from weft.generation.rules import Rules
+from weft.generation.search import speak
+from weft.generation.speaker import Ensemble
+from weft.generation.spoken import Reason, Spoken
+from weft.tasks.answers import Translation, Wording
+from weft.tasks.parallel import nearer_to_other, swapped_line
+from weft.tasks.passing import tokenizer_of
+from weft.text.sentences import sentence_spans
+from weft.text.tokenizer import Tokenizer
+from weft.text.windows import frame
+
+WIDTH = 5  # of the beam, unless said
+ROWS = 512  # answers that are written side by side
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a text that is read at once, and what parts it from the next."""
+
+    text: int  # the number of its text
+    tokens: list[int]
+    after: str
+
+
+def writer_of(opened: Opened) -> Tokenizer:
+    """The tokenizer of what is written."""
+    return opened.target_tokenizer or tokenizer_of(opened)
+
+
+def around(opened: Opened) -> tuple[list[int], list[int]]:
+    """The tokens before and after what is read; it always ends with the end token, as Marian and T5 have it."""
+    before, after = frame(tokenizer_of(opened))
+    end = tokenizer_of(opened).id_of("end")
+    return before, after or ([] if end is None else [end])
+
+
+def translate(
+    opened: Opened,
+    texts: Sequence[str],
+    *,
+    task: str = "translate",
+    others: Sequence[Opened] = (),
+    beam: int = WIDTH,
+    n: int = 1,
+    length_penalty: float = 1.0,
+    coverage: float = 0.0,
+    most: int | None = None,
+    alignments: bool = False,
+    prefix: str | None = None,
+    watch: bool = True,
+    heard: Callable[[int], None] | None = None,
+) -> list[Translation]:
+    """Write what each text says, in other words; `others`: models of the same vocabulary that write together with it.
+
+    A text that is longer than the model can read goes through in pieces, cut between sentences. `most`: tokens of an
+    answer (of a piece); unless given, three times what is read and 32 more, in the room that the model has.
+    """
+    check_writer(opened)
+    together(opened, others)
+    choice = Beam(width=beam, length_penalty=length_penalty, coverage=coverage, n=n)
+    if beam > opened.config.vocabulary:
+        raise UserError(f"a beam of {beam} is wider than the vocabulary of {opened.config.vocabulary} tokens")
+    if most is not None and most < 1:
+        raise UserError(f"a number of new tokens cannot be {most}")
+    if watch:
+        warn_swapped(opened, texts)
+    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix)
+    networks: list[Any] = [opened.network, *(other.network for other in others)]
+    speaker = networks[0] if len(networks) == 1 else Ensemble(networks)
+    found: list[list[Spoken]] = [[]] * len(parts)
+    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
+    context = opened.config.context
+    end = writer_of(opened).id_of("end")
+    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, max(BUDGET, ROWS * 16)):
+        spoken = speak(
+            speaker,
+            [[opened.config.begin]] * len(some),
+            sources=[parts[number].tokens for number in some],
+            choice=choice,
+            ends=() if end is None else (end,),
+            context=context,
+            rules=Rules(banned=tuple((token,) for token in opened.never)),
+            most=[most or 3 * len(parts[number].tokens) + 32 for number in some],
+            attention=alignments,
+            device=next(opened.network.parameters()).device,
+        )
+        for number, said in zip(some, spoken, strict=True):
+            found[number] = said
+        if heard is not None:
+            heard(len(some))
+    by_text: list[list[int]] = [[] for _ in texts]
+    for number, part in enumerate(parts):
+        by_text[part.text].append(number)
+    return [
+        _answer(opened, [parts[number] for number in some], [found[number] for number in some], length_penalty, n)
+        for some in by_text
+    ]
+
+
+def check_writer(opened: Opened) -> None:
+    if not opened.family.reads or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not read one text and write another")
+    tokenizer_of(opened)
+
+
+def together(opened: Opened, others: Sequence[Opened]) -> None:
+    """Models that write together must mean the same by every token."""
+    for number, other in enumerate(others, 2):
+        check_writer(other)
+        for what, one, two in (
+            ("vocabulary", tokenizer_of(opened), tokenizer_of(other)),
+            ("vocabulary of what is written", writer_of(opened), writer_of(other)),
+        ):
+            if one.library.to_str() != two.library.to_str():
+                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
+                raise UserError(
+                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
+                )
+        if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
+            raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
+
+
+def warn_swapped(opened: Opened, texts: Sequence[str]) -> None:
+    """A note where texts look like what the model writes, not like what it reads."""
+    profiles = opened.card.profiles
+    if {"source", "target"} <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
+        warnings.warn(swapped_line("input", target=False), stacklevel=3)
+
+
+# ---------------------------------------------------------------------------------------------------- what is read
+
+
+def parts_of(opened: Opened, texts: Sequence[str], prefix: str) -> list[Part]:
+    """The pieces of all texts; an empty text has none."""
+    tokenizer, (before, after) = tokenizer_of(opened), around(opened)
+    ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
+    room = opened.config.context - len(before) - len(after)
+    if len(ahead) >= room:
+        raise UserError(f"the prefix has {len(ahead)} tokens, which leaves no room in a context of {room} for a text")
+    usual = min(opened.card.window.length - len(before) - len(after) if opened.card.window else room, room)
+    found = []
+    whole = tokenizer.ids([prefix + text for text in texts], specials=False)
+    for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
+        if not text.strip():
+            continue
+        if len(ids) <= max(usual, 1):
+            found.append(Part(number, [*before, *ids, *after], ""))
+            continue
+        for inner, between in _cut(tokenizer, prefix, text, ids, len(ahead), max(usual, 1), room):
+            found.append(Part(number, [*before, *inner, *after], between))
+    return found
+
+
+def _cut(
+    tokenizer: Tokenizer, prefix: str, text: str, ids: list[int], ahead: int, usual: int, room: int
+) -> list[tuple[list[int], str]]:
+    """A long text in pieces of whole sentences, as many together as are usual; what parts each from the next.
+
+    A single sentence may take all the room there is; one that is longer still is cut between two tokens.
+    """
+    spans = list(sentence_spans(text))
+    sizes = [len(each) for each in tokenizer.ids([text[a:b] for a, b in spans], specials=False)]
+    groups: list[tuple[int, int]] = []  # begin and end, in characters
+    held = 0
+    for (begin, end), size in zip(spans, sizes, strict=True):
+        if groups and ahead + held + size <= usual:
+            groups[-1] = (groups[-1][0], end)
+            held += size
+        else:
+            groups.append((begin, end))
+            held = size
+    pieces = [text[a:b] for a, b in groups if text[a:b].strip()]
+    if len(pieces) == 1 and len(ids) <= room:
+        return [(ids, "")]
+    found: list[tuple[list[int], str]] = []
+    for piece, inner in zip(pieces, tokenizer.ids([prefix + piece for piece in pieces], specials=False), strict=True):
+        space = re.search(r"\s*$", piece)
+        between = space[0] if space is not None else ""
+        if len(inner) <= room:
+            found.append((inner, between))
+            continue
+        step = room - ahead
+        runs = [inner[ahead + place : ahead + place + step] for place in range(0, len(inner) - ahead, step)]
+        found += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
+        found.append(([*inner[:ahead], *runs[-1]], between))
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- what is written
+
+
+def _answer(
+    opened: Opened, parts: list[Part], spoken: list[list[Spoken]], length_penalty: float, n: int
+) -> Translation:
+    """The answers to the pieces of a text, put together."""
+    if not parts:
+        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
+        return Translation(
+            text="", score=0.0, logprob=0.0, finish_reason="end", best=(nothing,), n_tokens=0, n_windows=0,
+            source_tokens=(), target_tokens=(),
+        )  # fmt: skip
+    writer, reader = writer_of(opened), tokenizer_of(opened)
+    ways = max(map(len, spoken))
+    best = tuple(
+        _wording(writer, parts, [some[min(way, len(some) - 1)] for some in spoken], length_penalty)
+        for way in range(min(ways, n))
+    )
+    said = [some[0] for some in spoken]
+    matrix: tuple[tuple[float, ...], ...] | None = None
+    if all(each.attention is not None for each in said):
+        matrix = _joined([each.attention[:, : len(part.tokens)] for each, part in zip(said, parts, strict=True)])  # type: ignore[index]
+    return Translation(
+        text=best[0].text,
+        score=best[0].score,
+        logprob=best[0].logprob,
+        finish_reason=best[0].finish_reason,
+        best=best,
+        n_tokens=sum(len(part.tokens) for part in parts),
+        n_windows=len(parts),
+        source_tokens=tuple(str(reader.token(token)) for part in parts for token in part.tokens),
+        target_tokens=tuple(str(writer.token(token)) for each in said for token in each.tokens),
+        alignments=matrix,
+    )
+
+
+def _wording(writer: Tokenizer, parts: list[Part], said: list[Spoken], length_penalty: float) -> Wording:
+    text = ""
+    for part, each in zip(parts, said, strict=True):
+        text += writer.decode(each.tokens).strip() + part.after
+    logprob = sum(each.logprob for each in said)
+    length = sum(len(each.tokens) for each in said)
+    score = said[0].score if len(said) == 1 else logprob / max(1, length) ** length_penalty
+    reason: Reason = next((each.finish_reason for each in said if each.finish_reason != "end"), "end")
+    return Wording(text=text.strip(), score=score, logprob=logprob, finish_reason=reason)
+
+
+def _joined(matrices: list[torch.Tensor]) -> tuple[tuple[float, ...], ...]:
+    """The alignments of pieces as one: nothing of a piece came from another."""
+    whole: torch.Tensor = torch.block_diag(*matrices)  # type: ignore[no-untyped-call]
+    return tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())

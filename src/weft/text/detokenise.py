@@ -1,0 +1,84 @@
+"""Tokenised corpora back into text as people write it, so that a model of plain text can be judged on them.
+
+What the corpus makers threw away (words behind <unk>, numbers behind N) stays thrown away. Every rule takes characters
+out, and the rules are applied until none applies: a text that is clean already, or was cleaned before, stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+Rule = tuple[re.Pattern[str], str]
+
+
+def _rules(*rules: tuple[str, str]) -> tuple[Rule, ...]:
+    return tuple((re.compile(pattern), by) for pattern, by in rules)
+
+
+# Runs of spaces are looked at once, from their first and without going back: a line of nothing but spaces is no trap.
+SPACING = _rules(
+    (r"(?<! ) ++(?=[,.;:!?](?:[\s\"')\]]|$))", ""),  # not before '...' or '.45'
+    (r"(?<=[(\[{]) ++", ""),
+    (r"(?<! ) ++(?=[)\]}])", ""),
+    (r"(?<=\w) ++(?='(?:s|t|re|ve|ll|d|m)\b)", ""),
+    (r"(?<=[sS]) ++(?='(?: |$))", ""),  # the students ' books
+    (r"(?<=[\dN]) ++(?=%)", ""),
+    (r"(?<=[$£€#]) ++(?=[\dN])", ""),
+)
+WIKITEXT = _rules((r" @([-,.])@ ", r"\1"), (r"(?<=\d) – (?=\d)", "–"), (r"(?<=\d) ++(?=[°′″])", "")) + SPACING
+TWO_IN_ONE = r"can(?= not\b)|gon(?= na\b)|wan(?= na\b)|got(?= ta\b)|gim(?= me\b)|lem(?= me\b)"
+PTB = (
+    _rules(
+        (r"``|''", '"'),
+        (r"-(?:lrb|LRB)-", "("),
+        (r"-(?:rrb|RRB)-", ")"),
+        (r"\\(?=[/*])", ""),
+        (r"(?<=\w) ++(?=n't\b)", ""),
+        (rf"(?i)\b({TWO_IN_ONE}) ", r"\1"),
+    )
+    + SPACING
+)
+
+
+def wikitext(text: str) -> str:
+    """WikiText: `guest @-@ starring`, `2 @,@ 500`, `= = Career = =`, and space around every sign."""
+    return "\n".join(_applied(line, WIKITEXT, _heading) for line in text.split("\n"))
+
+
+def ptb(text: str) -> str:
+    """Penn Treebank: `do n't`, `the company 's`, `$ N`, `N %`, `` `` quoted '' ``, `-lrb-`."""
+    return "\n".join(_applied(line, PTB) for line in text.split("\n"))
+
+
+DETOKENISERS: dict[str, Callable[[str], str]] = {"wikitext": wikitext, "ptb": ptb}
+
+
+def _applied(line: str, rules: Sequence[Rule], further: Callable[[str], str] | None = None) -> str:
+    """The line when no rule finds anything more: each takes something out, so there is an end."""
+    before = None
+    while line != before:
+        before = line
+        for pattern, by in rules:
+            line = pattern.sub(by, line)
+        line = _quotes(line.strip(" "))
+        line = line if further is None else further(line)
+    return line
+
+
+def _quotes(line: str) -> str:
+    """No space inside quotes: the first, third ... of a line open, the others close; one without a partner is left."""
+    parts = line.split('"')
+    for number in range(1, len(parts) - 1, 2):  # those between an opening quote and its closing one
+        parts[number] = parts[number].strip(" ")
+    return '"'.join(parts)
+
+
+def _heading(line: str) -> str:
+    """`= = Career = =` as Wikipedia writes it."""
+    words = line.split(" ")
+    first = next((number for number, word in enumerate(words) if word != "="), 0)
+    last = next((number for number, word in enumerate(reversed(words)) if word != "="), 0)
+    if first != last or first < 2:
+        return line
+    return " ".join(("=" * first, *words[first:-last], "=" * last))

@@ -1,0 +1,129 @@
+"""How an answer ends, what happens at the edge of the context, and what is told on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.generation.toy import Toy
+from weft.errors import UserError
+from weft.generation.beam import Beam
+from weft.generation.sampling import Sampling
+from weft.generation.search import speak, speech
+from weft.nn.rows import Ragged
+
+PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 1], [6, 2]]
+CONTEXT = 40
+KINDS: list[Any] = [Sampling(), Beam(width=3, n=2)]
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    """A small GPT with weights large enough to say something."""
+    sizes = {"vocabulary": 13, "context": CONTEXT, "weight_scale": 0.3}
+    return weft.new("gpt2", size="1x64", settings=sizes).network.eval()
+
+
+@pytest.mark.parametrize("choice", KINDS, ids=["greedy", "beam"])
+def test_every_end_has_its_reason(network: Any, choice: Any) -> None:
+    whole = speak(network, PROMPTS, choice=choice, context=CONTEXT)
+    for prompt, spoken in zip(PROMPTS, whole, strict=True):  # nothing but the context ends it: no hidden limit
+        for each in spoken:
+            assert each.finish_reason == "context" and len(prompt) + len(each.tokens) == CONTEXT
+    for each in (each for spoken in speak(network, PROMPTS, choice=choice, context=CONTEXT, most=4) for each in spoken):
+        assert each.finish_reason == "length" and len(each.tokens) == 4
+    ended = speak(network, PROMPTS, choice=choice, context=CONTEXT, ends=[whole[0][0].tokens[3]])
+    assert {each.finish_reason for spoken in ended for each in spoken} >= {"end"}
+    stopped = speak(network, PROMPTS, choice=choice, context=CONTEXT, stopped=lambda row, said: len(said) == row + 2)
+    for row, spoken in enumerate(stopped):
+        assert all(each.finish_reason == "stop" and len(each.tokens) == row + 2 for each in spoken)
+    assert [
+        [each.tokens for each in spoken] for spoken in speak(network, PROMPTS, choice=choice, context=CONTEXT, most=0)
+    ] == [[[]]] * 4
+    with pytest.raises(UserError, match="prompt 2 has 41 tokens, more than the model's context of 40; --slide"):
+        speak(network, [[1], [1] * 41], choice=choice, context=CONTEXT)
+    with pytest.raises(UserError, match="prompt 1 is empty, and this model has no token to start from"):
+        speak(network, [[]], choice=choice, context=CONTEXT)
+    full = speak(network, [[1] * CONTEXT], choice=choice, context=CONTEXT)[0]
+    assert all(len(each.tokens) == 1 and each.finish_reason == "context" for each in full), "one more token"
+
+
+def test_greedy_goes_by_what_the_network_says(network: Any) -> None:
+    """Read anew at every step, without a memory; log-probabilities and alternatives are the network's own."""
+    spoken = speak(network, PROMPTS, choice=Sampling(), context=CONTEXT, most=12, alternatives=3)
+    for prompt, (each,) in zip(PROMPTS, spoken, strict=True):
+        assert each.logprobs is not None and each.alternatives is not None
+        text = list(prompt)
+        for token, logprob, beside in zip(each.tokens, each.logprobs, each.alternatives, strict=True):
+            with torch.inference_mode():
+                logs = network.start(Ragged.of([text]))[0].log_softmax(-1)[0]
+            assert token == int(logs.argmax()) == beside[0][0]
+            assert logprob == pytest.approx(float(logs[token]), abs=1e-5)
+            values, tokens = logs.topk(3)
+            assert [other for other, _ in beside] == tokens.tolist()
+            assert [value for _, value in beside] == pytest.approx(values.tolist(), abs=1e-5)
+            text.append(token)
+        assert each.logprob == pytest.approx(sum(each.logprobs))
+
+
+@pytest.mark.parametrize("choice", [*KINDS, Sampling(temperature=0.8, n=2)], ids=["greedy", "beam", "drawn"])
+def test_a_window_slides(network: Any, choice: Any) -> None:
+    """Past the context the model reads the last part anew; each row at its own time, its neighbours do not matter."""
+    prompts = [*PROMPTS, [5, 1, 7] * 30]
+    options: dict[str, Any] = {"choice": choice, "context": CONTEXT, "most": 70, "slide": True}
+    seeds = [3, 4, 5, 6, 7]
+    together = speak(network, prompts, seeds=seeds, **options)
+    for prompt, seed, spoken in zip(prompts, seeds, together, strict=True):
+        alone = speak(network, [prompt], seeds=[seed], **options)[0]
+        assert [each.tokens for each in alone] == [each.tokens for each in spoken]
+        for each in spoken:
+            assert len(each.tokens) == 70 and each.finish_reason == "length" and each.windows >= 3
+    if not isinstance(choice, Sampling) or not choice.greedy:
+        return
+    for prompt, (each,) in zip(prompts, together, strict=True):  # by hand: the window of every token
+        text, begin = list(prompt), max(0, len(prompt) - CONTEXT)
+        for token in each.tokens:
+            if len(text) - begin > CONTEXT:
+                begin = len(text) - CONTEXT // 2
+            with torch.inference_mode():
+                assert token == int(network.start(Ragged.of([text[begin:]]))[0].argmax())
+            text.append(token)
+    with pytest.raises(UserError, match="say how many tokens it may have"):
+        speak(network, PROMPTS, choice=choice, context=CONTEXT, slide=True)
+    with pytest.raises(UserError, match="a window slides over one text"):
+        speak(Toy(5, 0), [[0]], choice=choice, context=9, slide=True, sources=[[1]], most=2)
+
+
+def test_steps_are_told_as_they_come() -> None:
+    toy = Toy(9, 1)
+    steps = speech(toy, [[0], [3], [4]], choice=Sampling(), context=None, most=[2, 0, 4])
+    told: list[Any] = []
+    while True:
+        try:
+            told.append(next(steps))
+            assert not torch.is_inference_mode_enabled(), "whoever listens is left as it was"
+        except StopIteration as last:
+            answers = last.value
+            break
+    assert [[row for row, _ in went] for went in told] == [[0, 2], [0, 2], [2], [2]]
+    for row in (0, 2):
+        assert [token for went in told for which, token in went if which == row] == answers[row][0].tokens
+    counts: list[int] = []
+    speak(toy, [[0], [3]], choice=Beam(), context=None, most=3, heard=counts.append)
+    assert counts == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "options, fault",
+    [
+        ({"most": -1}, "a number of new tokens cannot be -1"),
+        ({"most": 2, "alternatives": -1}, "a number of alternatives cannot be -1"),
+        ({"most": 2, "seeds": [-1], "choice": Sampling(top_k=3)}, "a seed must be between 0 and"),
+    ],
+)
+def test_wrong_numbers_are_named(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        speak(Toy(5, 0), [[0]], **{"choice": Sampling(), "context": None, **options})

@@ -1,0 +1,335 @@
+"""Text to text: pairs are learned by heart, long texts go through in pieces, several models write as one."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.tasks.small import kinds, model_for, prices, quiet, several, write_rows
+from tests.tasks.written import PLAN, SIZES, learned, worded, write_sides, write_table
+from tests.training.test_resume import contents, same
+from weft.errors import UserError
+from weft.tasks.seeds import with_seeds
+from weft.tasks.sequences import SequenceTask
+from weft.tasks.translate import parts_of, translate
+from weft.text.tokenizer import Tokenizer
+from weft.training import loop
+
+PAIRS = worded(20)
+MULTI30K = Path(os.environ.get("WEFT_DATA", ".")) / "multi30k"
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned 20 pairs, with a vocabulary for each side."""
+    folder = tmp_path_factory.mktemp("made")
+    learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
+    return folder / "run"
+
+
+def texts_of(answers: list[Any]) -> list[str]:
+    return [answer.text for answer in answers]
+
+
+# ------------------------------------------------------------------------------------------------------------ learning
+
+
+def test_pairs_are_learned_by_heart(made: Path) -> None:
+    model = weft.load(made)
+    assert model.task == "translate" and (made / "target_tokenizer/tokenizer.json").exists()
+    assert model.config.source_vocabulary == model.tokenizer.vocabulary and model.config.tied == "decoder"  # type: ignore[union-attr]
+    scores = {metric.name: metric.value for metric in model.card.metrics}
+    assert scores["bleu"] == scores["chrf"] == 100 and scores["exact"] == 1
+    for beam in (1, 5):
+        answers: list[Any] = model([source for source, _ in PAIRS], beam=beam)
+        assert texts_of(answers) == [target for _, target in PAIRS]
+        assert all(answer.finish_reason == "end" and not answer.truncated for answer in answers)
+    found = model.evaluate(data := write_table(made.parent / "test.tsv", PAIRS))
+    assert found.scores["bleu"].value == 100 and found.signature and "tok:13a" in found.signature and not found.worst
+    assert found.data == data.name and found.examples == 20
+
+
+def test_one_vocabulary_for_both(here: Path) -> None:
+    model = learned(here, tokenizer={"kind": "unigram", "size": 90}, task={"name": "translate", "metric": "loss"})
+    assert model.opened.target_tokenizer is None and model.config.source_vocabulary is None
+    assert [metric.name for metric in model.card.metrics] == ["loss"]
+    answers: list[Any] = model([source for source, _ in PAIRS])
+    assert sum(a.text == target for a, (_, target) in zip(answers, PAIRS, strict=True)) >= 18
+
+
+def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of a step's work, and gone on with: bit for bit the same weights, state and record."""
+    plan = {"steps": 9, "batch": 6, "rate": 1e-3, "evaluate_every": 4, "save_every": 2, "log_every": 3, "keep": 1}
+    given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 60}}
+    given |= {"pairs": worded(10), "model": {**SIZES, "dropout": 0.1}, "tokenizer": {"kind": "word", "apart": True}}
+    learned(here, here / "whole", **given)
+    real, calls = loop.update, []
+
+    def killed(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(loop, "update", killed)
+    with pytest.raises(KeyboardInterrupt):
+        learned(here, here / "parts", **given)
+    monkeypatch.undo()
+    monkeypatch.chdir("/")
+    weft.resume(here / "parts", say=quiet)
+    whole, parts = contents(here / "whole"), contents(here / "parts")
+    assert whole["state"]["finished"] and len(whole["metrics"]) >= 5
+    for name in whole:
+        assert same(whole[name], parts[name]), name
+
+
+def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
+    data = write_table(here / "t.tsv", worded(8, seed=3))
+    model = weft.finetune(
+        data, base=made, task={"name": "rewrite", "prefix": "one "}, training={"steps": 1, "batch": 4}, say=quiet
+    )
+    before = weft.load(made)
+    assert model.task == "rewrite" and model.card.prefix == "one " and model.card.base == "run"
+    for now, then in ((model.tokenizer, before.tokenizer), (model.target_tokenizer, before.target_tokenizer)):
+        assert now is not None and then is not None and now.library.to_str() == then.library.to_str()
+    with pytest.raises(UserError, match="translate needs a model that reads one text and writes another .*, not bert"):
+        weft.finetune(data, task="translate", model={"family": "bert", "size": "1x64"}, say=quiet)
+    with pytest.raises(UserError, match="transformer has no head for classify; it learns translate"):
+        weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, say=quiet)
+    with pytest.raises(UserError, match=r"own words \(task.own\) are read by a recurrent"):
+        weft.finetune(data, base=made, task={"name": "translate", "own": 0.2}, say=quiet)
+
+
+def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
+    lines: list[str] = []
+    data = write_table(here / "t.tsv", worded(80))
+    weft.finetune(
+        data, task={"name": "translate", "metric": "loss"}, model={"family": "transformer"}, out=here / "r",
+        training={"steps": 1}, tokenizer={"kind": "word"}, say=lines.append,
+    )  # fmt: skip
+    assert "size: 3x256 with a dropout of 0.2, for 72 pairs (--size decides)" in lines
+    recipe = (here / "r/run/recipe.toml").read_text()
+    for line in ('size = "3x256"', "dropout = 0.2", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
+        assert f"\n{line}\n" in recipe, line
+
+
+def test_few_are_written_out_to_judge_by(here: Path) -> None:
+    task = SequenceTask("translate", judged=7)
+    rows: list[Any] = list(range(100))
+    assert task.sample(rows) == [0, 14, 28, 42, 57, 71, 85] and task.sample(rows[:7]) == rows[:7]
+    lines: list[str] = []
+    learned(here, task={"name": "translate", "judged": 3}, training={**PLAN, "steps": 1}, say=lines.append)
+    assert any("20 to judge by, of which 3 are written out" in line for line in lines)
+
+
+def test_seeds_with_two_vocabularies(here: Path) -> None:
+    data = write_table(here / "t.tsv", PAIRS)
+    settings = {"data": {"files": [str(data)]}, "task": {"name": "translate", "metric": "loss"}, "out": str(here / "s")}
+    settings |= {"model": SIZES, "tokenizer": {"kind": "word", "apart": True}, "training": {"steps": 2, "batch": 6}}
+    found = with_seeds(None, settings, 2, say=quiet)
+    assert found.scores["loss"][found.best] == min(found.scores["loss"])
+    assert weft.load(here / "s").target_tokenizer is not None
+
+
+# -------------------------------------------------------------------------------------------------------- long texts
+
+
+def test_long_texts_go_through_in_pieces(made: Path) -> None:
+    model = weft.load(made)
+    assert model.card.window is not None and model.card.window.length == 7
+    sentences = [source for source, target in PAIRS if len(source.split()) == 6][:3]
+    known = dict(PAIRS)
+    text = ". ".join(sentences) + "."
+    answer: Any = model(text)
+    assert answer.n_windows == 3 and not answer.truncated and answer.finish_reason == "end"
+    lines: Any = model("\n".join(sentences))
+    assert lines.text.split("\n") == [known[sentence] for sentence in sentences] and lines.n_windows == 3
+    parts = parts_of(model.opened, [text], "")
+    end = model.tokenizer.id_of("end")  # type: ignore[union-attr]
+    assert [token for part in parts for token in part.tokens[:-1]] == model.tokenizer.ids([text], specials=False)[0]  # type: ignore[union-attr]
+    assert all(part.tokens[-1] == end and len(part.tokens) <= 8 for part in parts)
+
+
+def test_one_sentence_that_is_too_long_is_cut_between_tokens(made: Path) -> None:
+    model = weft.load(made)
+    words = " ".join(["one two three four five"] * 20)
+    parts = parts_of(model.opened, ["cat dog", words, "", "   "], "")
+    assert [part.text for part in parts] == [0, 1, 1, 1] and max(len(part.tokens) for part in parts) == 48
+    whole = [token for part in parts[1:] for token in part.tokens[:-1]]
+    assert whole == model.tokenizer.ids([words], specials=False)[0]  # type: ignore[union-attr]
+    answers: list[Any] = model(["cat dog", words, "", "   "], beam=1)
+    assert [answer.n_windows for answer in answers] == [1, 3, 0, 0] and answers[2].text == "" == answers[3].text
+    assert answers[1].n_tokens == 103
+    whole_one = [part.tokens for part in parts_of(model.opened, ["one " * 20], "")]
+    assert [len(tokens) for tokens in whole_one] == [21], "a sentence that the model can read at once is not cut"
+
+
+def test_a_prefix_stands_before_each_piece(made: Path) -> None:
+    model = weft.load(made)
+    parts = parts_of(model.opened, ["one two three. four five six seven."], "cat dog ")
+    ahead = model.tokenizer.ids(["cat dog "], specials=False)[0]  # type: ignore[union-attr]
+    assert len(parts) == 2 and all(part.tokens[: len(ahead)] == ahead for part in parts)
+    with pytest.raises(UserError, match="the prefix has 60 tokens, which leaves no room"):
+        parts_of(model.opened, ["one"], "cat " * 60)
+
+
+# --------------------------------------------------------------------------------------------------- ways to write it
+
+
+def test_batch_is_single_and_order_is_kept(made: Path) -> None:
+    model = weft.load(made)
+    texts = [source for source, _ in worded(12, seed=9)] + ["", "one. two three four five six. seven eight nine"]
+    together: list[Any] = model(texts, n=3, alignments=True)
+    for text, answer in zip(texts, together, strict=True):
+        alone: Any = model(text, n=3, alignments=True)
+        assert [way.text for way in alone.best] == [way.text for way in answer.best]
+        assert alone.score == pytest.approx(answer.score, abs=1e-4)
+        if text:
+            matrix = torch.tensor(answer.alignments)
+            assert matrix.shape == (len(answer.target_tokens), len(answer.source_tokens))
+            assert torch.allclose(matrix.sum(1), torch.ones(len(matrix)), atol=1e-4)
+
+
+def test_n_best_and_their_scores(made: Path) -> None:
+    model = weft.load(made)
+    answer: Any = model(PAIRS[0][0], beam=4, n=3)
+    scores = [way.score for way in answer.best]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True) and answer.best[0].text == answer.text
+    assert answer.logprob / len(answer.target_tokens) == pytest.approx(answer.score, abs=1e-6)
+    short: Any = model(PAIRS[0][0], most=2)
+    assert short.finish_reason == "length" and len(short.target_tokens) == 2
+    for wrong, match in (
+        ({"beam": 0}, "a beam is at least 1 wide"),
+        ({"beam": 1000}, "a beam of 1000 is wider than the vocabulary of"),
+        ({"n": 9}, "a beam of 5 gives 1 to 5 answers"),
+        ({"most": 0}, "a number of new tokens cannot be 0"),
+    ):
+        with pytest.raises(UserError, match=match):
+            model("one", **wrong)
+
+
+def test_texts_of_the_other_side_are_noted(made: Path) -> None:
+    model = weft.load(made)
+    with pytest.warns(UserWarning, match="looks like what the model has learned to write"):
+        model([target for _, target in PAIRS])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model([source for source, _ in worded(20, seed=4)])
+
+
+# ------------------------------------------------------------------------------------------------------------ together
+
+
+def test_models_write_together(made: Path, here: Path) -> None:
+    model, text = weft.load(made), PAIRS[0][0]
+    alone: Any = model(text, beam=1)
+    twice: Any = model(text, beam=1, others=[weft.load(made)])
+    assert twice.text == alone.text and twice.logprob == pytest.approx(alone.logprob, abs=1e-4)
+    other = weft.load(made)
+    with torch.no_grad():
+        for parameter in other.network.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    mixed: Any = translate(model.opened, [text], others=[other.opened], beam=1)[0]
+    chances = [math.exp(each(text, beam=1, most=1).logprob) for each in (model, other)]
+    first: Any = translate(model.opened, [text], others=[other.opened], beam=1, most=1)[0]
+    assert mixed.logprob != alone.logprob and math.exp(first.logprob) <= max(chances) + 1e-6
+    stranger = learned(here, training={**PLAN, "steps": 1}, task={"name": "translate", "metric": "loss"})
+    with pytest.raises(UserError, match="model 2 has another vocabulary than the first .*: they cannot write together"):
+        model(text, others=[stranger])
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("classify", 3), ("multilabel", 3), ("regress", 1)])
+def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer, bpe: Tokenizer) -> None:
+    """The mean of the chances, whatever vocabulary each model reads by."""
+    labels = None if outputs == 1 else ("a", "b", "c")
+    models = [
+        model_for(task, outputs, wordpiece, labels),
+        model_for(task, outputs, bpe, labels, family="gpt2"),
+    ]
+    texts = [row["text"] for row in (kinds(4) + prices(2) + several(3))]
+    single: list[Any] = [each(texts) for each in models]
+    both: list[Any] = models[0](texts, others=models[1:])
+    for one, two, answer in zip(*single, both, strict=True):
+        if task == "regress":
+            assert answer.value == pytest.approx((one.value + two.value) / 2, abs=1e-6)
+            continue
+        mean = {label: (one.scores[label] + two.scores[label]) / 2 for label in one.scores}
+        assert answer.scores == pytest.approx(mean, abs=1e-9)
+        if task == "classify":
+            assert answer.label == max(mean, key=mean.__getitem__)
+    if labels:
+        stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
+        with pytest.raises(UserError, match="model 2 says a, b, d, the first a, b, c: they cannot answer together"):
+            models[0](texts, others=[stranger])
+    tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
+    with pytest.raises(UserError, match="models for tag do not answer together"):
+        tagger("a text", others=[tagger])
+
+
+# ----------------------------------------------------------------------------------------------------------- summaries
+
+
+def test_summaries_are_judged_beside_their_first_sentences(here: Path) -> None:
+    rows = [
+        {"article": f"{one}. Nothing new. Nothing red. Some cat. Nothing at all.", "summary": one}
+        for one, _ in worded(16)
+    ]
+    data = write_rows(here / "s.jsonl", rows)
+    model = weft.finetune(
+        data, task="summarise", model=SIZES, tokenizer={"kind": "word"}, training={"steps": 1, "batch": 8}, say=quiet
+    )
+    assert [metric.name for metric in model.card.metrics] == ["rouge1", "rouge2", "rougeL"]
+    found = model.evaluate(data, beam=1)
+    assert list(found.scores) == [f"{lead}{name}" for lead in ("", "lead3_") for name in ("rouge1", "rouge2", "rougeL")]
+    assert 0.5 < found.scores["lead3_rouge1"].value < 1 > found.scores["rouge1"].value and found.worst
+    assert "near" in found.worst[0] and found.signature is None
+
+
+def test_judging_in_two_files(made: Path, here: Path) -> None:
+    model = weft.load(made)
+    longer = [(f"{a}. {c}", f"{d} {b}") for (a, b), (c, d) in pairwise(PAIRS)]
+    source, target = write_sides(here, [*PAIRS, *longer])
+    found = model.evaluate(source=source, target=target, beam=2)
+    assert found.data == "t.en, t.de" and found.examples == 39 and 50 < found.scores["bleu"].value < 100
+    assert [row["words"] for row in found.by_length] == ["0 to 9", "10 to 19"]
+    assert sum(row["sentences"] for row in found.by_length) == 39
+    assert found.values()["signature"] == found.signature and found.worst[0]["near"] <= found.worst[1]["near"]
+    with pytest.warns(UserWarning, match="t.de, t.en: source and target look as if they were swapped"):
+        model.evaluate(source=target, target=source, beam=1)
+    with pytest.raises(UserError, match="give one of them"):
+        model.evaluate(source, source=source, target=target)
+    page = here / "page.html"
+    found.write(page)
+    assert found.signature is not None and found.signature.split("|")[0] in page.read_text()
+
+
+def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tokenizer) -> None:
+    weft.new("gpt2", bpe, size="1x64", settings={"context": 16}).save(here / "gpt")
+    with pytest.raises(UserError, match="gpt2 does not read one text and write another, so it cannot translate"):
+        weft.load(here / "gpt", task="translate")
+    with pytest.raises(UserError, match="a model for classify does not write: it has no source and target"):
+        model_for("classify", 2, wordpiece, ("a", "b")).evaluate(source="a", target="b")
+
+
+# ------------------------------------------------------------------------------------------------------------ real data
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (MULTI30K / "train.en.gz").exists(), reason="needs Multi30k where $WEFT_DATA says data lies")
+def test_multi30k(here: Path) -> None:
+    """A slice of real captions: the loss falls far below that of guessing, and some of it is German."""
+    sides = {"source": MULTI30K / "train.en.gz", "target": MULTI30K / "train.de.gz"}
+    sides |= {"dev_source": MULTI30K / "val.en.gz", "dev_target": MULTI30K / "val.de.gz"}
+    model = weft.finetune(
+        {key: str(path) for key, path in sides.items()}, task={"name": "translate", "judged": 50},
+        model={"family": "transformer", "size": "2x128"}, tokenizer={"size": 4000}, training={"steps": 400}, say=quiet,
+    )  # fmt: skip
+    assert {metric.name: metric.value for metric in model.card.metrics}["chrf"] > 20
