@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.dense import filled, gathered, shares, spread
+from weft.nn.dense import filled, gathered, spread
+from weft.nn.looking import shares
 from weft.nn.recurrent import Cell, Reading, Recurrent, State, cell_step
 from weft.nn.rows import Rows
 

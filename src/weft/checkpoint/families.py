@@ -11,16 +11,19 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, roberta
+from weft.checkpoint import albert, bert, distilbert, gpt, roberta, sequences
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.roberta import Roberta, RobertaConfig
+from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.vectors import Vectors, VectorsConfig
+from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Family:
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
     rows: str = "documents"  # how documents become rows in pre-training
+    reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
+    begins: str = "start"  # the role of the token that its writing begins from
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -171,6 +176,36 @@ FAMILIES = {
             rows="stream",
         ),
         Family(
+            name="seq2seq",
+            paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
+            config=Seq2SeqConfig,
+            network=Seq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Seq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.SEQ2SEQ_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            specials=sequences.SPECIALS,
+            reads=True,
+        ),
+        Family(
+            name="conv-seq2seq",
+            paper="Gehring et al., 2017",
+            config=ConvSeq2SeqConfig,
+            network=ConvSeq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(ConvSeq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.CONVOLUTION_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            specials=sequences.SPECIALS,
+            reads=True,
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
@@ -212,6 +247,7 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     if width % 64:
         raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
     sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
     return family, family.config(**{**family.standard, **sizes})
 
 
@@ -261,6 +297,9 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
     network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
+    if family.reads:  # what is read and what is written both fill the context
+        rows = Rows.of([config.context])
+        return Measure(parameters, network.operations(rows, rows) / config.context)  # type: ignore[operator]
     stack = getattr(network, "layers", None)
     turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
     matrices = 0

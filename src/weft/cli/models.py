@@ -15,7 +15,12 @@ from weft.errors import UserError, did_you_mean, shown
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
 
-VERBS = {"complete": "generate", "fill": "fill", "embed": "embed"}  # the verb that does a task
+VERBS = {
+    "complete": "generate",
+    "fill": "fill",
+    "embed": "embed",
+    "translate": "translate",
+}  # the verb that does a task
 
 
 def models(as_json: Json = False) -> None:
@@ -40,12 +45,12 @@ def models(as_json: Json = False) -> None:
                     "size": name,
                     "layers": config.layers,
                     "width": config.width,
-                    "heads": config.heads,
+                    "heads": getattr(config, "heads", None),
                     "context": config.context,
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
                     "flops_per_token": found.flops,
-                    "can": [VERBS[family.task], "embed"],
+                    "can": [VERBS[family.task], *(["embed"] if not family.reads else [])],
                     "finetune": list(tasks_for(family)),
                     "heads_published": list(family.names.heads),
                     "paper": family.paper,
@@ -70,7 +75,7 @@ def models(as_json: Json = False) -> None:
     ]
     lines = [
         [
-            *(str(row[name]) for name in header[:6]),
+            *("" if row[name] is None else str(row[name]) for name in header[:6]),
             amount(row["parameters"]),
             *(amount(row[kind], "B") for kind in ("fp32", "bf16", "int8")),
             amount(row["flops_per_token"]),

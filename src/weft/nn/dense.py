@@ -1,6 +1,6 @@
-"""Ragged rows as a rectangle and back, for what goes through a text place by place; and looking at such a rectangle.
+"""Ragged rows as a rectangle and back, for what goes through a text place by place.
 
-N: tokens of all rows together; B: rows; T: places, as many as `rows.longest`; S: places of what is looked at.
+N: tokens of all rows together; B: rows; T: places, as many as `rows.longest`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,3 @@ def gathered(x: Tensor, rows: Rows, total: int, backwards: bool = False) -> Tens
 def filled(rows: Rows) -> Tensor:
     """B T bool: the places that hold a token."""
     return torch.arange(rows.longest, device=rows.starts.device) < rows.lengths()[:, None]
-
-
-def shares(scores: Tensor, may: Tensor) -> Tensor:
-    """Scores ... S -> how much is looked at each place: it adds up to 1 over those that may be, and is 0 elsewhere.
-
-    A row with nothing to look at looks nowhere: with -inf in place of the least number its shares would be NaN.
-    """
-    return scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1) * may

@@ -6,6 +6,7 @@ pass can be captured; single steps go by the equations. N: tokens; B: rows; T: p
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,9 @@ State = tuple[Parts, ...]  # of every layer; of both directions where there are 
 
 MODULES: dict[str, type[Any]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 PARTS = {"rnn": 1, "lstm": 2, "gru": 1}
+# An LSTM that holds its memory gets one column of weights more than its module has, so they cannot lie as cuDNN would
+# have them; copying them is nothing beside the recurrence.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 SHUT = 1e4  # closes a gate whatever else is added to it, and is still a number in half precision
 
 
@@ -39,7 +43,7 @@ def cell_step(cell: Cell, given: Tensor, parts: Parts, weight: Tensor, bias: Ten
     reset, keep = (given[:, : 2 * width] + back[:, : 2 * width]).sigmoid().chunk(2, -1)
     # As cuDNN has it: the reset gate comes after the product with the hidden state, not before it as in the paper.
     new = (given[:, 2 * width :] + reset * back[:, 2 * width :]).tanh()
-    return (torch.lerp(new, hidden, keep),)
+    return (new + keep * (hidden - new),)
 
 
 class Recurrent(nn.Module):
@@ -171,6 +175,17 @@ class Recurrent(nn.Module):
                 bias[self.width : 2 * self.width] = 1.0
 
 
-def picked(state: State, rows: Tensor) -> State:
-    """Keep these rows of a state, in this order."""
-    return tuple(tuple(part.index_select(0, rows) for part in parts) for parts in state)
+class Bridge(nn.Module):
+    """The last states of an encoder that reads both ways, joined into the first ones of a decoder."""
+
+    def __init__(self, width: int, layers: int, parts: int) -> None:
+        super().__init__()
+        self.join = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers * parts))
+
+    def forward(self, state: State) -> State:
+        joined: list[Parts] = []
+        maps = iter(self.join)
+        for forth, back in zip(state[::2], state[1::2], strict=True):
+            both = [next(maps)(torch.cat(pair, -1)) for pair in zip(forth, back, strict=True)]
+            joined.append((both[0].tanh(), *both[1:]))  # an LSTM's memory has no bounds
+        return tuple(joined)
