@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.models.shared import check_limits, check_writing, matrices
 from weft.nn.dense import check_context, filled, gathered, spread
 from weft.nn.heads import NextWords, in_full
-from weft.nn.looking import Comparing, Looking, Memory, Place, Speaking
+from weft.nn.looking import Looking, Memory, Place, Speaking
 from weft.nn.recurrent import Bridge, Cell, Recurrent
 from weft.nn.rows import Ragged, Rows
 
@@ -36,7 +36,7 @@ class Seq2SeqConfig:
     layers: int = 2  # of the encoder, and of the decoder
     cell: Cell = "lstm"
     bidirectional: bool = True  # the encoder reads both ways
-    attention: Literal["none"] | Comparing = "general"
+    attention: Literal["none", "additive", "dot", "general"] = "general"
     feeding: bool = False  # dot and general: what came of looking is part of the next place's input
     reverse: bool | None = None  # the source is read from its end; without it, where one vector is all that is kept
     dropout: float = 0.2

@@ -102,15 +102,16 @@ class Recurrent(nn.Module):
         total = x.shape[0]
         even = total == rows.longest * rows.count  # then every column is full, and the kernel's own state is the last
         square = spread(x, rows, backwards)
-        if not square.is_cuda:  # autocast knows the kernels of the GPU only
+        if not square.is_cuda:
             square = square.to(next(module.parameters()).dtype)
         start = tuple(part.to(square.dtype)[None] for part in before)  # 1 B W
         memory: Tensor | None
-        if self.cell == "lstm" and last and not even:
-            found, memory = self._held(module, square, rows, start)
-        else:
-            found, end = module(square, start if self.cell == "lstm" else start[0])
-            memory = end[1] if self.cell == "lstm" else None
+        with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
+            if self.cell == "lstm" and last and not even:
+                found, memory = self._held(module, square, rows, start)
+            else:
+                found, end = module(square, start if self.cell == "lstm" else start[0])
+                memory = end[1] if self.cell == "lstm" else None
         side = gathered(found, rows, total, backwards)
         if not last:
             return side, ()

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class Setup:
     words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
     judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
+    pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
     def due(self, every: int, step: int) -> bool:
@@ -212,7 +213,10 @@ class Group:
 
 def _feed(s: Setup, state: State) -> Ahead[Group]:
     def make(step: int) -> Group:
-        batches = s.feed.passes(step, state.pass_tokens)
+        told = s.pace(step) if s.pace is not None else {}
+        batches = [
+            replace(batch, targets={**batch.targets, **told}) for batch in s.feed.passes(step, state.pass_tokens)
+        ]
         counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()])
         if s.device.type == "cuda":
             return Group([batch.pinned() for batch in batches], counts.float().pin_memory())
