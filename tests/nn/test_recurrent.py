@@ -81,8 +81,9 @@ def test_steps_carry_on_where_a_text_stopped(cell: Cell) -> None:
     _, state = network(torch.cat(texts), Rows.of(lengths))
     for x in more:
         assert state is not None
-        fed, _ = network.step(network.given(x[:, :3]), state, x[:, 3:])
-        top, state = network.step(network.given(x), state)
+        feeding, steps = network.steps(2), network.steps()
+        fed, _ = feeding.step(feeding.given(x[:, :3]), state, x[:, 3:])
+        top, state = steps.step(steps.given(x), state)
         assert (fed - top).abs().max() < 1e-12
     whole = [torch.cat([text, more[:, row]]) for row, text in enumerate(texts)]
     rows = Rows.of([len(text) for text in whole])

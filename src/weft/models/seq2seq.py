@@ -20,7 +20,7 @@ from weft.models.shared import check_limits, check_writing, matrices
 from weft.nn.dense import check_context, filled, gathered, spread
 from weft.nn.heads import NextWords, in_full
 from weft.nn.looking import Looking, Memory, Place, Speaking
-from weft.nn.recurrent import Bridge, Cell, Recurrent
+from weft.nn.recurrent import Bridge, Cell, Recurrent, Steps
 from weft.nn.rows import Ragged, Rows
 
 
@@ -72,8 +72,8 @@ class Seq2Seq(nn.Module):
         self.bridge = Bridge(c.width, c.layers, 2 if c.cell == "lstm" else 1) if c.bidirectional else None
         seen = c.width if c.attention == "dot" else self.encoder.outputs  # M
         self.looking = None if c.attention == "none" else Looking(c.attention, c.width, seen)
-        fed = seen if c.attention == "additive" else c.width if c.feeding else 0
-        self.decoder = Recurrent(c.cell, size + fed, c.width, c.layers, dropout=c.dropout)
+        self.fed = seen if c.attention == "additive" else c.width if c.feeding else 0
+        self.decoder = Recurrent(c.cell, size + self.fed, c.width, c.layers, dropout=c.dropout)
         told = c.width + seen + (size if c.attention == "additive" else 0)
         self.combine = None if c.attention == "none" else nn.Linear(told, c.width)
         self.narrow = nn.Linear(c.width, size, bias=False) if c.tied != "none" and size != c.width else None
@@ -112,18 +112,18 @@ class Seq2Seq(nn.Module):
     def _one_by_one(self, tokens: Tensor, rows: Rows, memory: Memory, own: Tensor | None) -> Tensor:
         """T B W, place by place."""
         words = spread(tokens, rows)  # T B
+        steps = self.decoder.steps(self.fed)
         embedded = self.dropout(self.tokens(words))
-        given = self.decoder.given(embedded)  # T B GW
+        given = steps.given(embedded).unbind()  # B GW for each place
         hidden = []
         before = self._first(memory)
-        for place in range(rows.longest):
-            x, y = embedded[place], given[place]
+        for place, (x, y) in enumerate(zip(embedded.unbind(), given, strict=True)):
             if own is not None and place:
                 guess = self.words(before.told.detach()).argmax(-1)
                 mine = torch.rand(guess.shape, device=guess.device) < own
                 x = self.dropout(self.tokens(torch.where(mine, guess, words[place])))
-                y = self.decoder.given(x)
-            before = self._place(x, y, before, memory)
+                y = steps.given(x)
+            before = self._place(steps, x, y, before, memory)
             hidden.append(before.told)
         return torch.stack(hidden)
 
@@ -131,14 +131,14 @@ class Seq2Seq(nn.Module):
         """Before anything is written; what would be fed is nothing."""
         return Place(memory.state, torch.zeros_like(memory.state[0][0]))
 
-    def _place(self, x: Tensor, given: Tensor, before: Place, memory: Memory) -> Place:
+    def _place(self, steps: Steps, x: Tensor, given: Tensor, before: Place, memory: Memory) -> Place:
         """One place of all rows: its words B embedding, and what the decoder makes of them B GW."""
         shares = mixed = None
         fed = before.told if self.config.feeding else None
         if self.looking is not None and self.config.attention == "additive":
             shares = self.looking(before.state[-1][0][:, None], memory.keys, memory.may)  # B 1 S
             fed = mixed = (shares @ memory.values).squeeze(1)  # B M
-        top, state = self.decoder.step(given, before.state, fed)
+        top, state = steps.step(given, before.state, fed)
         if self.looking is not None and shares is None:
             shares = self.looking(top[:, None], memory.keys, memory.may)
             mixed = (shares @ memory.values).squeeze(1)
@@ -180,15 +180,16 @@ class Seq2Seq(nn.Module):
         memory = self.encode(source)
         words, lengths = spread(prompt.tokens, prompt.rows), prompt.rows.lengths()
         speaking = Speaking(memory, self._first(memory), attention)
-        embedded = self.tokens(words)
-        for number, (x, given) in enumerate(zip(embedded, self.decoder.given(embedded), strict=True)):
-            speaking.place = self._place(x, given, speaking.place, memory).where(number < lengths, speaking.place)
+        steps, embedded = self.decoder.steps(self.fed), self.tokens(words)
+        for number, (x, given) in enumerate(zip(embedded, steps.given(embedded), strict=True)):
+            place = self._place(steps, x, given, speaking.place, memory)
+            speaking.place = place.where(number < lengths, speaking.place)
         return in_full(self.words(speaking.place.told)), speaking
 
     def step(self, tokens: Tensor, state: Speaking) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
-        x = self.tokens(tokens)
-        state.place = self._place(x, self.decoder.given(x), state.place, state.memory)
+        steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
+        state.place = self._place(steps, x, steps.given(x), state.place, state.memory)
         return in_full(self.words(state.place.told))
 
     def operations(self, source: Rows, rows: Rows) -> float:

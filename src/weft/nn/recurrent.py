@@ -134,30 +134,9 @@ class Recurrent(nn.Module):
         found, _, memory = torch._VF.lstm(square, start, [weight, *others], True, 1, 0.0, self.training, False, False)
         return found, memory
 
-    def given(self, x: Tensor) -> Tensor:
-        """What the first layer makes of an input, before it meets what is carried: ... inputs -> ... GW.
-
-        An input that lacks its last columns will be given those in each step, as what is fed back.
-        """
-        weight, _, bias, _ = self._weights(0)
-        return F.linear(x, weight[:, : x.shape[-1]], bias)
-
-    def step(self, given: Tensor, state: State, fed: Tensor | None = None) -> tuple[Tensor, State]:
-        """One place of all rows: B GW -> B W, and the new state; `fed` are the columns that `given` left open."""
-        after: list[Parts] = []
-        for number, parts in enumerate(state):
-            weight, back, bias, back_bias = self._weights(number)
-            if number:
-                given = F.linear(F.dropout(after[-1][0], self.dropout, self.training), weight, bias)
-            elif fed is not None:
-                given = given + F.linear(fed, weight[:, -fed.shape[-1] :])
-            after.append(cell_step(self.cell, given, parts, back, back_bias))
-        return after[-1][0], tuple(after)
-
-    def _weights(self, number: int) -> list[Tensor]:
-        """Of a layer that reads in one direction: matrices for the input and for what is carried, and their biases."""
-        assert len(self.directions) == 1, "who reads both ways knows the whole text, not one place of it"
-        return self.layers[number]._flat_weights  # type: ignore[return-value]
+    def steps(self, fed: int = 0) -> Steps:
+        """The same weights, place by place; the last `fed` columns of the input come only when their place does."""
+        return Steps(self, fed)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -174,6 +153,36 @@ class Recurrent(nn.Module):
             back_bias.zero_()
             if self.cell == "lstm":
                 bias[self.width : 2 * self.width] = 1.0
+
+
+class Steps:
+    """A stack that reads one way, place by place: for decoding, and where a place reads what came of the one before.
+
+    Its weights are cut apart once for all places: each cut's gradient is as large as the whole.
+    """
+
+    def __init__(self, network: Recurrent, fed: int) -> None:
+        assert len(network.directions) == 1, "who reads both ways knows the whole text, not one place of it"
+        self.network = network
+        self.weights: list[list[Tensor]] = [module._flat_weights for module in network.layers]  # type: ignore[misc]
+        first = self.weights[0][0]
+        self.given_weight, self.fed_weight = first[:, : first.shape[1] - fed], first[:, first.shape[1] - fed :]
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the first layer makes of an input before it meets what is fed and what is carried: ... -> ... GW"""
+        return F.linear(x, self.given_weight, self.weights[0][2])
+
+    def step(self, given: Tensor, state: State, fed: Tensor | None = None) -> tuple[Tensor, State]:
+        """One place of all rows: B GW -> B W, and the new state."""
+        dropout, training = self.network.dropout, self.network.training
+        after: list[Parts] = []
+        for number, ((weight, back, bias, back_bias), parts) in enumerate(zip(self.weights, state, strict=True)):
+            if number:
+                given = F.linear(F.dropout(after[-1][0], dropout, training), weight, bias)
+            elif fed is not None:
+                given = given + F.linear(fed, self.fed_weight)
+            after.append(cell_step(self.network.cell, given, parts, back, back_bias))
+        return after[-1][0], tuple(after)
 
 
 class Bridge(nn.Module):
