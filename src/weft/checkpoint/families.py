@@ -11,15 +11,17 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, transformer
+from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, sequences
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.roberta import Roberta, RobertaConfig
+from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.transformer import Transformer, TransformerConfig
 from weft.models.vectors import Vectors, VectorsConfig
 from weft.nn.rows import Rows
@@ -185,12 +187,12 @@ FAMILIES = {
             names=Names(prefix="", spellings=(), body=(), heads={"words": ()}),
             table=ConfigTable(read={}),
             architectures={},
-            sizes=transformer.SIZES,
+            sizes=sequences.TRANSFORMER_SIZES,
             tokenizer="unigram",
             task="translate",
             speaks=True,
             reads=True,
-            specials=transformer.SPECIALS,
+            specials=sequences.SPECIALS,
             around="t5",
         ),
         Family(
@@ -208,9 +210,41 @@ FAMILIES = {
             reads=True,
             begins="padding",
             never=("padding",),
-            specials=transformer.SPECIALS,
+            specials=sequences.SPECIALS,
             around="t5",
             standard=marian.STANDARD,
+        ),
+        Family(
+            name="seq2seq",
+            paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
+            config=Seq2SeqConfig,
+            network=Seq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Seq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.SEQ2SEQ_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            specials=sequences.SPECIALS,
+            around="t5",
+        ),
+        Family(
+            name="conv-seq2seq",
+            paper="Gehring et al., 2017",
+            config=ConvSeq2SeqConfig,
+            network=ConvSeq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(ConvSeq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.CONVOLUTION_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            specials=sequences.SPECIALS,
+            around="t5",
         ),
         Family(
             name="vectors",
@@ -254,6 +288,7 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     if width % 64:
         raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
     sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
     return family, family.config(**{**family.standard, **sizes})
 
 
@@ -303,6 +338,9 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
     network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
+    if family.reads:  # what is read and what is written both fill the context
+        rows = Rows.of([config.context])
+        return Measure(parameters, network.operations(rows, rows) / config.context)  # type: ignore[operator]
     stack = getattr(network, "layers", None)
     turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
     matrices = 0

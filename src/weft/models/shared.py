@@ -33,6 +33,7 @@ LIMITS = {
     "heads": 1 << 14,
     "head_width": 1 << 16,
     "inner": 1 << 20,
+    "kernel": 1 << 10,
 }
 
 
@@ -70,6 +71,14 @@ def check_sizes(config: Any) -> None:
         )
     if not 0.0 < config.norm_epsilon <= 1.0:
         raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
+
+
+def check_writing(config: Any) -> None:
+    """Refuse what no encoder-decoder can have."""
+    if not 0 <= config.begin < config.vocabulary:
+        raise UserError(f"begin must be one of the {config.vocabulary} tokens of the vocabulary, not {config.begin}")
+    if config.tied == "all" and config.source_vocabulary not in (None, config.vocabulary):
+        raise UserError("tied=all needs one vocabulary for what is read and written; try tied=decoder")
 
 
 def nearest_divisor(number: int, wish: int) -> int:
@@ -153,3 +162,9 @@ def start_weights(network: nn.Module, scale: float) -> None:
         elif isinstance(module, Mix):
             module.shares.zero_()
             module.scale.fill_(1.0)
+
+
+def matrices(*modules: nn.Module | None) -> float:
+    """How many weights of some modules are multiplied with whatever goes through them."""
+    found = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    return float(sum(parameter.numel() for parameter in found if parameter.dim() == 2))
