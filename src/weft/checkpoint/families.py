@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, sequences
+from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, sequences, t5
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
@@ -22,6 +22,7 @@ from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from weft.models.t5 import T5, T5Config
 from weft.models.transformer import Transformer, TransformerConfig
 from weft.models.vectors import Vectors, VectorsConfig
 from weft.nn.rows import Rows
@@ -50,15 +51,22 @@ class Family:
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
     begins: str = "start"  # the role of the token that its writing begins from
     never: tuple[str, ...] = ()  # roles of the tokens that it never writes
+    sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
+    gated_names: Names | None = None  # where gated networks are published under other names
+    as_stored: Callable[[Mapping[str, Any], Mapping[str, Tensor], str], dict[str, Any]] | None = None  # its config
 
     @property
     def objectives(self) -> tuple[str, ...]:
         """What it may learn by in pre-training, the usual one first."""
         if self.reads:
-            return ()
+            return ("spans",) if self.sentinels else ()
         if self.speaks:
             return ("next",)
         return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
+
+    def names_of(self, config: Any) -> Names:
+        """The names of a model of these sizes."""
+        return self.gated_names if self.gated_names and config.activation.startswith("gated-") else self.names
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -247,6 +255,27 @@ FAMILIES = {
             around="t5",
         ),
         Family(
+            name="t5",
+            paper="Raffel et al., 2020",
+            config=T5Config,
+            network=T5,
+            names=t5.NAMES,
+            gated_names=t5.GATED_NAMES,
+            as_stored=t5.as_stored,
+            table=t5.CONFIG,
+            architectures=t5.ARCHITECTURES,
+            sizes=t5.SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=True,
+            reads=True,
+            begins="padding",
+            sentinels=t5.SENTINELS,
+            specials=t5.SPECIALS,
+            around="t5",
+            rows="stream",
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
@@ -351,7 +380,7 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
         matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
     if family.reads:  # by the token written, of a text as long as what is read
         full = Rows.of([config.context])
-        return Measure(parameters, network.operations(full, full) / config.context)  # type: ignore[operator]
+        return Measure(parameters, network.operations(full, full) / config.context)
     if not hasattr(config, "heads"):  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads

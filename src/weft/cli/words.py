@@ -147,7 +147,7 @@ def _print_stream(pieces: Stream, prompt: str) -> None:
 def fill(
     folder: Folder,
     texts: Annotated[
-        list[str] | None, typer.Argument(help='Texts with gaps, such as "the [MASK] of the loom".')
+        list[str] | None, typer.Argument(help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.')
     ] = None,
     top: Annotated[int, typer.Option(help="How many words for each gap.")] = 5,
     jsonl: Jsonl = False,
