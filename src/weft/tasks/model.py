@@ -38,12 +38,12 @@ from weft.version import VERSION
 
 TASKS = {
     "complete": complete,
-    "choose": choose,
     "fill": fill,
     "embed": embed,
     "rank": rank,
     "central": central,
     "next": follows,
+    "choose": choose,
     "classify": understand,
     "multilabel": understand,
     "regress": understand,
