@@ -24,6 +24,7 @@ class Cache:
         self.even = False  # all rows are equally long, so that nothing need be masked
         self.layers = [LayerCache(self) for _ in range(layers)]
         self.memory = memory
+        self.spare: Tensor | None = None  # what one layer moved out of, the next one moves into
 
     @property
     def attention(self) -> Tensor | None:
@@ -40,14 +41,24 @@ class Cache:
         self.lengths = self.lengths.index_select(0, rows)
         if not self.even:  # the longest row may be among those that left
             self.longest = int(self.lengths.max()) if len(rows) else 0
-        for layer in self.layers:
-            layer.keys, layer.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.keys, layer.values = self._moved(layer.keys, rows), self._moved(layer.values, rows)
         if self.memory is not None:
             self.memory.pick(rows)
 
+    def _moved(self, old: Tensor, rows: Tensor) -> Tensor:
+        """S B H D with other rows; the places that nothing is in yet stay behind."""
+        new, self.spare = self.spare, None
+        if new is None or new.shape[1] != len(rows) or new.shape[0] != old.shape[0]:
+            new = old.new_zeros(old.shape[0], len(rows), *old.shape[2:])
+        torch.index_select(old[: self.longest], 1, rows, out=new[: self.longest])
+        self.spare = old
+        return new
+
 
 class LayerCache:
-    """Keys and values of one layer, B H S D each."""
+    """Keys and values of one layer, S B H D each: what is filled lies together, and moves together."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -58,7 +69,9 @@ class LayerCache:
     def fill(self, key: Tensor, value: Tensor, rows: Rows) -> None:
         """Take in the prompt: N H D each."""
         self.cache.even = key.shape[0] == rows.count * rows.longest
-        self.keys, self.values = _dense(key, rows, self.cache.room), _dense(value, rows, self.cache.room)
+        self.keys, self.values = (
+            _square(x, rows, self.cache.room).transpose(0, 1).contiguous() for x in (key, value)
+        )
         self.filled = True
 
     def attend(
@@ -66,29 +79,29 @@ class LayerCache:
     ) -> Tensor:
         """Take in one new token per row and mix what it sees: B H D each; bias B H 1 S."""
         lengths, seen = self.cache.lengths, self.cache.longest + 1
-        if self.cache.longest >= self.keys.shape[2]:
+        if self.cache.longest >= self.keys.shape[0]:
             self._grow()
         addition = None if bias is None else bias[..., :seen].to(query.dtype)
         if self.cache.even:
-            self.keys[:, :, seen - 1] = key
-            self.values[:, :, seen - 1] = value
+            self.keys[seen - 1] = key
+            self.values[seen - 1] = value
         else:
             rows = torch.arange(lengths.shape[0], device=lengths.device)
-            self.keys[rows, :, lengths] = key
-            self.values[rows, :, lengths] = value
+            self.keys[lengths, rows] = key
+            self.values[lengths, rows] = value
             may = (torch.arange(seen, device=lengths.device) <= lengths[:, None])[:, None, None]  # B 1 1 S
             zero = torch.zeros((), dtype=query.dtype, device=query.device) if addition is None else addition
             addition = zero.where(may, -torch.inf)
-        keys, values = self.keys[:, :, :seen], self.values[:, :, :seen]
+        keys, values = (x[:seen].permute(1, 2, 0, 3) for x in (self.keys, self.values))  # B H S D
         return F.scaled_dot_product_attention(query.unsqueeze(2), keys, values, addition, scale=scale).squeeze(2)
 
     def _grow(self) -> None:
-        more = (0, 0, 0, self.keys.shape[2])  # double the places
-        self.keys, self.values = F.pad(self.keys, more), F.pad(self.values, more)
+        self.keys, self.values = (torch.cat([x, torch.zeros_like(x)]) for x in (self.keys, self.values))
+        self.cache.spare = None
 
 
-def _dense(x: Tensor, rows: Rows, room: int) -> Tensor:
-    """N H D -> B H room D"""
+def _square(x: Tensor, rows: Rows, room: int) -> Tensor:
+    """N H D -> B room H D"""
     total, heads, head_width = x.shape
     # Unwritten places are masked, but 0 x NaN is NaN: so they must hold numbers.
     square = x.new_zeros(rows.count, room, heads, head_width)
@@ -96,7 +109,7 @@ def _dense(x: Tensor, rows: Rows, room: int) -> Tensor:
         square[:, : rows.longest] = x.view(rows.count, rows.longest, heads, head_width)
     else:
         square[rows.numbers(total), rows.places(total)] = x
-    return square.transpose(1, 2).contiguous()
+    return square
 
 
 class Memory:
@@ -121,8 +134,8 @@ class Memory:
 
     def add(self, key: Tensor, value: Tensor) -> None:
         """Keys and values of one more layer: M H D each."""
-        longest = self.rows.longest
-        self.layers.append(LayerMemory(self, _dense(key, self.rows, longest), _dense(value, self.rows, longest)))
+        keys, values = (_square(x, self.rows, self.rows.longest).transpose(1, 2).contiguous() for x in (key, value))
+        self.layers.append(LayerMemory(self, keys, values))
 
     def settle(self, lasts: Tensor | None = None) -> None:
         """After a pass: what was looked at for each row's last token, the mean of all heads and layers."""
