@@ -131,10 +131,17 @@ def check_attention(network: Any, found: Tensor | None, sources: list[list[int]]
 
 
 @every
-def test_attention_is_given_on_request_only(name: str, settings: dict[str, Any]) -> None:
+def test_attention_on_request_is_that_of_each_row_alone(name: str, settings: dict[str, Any]) -> None:
+    network = network_of(name, settings)
     with torch.inference_mode():
-        _, state = network_of(name, settings).start(Ragged.of(TEXTS), Ragged.of(SOURCES))
-    assert state.attention is None
+        _, state = network.start(Ragged.of(TEXTS), Ragged.of(SOURCES))
+        assert state.attention is None
+        _, state = network.start(Ragged.of(TEXTS), Ragged.of(SOURCES), attention=True)
+        if state.attention is None:
+            return
+        for row, (text, source) in enumerate(zip(TEXTS, SOURCES, strict=True)):
+            _, alone = network.start(Ragged.of([text]), Ragged.of([source]), attention=True)
+            assert close(state.attention[row, : len(source)], alone.attention[0], 1e-6)
 
 
 @every

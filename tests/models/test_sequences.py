@@ -150,6 +150,13 @@ def test_one_vector_and_the_source_from_its_end() -> None:
     assert (found - expected).abs().max() < 1e-9
 
 
+def test_what_is_read_from_its_end_stays_in_its_place() -> None:
+    """So that what is looked at can be named: a word tells in its own place and in those read after it."""
+    network = network_of("seq2seq", {"bidirectional": False, "reverse": True})
+    one, other = (network.encode(Ragged.of([source])).values[0] for source in ([5, 9, 2, 31], [5, 8, 2, 31]))
+    assert ((one - other).abs().amax(-1) > 1e-9).tolist() == [True, True, False, False]
+
+
 def test_convolution_written_out() -> None:
     """Against torch's own convolution and attention, one row."""
     network = network_of("conv-seq2seq", {"kernel": 3})
@@ -185,14 +192,14 @@ def test_convolution_written_out() -> None:
 def test_a_place_may_read_the_models_own_guess(settings: dict[str, Any]) -> None:
     """Never: as given; always: as if the model had written it itself; sometimes: drawn anew each time."""
     network = network_of("seq2seq", settings)
-    texts, source = [[0, 9, 4, 2, 8], [0, 4, 3]], Ragged.of([[5, 9, 2], [8, 7, 3, 3]])
+    texts, source = [[3, 9, 4, 2, 8], [3, 4, 3]], Ragged.of([[5, 9, 2], [8, 7, 3, 3]])
     batch = Ragged.of(texts)
     given = network(batch.tokens, batch.rows, source=source)
     never = network(batch.tokens, batch.rows, source=source, own=torch.tensor(0.0))
     assert (given - never).abs().max() < 1e-9
     always = network(batch.tokens, batch.rows, source=source, own=torch.tensor(1.0))
     for row, start in enumerate(batch.rows.firsts().tolist()):
-        said = [0]
+        said = [3]
         for place in range(len(texts[row])):
             alone = Ragged.of([said])
             part = Ragged.of([[5, 9, 2], [8, 7, 3, 3]][row : row + 1])

@@ -101,9 +101,8 @@ class Recurrent(nn.Module):
         """One layer in one direction."""
         total = x.shape[0]
         even = total == rows.longest * rows.count  # then every column is full, and the kernel's own state is the last
-        square = spread(x, rows, backwards)
-        if not square.is_cuda:
-            square = square.to(next(module.parameters()).dtype)
+        # In the precision of the weights: in half precision the kernels of a GPU cast both themselves.
+        square = spread(x, rows, backwards).to(next(module.parameters()).dtype)
         start = tuple(part.to(square.dtype)[None] for part in before)  # 1 B W
         memory: Tensor | None
         with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
