@@ -218,6 +218,8 @@ def test_filling_up_changes_nothing_and_makes_few_shapes() -> None:
         one, two = (Writing().sums(network, batch)["words"].item() for batch in (plain, filled))
         assert Writing().counts(plain) == Writing().counts(filled) and one == pytest.approx(two, rel=1e-12)
     assert len(shapes) <= 6
+    bound = drawn(replace(fixed, context=29), list(range(40)))
+    assert bound.rows.longest == 29 == bound.source.rows.longest, "no longer than the model can read"
     assert [few(n) for n in (1, 8, 9, 12, 13, 17, 25, 33, 49)] == [8, 8, 12, 12, 16, 24, 32, 48, 64]
 
 

@@ -54,6 +54,7 @@ class Sequences:
     read: Side
     written: Side
     begin: int  # the token that writing begins from
+    context: int = 1 << 30  # tokens of a side at most
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
 
@@ -91,7 +92,7 @@ class Sequences:
         read, read_starts = self.read.take(numbers)
         longest, longest_read = int(np.diff(starts).max(initial=1)), int(np.diff(read_starts).max(initial=1))
         if self.fixed:
-            longest, longest_read = few(longest), few(longest_read)
+            longest, longest_read = (min(few(side), max(2, self.context)) for side in (longest, longest_read))
             more = _rows_more(len(numbers), (len(words), longest), (len(read), longest_read))
             starts = _filled_up(starts, longest, more)
             read_starts = _filled_up(read_starts, longest_read, more)

@@ -38,6 +38,8 @@ def check_model(recipe: TaskRecipe) -> None:
         raise UserError(f"{work.name} needs a model that reads one text and writes another ({able}), not {family.name}")
     if work.name not in tasks_for(family):
         raise UserError(f"{family.name} has no head for {work.name}; it learns {', '.join(tasks_for(family))}")
+    if recipe.tokenizer.apart and not hasattr(family.config, "source_vocabulary"):
+        raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
     if work.words and not family.speaks:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
 

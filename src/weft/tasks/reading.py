@@ -143,7 +143,8 @@ def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record
             sought = [each if each in there else folded.get(each.casefold(), "") for each in NAMES.get(name, (name,))]
             known = [each for each in sought if each and each not in found.values()]
             if not known:
-                raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME")
+                bare = "; of a file without a header line: --names source,target" if "target" in needed else ""
+                raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME{bare}")
             found[name] = known[0]
     return found
 

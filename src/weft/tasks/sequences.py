@@ -126,7 +126,7 @@ class SequenceTask:
                 f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
             )
         notes = (_too_long(long, framing.length),) if long else ()
-        return Sequences(Side.of(read), Side.of(written), opened.config.begin, notes=notes)
+        return Sequences(Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes)
 
     # -------------------------------------------------------------------------------------- from network to answer
 
