@@ -83,10 +83,17 @@ def test_two_vocabularies_part_the_tables(tokenizers: Any) -> None:
         weft.new("gpt2", source, target_tokenizer=target, size="1x64")
 
 
-def test_the_token_that_writing_begins_from(tokenizers: Any) -> None:
+def test_the_token_that_writing_begins_from(tokenizers: Any, tmp_path: Path) -> None:
+    """And those that it ends with and never writes: transformers has to be told all three."""
     source, _ = tokenizers
     model = weft.new("marian", source, settings=SMALL)
     assert model.config.begin == source.id_of("padding") == 0 and model.opened.never == (0,)
+    with torch.no_grad():
+        model.network.heads["words"].bias[0] += 100  # would write padding if it could
+    model.save(tmp_path / "m")
+    back = transformers.MarianMTModel.from_pretrained(tmp_path / "m")
+    written = back.generate(torch.tensor([[5, 6, 1]]), max_length=5)[0].tolist()
+    assert written[0] == 0 and 0 not in written[1:] and written.index(1) == len(written) - 1
     assert weft.new("transformer", source, settings=SMALL).opened.never == ()
     bare = learn(lines(50), "unigram", 80, specials={"unknown": "<unk>", "end": "</s>"})
     with pytest.raises(UserError, match="marian begins to write from its padding token, and this vocabulary has none"):

@@ -69,9 +69,7 @@ class LayerCache:
     def fill(self, key: Tensor, value: Tensor, rows: Rows) -> None:
         """Take in the prompt: N H D each."""
         self.cache.even = key.shape[0] == rows.count * rows.longest
-        self.keys, self.values = (
-            _square(x, rows, self.cache.room).transpose(0, 1).contiguous() for x in (key, value)
-        )
+        self.keys, self.values = (_square(x, rows, self.cache.room).transpose(0, 1).contiguous() for x in (key, value))
         self.filled = True
 
     def attend(
@@ -155,13 +153,13 @@ class Memory:
         each = len(numbers) // max(1, len(kept))
         self.each = each if numbers == [source for source in kept for _ in range(each)] else None
         if kept != list(range(self.rows.count if not self.layers else self.layers[0].keys.shape[0])):
-            chosen = torch.tensor(kept, device=rows.device)
+            chosen = torch.tensor(kept, dtype=torch.int64, device=rows.device)
             for layer in self.layers:
                 layer.keys, layer.values = layer.keys.index_select(0, chosen), layer.values.index_select(0, chosen)
             if self.addition is not None:
                 self.addition = self.addition.index_select(0, chosen)
             places = {source: place for place, source in enumerate(kept)}
-            owners = torch.tensor([places[source] for source in numbers], device=rows.device)
+            owners = torch.tensor([places[source] for source in numbers], dtype=torch.int64, device=rows.device)
         self.owners = owners
 
 
