@@ -74,6 +74,18 @@ def test_an_early_stop_changes_nothing(seed: int, penalty: float, width: int, da
     assert steps <= toy.steps
 
 
+def test_a_search_goes_on_while_a_longer_answer_may_win() -> None:
+    """One token costs much and all that follow cost nothing: by length that is the best, and only at the limit."""
+    toy = Toy(4, 0)
+    toy.table[:] = -40.0
+    toy.table[:, :, 2] = 0.0
+    toy.table[0, 0] = torch.tensor([-40.0, 1.0, 0.0, -40.0])
+    found = speak(toy, [[0, 0]], choice=Beam(width=2), context=None, most=12, ends=[END])[0]
+    assert found[0].tokens == [2] * 12 and found[0].score == pytest.approx(found[0].logprob / 12)
+    bare = speak(toy, [[0, 0]], choice=Beam(width=2, length_penalty=0.0), context=None, most=12, ends=[END])[0]
+    assert bare[0].tokens == [END]
+
+
 def test_a_search_stops_early() -> None:
     """Where an end is likely, most searches are over long before their limit."""
     toy = Toy(9, 3)
@@ -148,11 +160,13 @@ def test_best_tokens_are_the_best(seed: int, vocabulary: int, count: int) -> Non
 
 def test_rows_that_stay_are_not_moved() -> None:
     """Four beginnings that each have one way on: after the first step nothing has to be laid out anew."""
-    toy = Toy(6, 0)
+    toy = Toy(200, 0)
     toy.table[:] = -30.0
-    for token in range(6):
+    for token in range(200):
         toy.table[:, token, token] = 10.0  # everything repeats itself
-    toy.table[2, 3] = torch.tensor([5.0, -9.0, 4.0, 3.0, 2.0, 1.0])
+    toy.table[2, 3, :6] = torch.tensor([5.0, -9.0, 4.0, 3.0, 2.0, 1.0])
+    toy.table[:, 0] = 0.0  # what began best falls back, so that the order changes, but goes on itself
+    toy.table[:, 0, 0] = 2.0
     states = []
     start = toy.start
 

@@ -74,15 +74,16 @@ def test_banned_words_never_come(seed: int, banned: list[tuple[int, ...]]) -> No
 
 
 @few
-@given(SEEDS, some.lists(WORDS, min_size=1, max_size=4), some.integers(0, 2))
-def test_allowed_words_alone_come(seed: int, allowed: list[tuple[int, ...]], least: int) -> None:
+@given(SEEDS, some.lists(WORDS, min_size=1, max_size=4), some.integers(0, 2), some.sampled_from([(), (6,)]))
+def test_allowed_words_alone_come(seed: int, allowed: list[tuple[int, ...]], least: int, forced: Any) -> None:
     toy = Toy(7, seed)
-    for row in spoken_by(toy, Rules(allowed=tuple(allowed), least=least)):
+    for row in spoken_by(toy, Rules(allowed=tuple(allowed), least=least, forced=forced)):
         for each in row:
             ended = each.finish_reason == "end"
-            tokens = tuple(each.tokens[:-1] if ended else each.tokens)
+            tokens = tuple(each.tokens[:-1] if ended else each.tokens)[len(forced) :]
+            assert tuple(each.tokens[: len(forced)]) == forced and each.finish_reason != "stop"
             assert made_of(tokens, allowed, whole=ended), (tokens, allowed)
-            assert len(tokens) >= least
+            assert len(tokens) + len(forced) >= least
 
 
 def made_of(tokens: tuple[int, ...], words: list[tuple[int, ...]], whole: bool) -> bool:

@@ -116,6 +116,14 @@ def test_wrong_options_are_named(options: dict[str, Any], fault: str) -> None:
         Sampling(**options)
 
 
+def test_draws_are_new_at_every_step() -> None:
+    chances = Chances([3, 4])
+    first = [chances.draw([0, 1]).tolist() for _ in range(150)]
+    assert len({value for both in first for value in both}) == 300
+    alone = Chances([4])
+    assert [alone.draw([0]).item() for _ in range(150)] == [both[1] for both in first]
+
+
 @pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-9])
 def test_near_zero_the_best_token_is_taken(temperature: float) -> None:
     scores = torch.tensor([[5.0, 1.0, -3.0, 2.0]])

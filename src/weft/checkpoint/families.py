@@ -378,9 +378,6 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
             matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
         matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
-    if family.reads:  # by the token written, of a text as long as what is read
-        full = Rows.of([config.context])
-        return Measure(parameters, network.operations(full, full) / config.context)
     if not hasattr(config, "heads"):  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads

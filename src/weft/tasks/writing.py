@@ -76,15 +76,15 @@ class Manner:
                 raise UserError(f"a beam looks for the best answer and draws nothing: it has no {name}")
         return Beam(width=self.beam, n=self.n, **beamed)
 
-    def rules(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> Rules:
-        """What may be said, in tokens; `prompt` is what they come after."""
+    def rules(self, tokenizer: Tokenizer) -> Rules:
+        """What may be said, in tokens."""
         return Rules(
             repetition_penalty=self.repetition_penalty,
             no_repeat=self.no_repeat,
             banned=tuple(form for word in self.ban for form in forms(tokenizer, word)),
             allowed=tuple(form for word in self.allow for form in forms(tokenizer, word)),
-            choices=tuple(continuing(tokenizer, prompt, text) for text in self.choices),
-            forced=continuing(tokenizer, prompt, self.force) if self.force else (),
+            choices=tuple(tokens_of(tokenizer, text) for text in self.choices),
+            forced=tokens_of(tokenizer, self.force) if self.force else (),
             least=self.least,
         )
 
@@ -179,7 +179,7 @@ class Writer:
             "context": self.context,
             "most": None if None in most else list(most),
             "ends": () if end is None else (end,),
-            "rules": manner.rules(self.tokenizer, prompts[0]),
+            "rules": manner.rules(self.tokenizer),
             "stopped": stopper(self.tokenizer, prompts, manner.stop) if manner.stop else None,
             "slide": manner.slide,
             "alternatives": manner.logprobs,
@@ -276,19 +276,11 @@ def settled(tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], st
 
 def forms(tokenizer: Tokenizer, word: str) -> list[tuple[int, ...]]:
     """The tokens of a word, at the beginning of a text and after a space."""
-    return list(dict.fromkeys(_known(tokenizer, text) for text in (word, f" {word}")))
+    return list(dict.fromkeys(tokens_of(tokenizer, text) for text in (word, f" {word}")))
 
 
-def continuing(tokenizer: Tokenizer, prompt: Sequence[int], text: str) -> tuple[int, ...]:
-    """The tokens that put just this text behind a prompt; where the vocabulary cannot, it comes after a space."""
-    ways = [_known(tokenizer, text), _known(tokenizer, text.lstrip())] if text.strip() else [_known(tokenizer, text)]
-    for way in ways:
-        if continuation(tokenizer, prompt, way) == text:
-            return way
-    return ways[0]
-
-
-def _known(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text that goes on after a prompt; some vocabularies put a space before it, whatever it says."""
     found = tuple(tokenizer.ids([text], specials=False)[0])
     if not found or tokenizer.id_of("unknown") in found:
         raise UserError(f"this vocabulary has no tokens for {shown(text)!r}")
