@@ -145,3 +145,13 @@ def test_mistakes(
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([verb, "--help"]) == 0
     assert f"Example: weft {verb} " in capsys.readouterr().out
+
+
+def test_models_that_answer_together(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(made / "classify")
+    assert run(["predict", model, "a gripping film"]) == 0
+    alone = capsys.readouterr().out
+    assert run(["predict", model, model, model, "a gripping film"]) == 0
+    assert capsys.readouterr().out == alone, "three of a kind say what one says"
+    assert run(["predict", model, str(made / "pair"), "a gripping film"]) == 2
+    assert "model 2 is made for pair, the first for classify" in capsys.readouterr().err

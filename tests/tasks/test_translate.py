@@ -17,6 +17,8 @@ from tests.tasks.small import kinds, model_for, prices, quiet, several, write_ro
 from tests.tasks.written import PLAN, SIZES, learned, worded, write_sides, write_table
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
+from weft.tasks import finetune
+from weft.tasks.recipes import TaskRecipe, read_recipe
 from weft.tasks.seeds import with_seeds
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.translate import parts_of, translate
@@ -119,6 +121,25 @@ def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
     recipe = (here / "r/run/recipe.toml").read_text()
     for line in ('size = "3x256"', "dropout = 0.2", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
         assert f"\n{line}\n" in recipe, line
+
+
+def test_what_is_said_stands_above_what_is_usual() -> None:
+    said: dict[str, Any] = {"task": {"name": "translate"}, "training": {"warmup": 0.3, "steps": 5}}
+    plan = read_recipe(None, said, TaskRecipe).training
+    assert (plan.warmup, plan.schedule, plan.ema) == (0.3, "cosine", 0.999)
+    based = read_recipe(None, {**said, "model": {"base": "there"}}, TaskRecipe).training
+    assert (based.warmup, based.schedule, based.ema) == (0.3, "linear", None), "a base is fine-tuned as ever"
+
+
+def test_without_sacrebleu_the_loss_decides(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetune, "find_spec", lambda name: None)
+    lines: list[str] = []
+    short: dict[str, Any] = {"training": {**PLAN, "steps": 1}, "say": lines.append}
+    model = learned(here, **short)
+    assert "weft: note: without the package sacrebleu the best model is chosen by its loss alone" in lines
+    assert [metric.name for metric in model.card.metrics] == ["loss"] and any("kept by loss" in line for line in lines)
+    with pytest.raises(UserError, match="chrf needs the package sacrebleu"):
+        learned(here, task={"name": "translate", "metric": "chrf"}, **short)
 
 
 def test_few_are_written_out_to_judge_by(here: Path) -> None:

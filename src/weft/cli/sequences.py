@@ -64,7 +64,7 @@ def translate(
         raise UserError(f"{picture}: a picture is written as .html or .svg")
     folders, lines = parted(texts)
     model, *others = [writing_model(name, device, online) for name in (folder, *folders)]
-    seen = broken = unseen = 0
+    seen = broken = 0
     drawn: list[tuple[str, Any]] = []
     with ExitStack() as stack:
         written = None if out is None else stack.enter_context(_rows(out, reverse))
@@ -78,7 +78,6 @@ def translate(
             ticked(len(some))
             for number, (text, answer) in enumerate(zip(some, answers, strict=True), seen + 1):
                 broken += answer.finish_reason != "end"
-                unseen += answer.alignments is None and answer.n_windows > 0
                 if answer.n_windows > 1:
                     print(f"[text {number} was read in {answer.n_windows} pieces]", file=sys.stderr)
                 if written is not None:
@@ -90,8 +89,6 @@ def translate(
                     drawn.append((text, answer))
             seen += len(some)
             sys.stdout.flush()
-    if alignments and unseen:
-        print("[this model has no attention, so there are no alignments]", file=sys.stderr)
     if broken:
         print(f"[{broken:,} of {seen:,} answers came to no end and were broken off; see --tokens]", file=sys.stderr)
     if out is not None:
@@ -185,7 +182,7 @@ def _draw(picture: Path, drawn: list[tuple[str, Any]]) -> None:
         if answer.alignments
     ]
     if not maps:
-        raise UserError("there are no alignments to draw: the model does not look at what it reads, or wrote nothing")
+        raise UserError("there are no alignments to draw: nothing was written")
     if picture.suffix == ".svg" and len(maps) > 1:
         raise UserError(f"{picture}: {len(maps)} texts do not go into one .svg; write them as .html")
     write_text(picture, maps[0] if picture.suffix == ".svg" else page("Alignments", maps))

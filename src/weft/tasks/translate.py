@@ -80,12 +80,12 @@ def translate(
         raise UserError(f"a number of new tokens cannot be {most}")
     if watch:
         warn_swapped(opened, texts)
-    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix)
+    context = min(each.config.context for each in (opened, *others))
+    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
     speaker = networks[0] if len(networks) == 1 else Ensemble(networks)
     found: list[list[Spoken]] = [[]] * len(parts)
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
-    context = opened.config.context
     end = writer_of(opened).id_of("end")
     for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, max(BUDGET, ROWS * 16)):
         spoken = speak(
@@ -146,18 +146,18 @@ def warn_swapped(opened: Opened, texts: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------------- what is read
 
 
-def parts_of(opened: Opened, texts: Sequence[str], prefix: str) -> list[Part]:
-    """The pieces of all texts; an empty text has none."""
+def parts_of(opened: Opened, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
+    """The pieces of all texts, none longer than the context; an empty text has none."""
     tokenizer, (before, after) = tokenizer_of(opened), around(opened)
     ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
-    room = opened.config.context - len(before) - len(after)
+    room = (context or opened.config.context) - len(before) - len(after)
     if len(ahead) >= room:
         raise UserError(f"the prefix has {len(ahead)} tokens, which leaves no room in a context of {room} for a text")
     usual = min(opened.card.window.length - len(before) - len(after) if opened.card.window else room, room)
     found = []
     whole = tokenizer.ids([prefix + text for text in texts], specials=False)
     for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
-        if not text.strip():
+        if not text.strip() or not (before or ids or after):
             continue
         if len(ids) <= max(usual, 1):
             found.append(Part(number, [*before, *ids, *after], ""))
