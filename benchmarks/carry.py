@@ -28,6 +28,7 @@ SETS = {
     "imdb": ["imdb/*.xz"],
     "nltk": ["nltk/conll2000.zip", "nltk/brown.zip"],
     "words": ["words/*"],
+    "pairs": ["multi30k/*.gz"],
 }
 WEIGHTS = "model.safetensors"
 

@@ -111,7 +111,11 @@ CASES = {
     ),  # always 4 x width, so its config does not say it
     "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
     "vectors": Case("vectors", None, {}, size=None),
+    "seq2seq": Case("seq2seq", None, {}),
+    "conv-seq2seq": Case("conv-seq2seq", None, {}),
 }
+READERS = [name for name in CASES if FAMILIES[name].reads]  # encoder-decoders: contracts/test_sequences.py
+PLAIN = [name for name in CASES if name not in READERS]
 PEERED = [name for name, case in CASES.items() if case.peer is not None]
-ATTENTIVE = [name for name, case in CASES.items() if hasattr(case.config(), "heads")]
-SPEAKERS = [name for name in CASES if FAMILIES[name].speaks]
+ATTENTIVE = [name for name in PLAIN if hasattr(CASES[name].config(), "heads")]
+SPEAKERS = [name for name in PLAIN if FAMILIES[name].speaks]

@@ -14,6 +14,7 @@ from weft.picture import (
     LIGHT,
     Line,
     heading,
+    heat_map,
     line_chart,
     log_ticks,
     page,
@@ -233,6 +234,20 @@ def test_many_lines_stay_apart_and_inside() -> None:
         places.add((node.get("x"), node.get("y")))
     assert len(places) == len(list(chart.iter(f"{SVG}text"))), "two texts in one place"
     assert "長" * 500 in "".join(chart.itertext()), "the mouse shows what was cut"
+
+
+def test_a_heat_map_shows_each_value_in_its_square() -> None:
+    values = [[0.0, 1.0, 0.5], [math.nan, 0.25, 7.0]]
+    chart = ElementTree.fromstring(heat_map("Seen", ["down", HOSTILE], ["one", "two", "three"], values))
+    squares = list(chart.iter(f"{SVG}rect"))
+    assert [square.get("fill-opacity") for square in squares] == ["0.040", "1.000", "0.520", "0.040", "0.280", "1.000"]
+    columns, rows = sorted({float(s.get("x", 0)) for s in squares}), sorted({float(s.get("y", 0)) for s in squares})
+    for place, square in enumerate(squares):
+        assert (float(square.get("y", 0)), float(square.get("x", 0))) == (rows[place // 3], columns[place % 3])
+    assert texts(chart, "across") == ["one", "two", "three"]
+    assert texts(chart, "down")[0] == "down"
+    assert "down / two: 1.000" in "".join(squares[1].itertext())
+    assert not list(chart.iter(f"{SVG}script"))
 
 
 def test_hostile_names_stay_words() -> None:

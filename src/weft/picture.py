@@ -210,29 +210,33 @@ def line_chart(
     )
 
 
-def heat_map(title: str, columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float]]) -> str:
-    """One <svg>: a square for each value in 0..1, the darker the more; names above, from below, and to the left."""
-    size = 26
-    left, top = max(map(wide, rows), default=0) + 10, max(map(wide, columns), default=0) * 0.75 + FONT * 2 + 16
-    width, height = left + size * len(columns) + top, top + size * len(rows) + 4
+def heat_map(title: str, down: Sequence[str], across: Sequence[str], values: Sequence[Sequence[float]]) -> str:
+    """One <svg> of squares, the darker the nearer its value is to 1: a row for each of `down`, names on both sides."""
+    side = 26.0
+    left = min(160.0, max(map(wide, down), default=0.0) + 10)
+    roof = FONT + 14 + min(160.0, max(map(wide, across), default=0.0) + 10)
+    width, height = max(left + side * len(across) + 4, wide(title)), roof + side * len(down) + 4
     drawn = [words(0, FONT + 2, title, width, 'font-weight="bold"')]
-    for place, name in enumerate(columns):
-        x, y = left + size * (place + 0.6), top - 6
-        drawn.append(f'<g transform="rotate(-48 {x:.1f} {y:.1f})">{words(x, y, name, width)}</g>')
-    for place, (name, line) in enumerate(zip(rows, values, strict=True)):
-        y = top + size * place
-        drawn.append(words(left - 6, y + size * 0.66, name, width, 'text-anchor="end"'))
-        for column, value in enumerate(line):
-            tip = safe(f"{name} from {columns[column]}: {value:.3f}")
+    for place, name in enumerate(across):  # read from below
+        x = left + side * (place + 0.5) + 5
+        turned = f'class="across" transform="rotate(-90 {x:.1f} {roof - 6:.1f})"'
+        drawn.append(words(x, roof - 6, name, 160, turned))
+    for place, (name, row) in enumerate(zip(down, values, strict=True)):
+        y = roof + side * place
+        drawn.append(words(left - 6, y + side / 2 + 5, name, left, 'class="down" text-anchor="end"'))
+        for column, (other, value) in enumerate(zip(across, row, strict=True)):
+            shade = min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
             drawn.append(
-                f'<rect x="{left + size * column:.1f}" y="{y:.1f}" width="{size - 1}" height="{size - 1}" '
-                f'style="fill: var(--line-0, {LIGHT[0]})" fill-opacity="{min(1.0, max(0.03, value)):.3f}">'
-                f"<title>{tip}</title></rect>"
+                f'<rect x="{left + side * column:.1f}" y="{y:.1f}" width="{side - 1}" height="{side - 1}" '
+                f'style="fill: var(--line-0, {LIGHT[0]})" fill-opacity="{0.04 + 0.96 * shade:.3f}">'
+                f"<title>{safe(f'{name} / {other}: {value:.3f}')}</title></rect>"
             )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{safe(title)}" width="{width:.0f}" '
         f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" fill="currentColor" '
-        f'font-family="system-ui, sans-serif" font-size="{FONT}">\n' + "\n".join(drawn) + "\n</svg>"
+        f'font-family="system-ui, sans-serif" font-size="{FONT}" style="min-width: 0; width: {width:.0f}px">\n'
+        + "\n".join(drawn)
+        + "\n</svg>"
     )
 
 

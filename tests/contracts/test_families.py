@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.table import ATTENTIVE, CASES, SPEAKERS
+from tests.table import ATTENTIVE, CASES, PLAIN, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
@@ -40,7 +40,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 
 @pytest.mark.parametrize("dtype, tolerance", PRECISIONS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_batch_equals_single(name: str, dtype: torch.dtype, tolerance: float) -> None:
     network = network_of(name, dtype)
     rows = Ragged.of(TEXTS).rows
@@ -53,7 +53,7 @@ def test_batch_equals_single(name: str, dtype: torch.dtype, tolerance: float) ->
         assert close(scores[row : row + 1], alone, tolerance)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_gradients_of_a_batch_are_the_sum_of_single_ones(name: str) -> None:
     network = network_of(name)
     hidden_of(network, TEXTS).square().sum().backward()
@@ -135,7 +135,7 @@ def test_watched_equals_unwatched_in_evaluation_and_training(name: str) -> None:
             layer.attention.watcher = None
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_rows_seen_in_inference_can_train(name: str) -> None:
     network, batch = network_of(name), Ragged.of(TEXTS)
     with torch.inference_mode():
@@ -145,7 +145,7 @@ def test_rows_seen_in_inference_can_train(name: str) -> None:
     assert torch.equal(hidden, expected)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_the_compiler_sees_one_whole_graph(name: str) -> None:
     network, texts = network_of(name), [[1, 2, 3, 4], [5, 6, 7, 8]]
     compiled = torch.compile(network, fullgraph=True, backend="eager")
@@ -153,7 +153,7 @@ def test_the_compiler_sees_one_whole_graph(name: str) -> None:
     assert close(compiled(batch.tokens, batch.rows), hidden_of(network, texts), 1e-9)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_text_longer_than_the_context_is_named(name: str) -> None:
     from weft.errors import UserError
 
@@ -161,7 +161,7 @@ def test_a_text_longer_than_the_context_is_named(name: str) -> None:
         hidden_of(network_of(name), [[1] * 41])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAIN)
 def test_save_then_load_is_equal_to_the_bit(name: str, tmp_path: Path) -> None:
     family, config = FAMILIES[name], CASES[name].config()
     heads = usual_heads(family, config)

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from tests.table import CASES, PEERED, Case
+from tests.table import CASES, PEERED, SPEAKERS, Case
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder
 from weft.nn.rows import Ragged
@@ -144,7 +144,7 @@ def test_every_published_activation(family: str, key: str, name: str, tmp_path: 
         assert (network(batch.tokens, batch.rows) - expected).abs().max() <= 1e-9
 
 
-@pytest.mark.parametrize("family", [name for name in CASES if FAMILIES[name].speaks])
+@pytest.mark.parametrize("family", SPEAKERS)
 def test_cached_decoding_equals_the_peer(family: str, tmp_path: Path) -> None:
     case = CASES[family]
     architecture = next(name for name, heads in case.heads.items() if heads == ("words",))

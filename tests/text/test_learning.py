@@ -222,3 +222,11 @@ def test_minimum_count_and_progress() -> None:
     assert learn(["abca"], "character", 10).vocabulary == 7, "one sight of a character is enough"
     assert learn(["abca"], "character", 10, minimum_count=2).vocabulary == 5
     assert learn(["abca"], "character", 6).encode("abc").tokens == ["a", "b", "<unk>"], "the frequent come first"
+
+
+def test_a_unigram_vocabulary_comes_back_to_the_last_digit(tmp_path: Path) -> None:
+    """What was tokenised with it is found again by what it is: a score that comes back changed would lose that."""
+    pytest.importorskip("sentencepiece")
+    made = learn(texts(), "unigram", SIZES["unigram"], extra=["<extra_id_1>", "<extra_id_0>"])
+    made.save(tmp_path)
+    assert Tokenizer.load(tmp_path).library.to_str() == made.library.to_str()

@@ -12,12 +12,15 @@ import torch
 from weft.checkpoint.families import FAMILIES
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn
+from weft.data.spans import Spans
 from weft.nn.rows import Batch
-from weft.objectives.language import MaskedWords, NextToken
+from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.sequences import Writing
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "grammar.py"
-OBJECTIVES = {"next": NextToken(), "mlm": MaskedWords(), "mlm+nsp": MaskedWords(pairs=True)}
+OBJECTIVES: dict[str, Objective] = {"next": NextToken(), "mlm": MaskedWords(), "mlm+nsp": MaskedWords(pairs=True)}
 OBJECTIVES["mlm+sop"] = OBJECTIVES["mlm+nsp"]  # the two differ in how pairs are drawn
+OBJECTIVES["spans"] = Writing()
 
 
 def stories(count: int) -> str:
@@ -47,15 +50,25 @@ def batch_of(objective: str, lengths: list[int], seed: int = 0) -> Batch:
     """What an objective makes of such rows."""
     if objective == "next":
         return shift(drawn(lengths, seed=seed))
+    if objective == "spans":
+        return Spans(np.arange(49, 39, -1), 0, 1, 0.15, 3.0, 0).apply(drawn(lengths, vocabulary=40, seed=seed))
     masking = Masking(4, np.arange(5, 50), None, 0.15, 0)
     return masking.apply(drawn(lengths, pairs=objective != "mlm", seed=seed))
 
 
+def family_for(objective: str) -> str:
+    """A family that learns by this objective."""
+    return {"next": "gpt2", "spans": "t5"}.get(objective, "bert")
+
+
 def network_for(objective: str, dropout: float = 0.0, seed: int = 0, **sizes: Any) -> torch.nn.Module:
     """A small network with the heads that the objective trains."""
-    family = FAMILIES["gpt2" if objective == "next" else "bert"]
+    family = FAMILIES[family_for(objective)]
     usual = {"vocabulary": 50, "context": 64, "width": 32, "layers": 2, "heads": 2, "inner": 64}
     names = ["dropout", "attention_dropout", *(["embedding_dropout"] if objective == "next" else [])]
+    if objective == "spans":  # its own scale is a factor
+        usual["head_width"] = 16
+        sizes = {name: size for name, size in sizes.items() if name != "weight_scale"}
     drops = dict.fromkeys(names, dropout)
     config = family.config(**{**usual, **drops, **sizes})
     heads = {head: outputs or config.vocabulary for head, outputs in OBJECTIVES[objective].heads.items()}

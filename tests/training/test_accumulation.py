@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.small import OBJECTIVES, batch_of, network_for
-from weft.nn.rows import Batch
+from weft.nn.rows import Batch, Ragged, Rows
 from weft.training.loop import total
 from weft.training.passes import Passes
 
@@ -28,9 +28,13 @@ def joined(batches: list[Batch]) -> Batch:
     if "places" in targets:
         moved = [batch.targets["places"] + int(o) for batch, o in zip(batches, offsets, strict=False)]
         targets["places"] = torch.cat(moved)
-    first = batches[0]
-    rows = type(first.rows)(starts, int(lengths.max()))
-    return Batch(torch.cat([batch.tokens for batch in batches]), rows, None, targets)
+    rows = Rows(starts, int(lengths.max()))
+    sources = [batch.source for batch in batches if batch.source is not None]
+    source = None
+    if sources:
+        sizes = torch.cat([one.rows.lengths() for one in sources]).tolist()
+        source = Ragged(torch.cat([one.tokens for one in sources]), Rows.of(sizes))
+    return Batch(torch.cat([batch.tokens for batch in batches]), rows, None, targets, source)
 
 
 def gradients(objective: str, batches: list[Batch], kind: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -18,10 +18,12 @@ import weft
 from tests.training.small import OBJECTIVES, batch_of, network_for, stories
 from weft.data.batching import Ahead
 from weft.errors import UserError
+from weft.nn.rows import Batch
+from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
 from weft.training.log import read_metrics
-from weft.training.loop import quick_arithmetic, seed_of
+from weft.training.loop import Setup, quick_arithmetic, seed_of
 from weft.training.passes import Passes, graphs_compiled
 
 
@@ -112,6 +114,29 @@ def test_the_best_is_kept_and_patience_ends(text: Path, tmp_path: Path) -> None:
     assert lines[-1]["step"] < 400
     again = weft.load(tmp_path / "run")
     assert again.card.metrics[0].value == min(losses)
+
+
+def test_batches_are_told_what_changes_with_the_step(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass of a step hears what its step's number says; what a run is judged by is told nothing."""
+    heard: list[tuple[bool, float | None]] = []
+
+    class Listening(NextToken):
+        def sums(self, network: Any, batch: Batch) -> dict[str, torch.Tensor]:
+            own = batch.targets.get("own")
+            heard.append((network.training, None if own is None else round(float(own), 3)))
+            return super().sums(network, batch)
+
+    def setup(**values: Any) -> Setup:
+        paced = {"objective": Listening(), "pace": lambda step: {"own": torch.tensor(step / 10)}}
+        return Setup(**{**values, **paced})
+
+    monkeypatch.setattr("weft.tasks.pretrain.Setup", setup)
+    go(text, tmp_path / "run", steps=3, batch=4, pass_tokens=80, evaluate_every=3, log_every=1)
+    training = [own for learning, own in heard if learning]
+    assert sorted(set(training)) == [0.0, 0.1, 0.2] and training == sorted(training) and len(training) > 3
+    assert {own for learning, own in heard if not learning} == {None}
 
 
 def test_a_finished_run_is_not_trained_again(text: Path, tmp_path: Path) -> None:

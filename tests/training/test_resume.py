@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.training.small import stories
+from tests.training.small import family_for, stories
 from weft.training.log import TIMES, read_metrics
 
 BROKEN = Path(__file__).parent / "broken.py"
@@ -21,10 +21,9 @@ BROKEN = Path(__file__).parent / "broken.py"
 
 def settings(objective: str, text: Path) -> dict[str, Any]:
     """Small, with everything on that has a state: dropout, accumulation, EMA, evaluations."""
-    family = "gpt2" if objective == "next" else "bert"
     return {
         "seed": 3,
-        "model": {"family": family, "size": "1x64"},
+        "model": {"family": family_for(objective), "size": "1x64"},
         "text": {"files": [str(text)]},
         "tokenizer": {"size": 300},
         "objective": {"name": objective, "length": 32},
@@ -78,7 +77,7 @@ def test_three_kills(objective: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["next", "mlm+nsp"])
+@pytest.mark.parametrize("objective", ["next", "mlm+nsp", "spans"])
 def test_twenty_kills(objective: str, tmp_path: Path) -> None:
     broken(objective, 20, tmp_path)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, transformer
+from weft.checkpoint import albert, bert, distilbert, gpt, marian, roberta, sequences, t5
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.roberta import Roberta, RobertaConfig
+from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from weft.models.t5 import T5, T5Config
 from weft.models.transformer import Transformer, TransformerConfig
 from weft.models.vectors import Vectors, VectorsConfig
 from weft.nn.rows import Rows
@@ -48,15 +51,22 @@ class Family:
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
     begins: str = "start"  # the role of the token that its writing begins from
     never: tuple[str, ...] = ()  # roles of the tokens that it never writes
+    sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
+    gated_names: Names | None = None  # where gated networks are published under other names
+    as_stored: Callable[[Mapping[str, Any], Mapping[str, Tensor], str], dict[str, Any]] | None = None  # its config
 
     @property
     def objectives(self) -> tuple[str, ...]:
         """What it may learn by in pre-training, the usual one first."""
         if self.reads:
-            return ()
+            return ("spans",) if self.sentinels else ()
         if self.speaks:
             return ("next",)
         return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
+
+    def names_of(self, config: Any) -> Names:
+        """The names of a model of these sizes."""
+        return self.gated_names if self.gated_names and config.activation.startswith("gated-") else self.names
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
         """The published class that is this model, to the head; None where the published format cannot say it."""
@@ -185,12 +195,12 @@ FAMILIES = {
             names=Names(prefix="", spellings=(), body=(), heads={"words": ()}),
             table=ConfigTable(read={}),
             architectures={},
-            sizes=transformer.SIZES,
+            sizes=sequences.TRANSFORMER_SIZES,
             tokenizer="unigram",
             task="translate",
             speaks=True,
             reads=True,
-            specials=transformer.SPECIALS,
+            specials=sequences.SPECIALS,
             around="t5",
         ),
         Family(
@@ -208,9 +218,62 @@ FAMILIES = {
             reads=True,
             begins="padding",
             never=("padding",),
-            specials=transformer.SPECIALS,
+            specials=sequences.SPECIALS,
             around="t5",
             standard=marian.STANDARD,
+        ),
+        Family(
+            name="seq2seq",
+            paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
+            config=Seq2SeqConfig,
+            network=Seq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Seq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.SEQ2SEQ_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            specials=sequences.SPECIALS,
+            around="t5",
+        ),
+        Family(
+            name="conv-seq2seq",
+            paper="Gehring et al., 2017",
+            config=ConvSeq2SeqConfig,
+            network=ConvSeq2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(ConvSeq2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.CONVOLUTION_SIZES,
+            tokenizer="unigram",
+            task="translate",
+            speaks=True,
+            reads=True,
+            specials=sequences.SPECIALS,
+            around="t5",
+        ),
+        Family(
+            name="t5",
+            paper="Raffel et al., 2020",
+            config=T5Config,
+            network=T5,
+            names=t5.NAMES,
+            gated_names=t5.GATED_NAMES,
+            as_stored=t5.as_stored,
+            table=t5.CONFIG,
+            architectures=t5.ARCHITECTURES,
+            sizes=t5.SIZES,
+            tokenizer="unigram",
+            task="fill",
+            speaks=True,
+            reads=True,
+            begins="padding",
+            sentinels=t5.SENTINELS,
+            specials=t5.SPECIALS,
+            around="t5",
+            rows="stream",
         ),
         Family(
             name="vectors",
@@ -254,6 +317,7 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     if width % 64:
         raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
     sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
     return family, family.config(**{**family.standard, **sizes})
 
 
@@ -303,6 +367,9 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     """Count a model's parameters and operations without making it."""
     network = outline(family, config, heads)
     parameters = sum(p.numel() for p in network.parameters())
+    if family.reads:  # what is read and what is written both fill the context
+        rows = Rows.of([config.context])
+        return Measure(parameters, network.operations(rows, rows) / config.context)  # type: ignore[operator]
     stack = getattr(network, "layers", None)
     turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
     matrices = 0
@@ -311,9 +378,6 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
             matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
         matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
-    if family.reads:  # by the token written, of a text as long as what is read
-        full = Rows.of([config.context])
-        return Measure(parameters, network.operations(full, full) / config.context)  # type: ignore[operator]
     if not hasattr(config, "heads"):  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads

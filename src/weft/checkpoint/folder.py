@@ -91,6 +91,8 @@ def open_folder(
         config, heads = _own_config(family, published, where)
     else:
         stored = _spelled(family, stored, folder)
+        if family.as_stored is not None:
+            published = family.as_stored(published, stored, where)
         config = read_config(family.table, family.config, family.standard, published, where)
         heads = _heads(family, published, stored, config.vocabulary, where)
         check_heads_config(family.table, heads, published, where)
@@ -119,7 +121,7 @@ def open_folder(
         if own:
             tensors = _own_tensors(stored, expected, fresh)
         else:
-            tensors = to_ours(family.names, everything, stored, expected, fresh)
+            tensors = to_ours(family.names_of(config), everything, stored, expected, fresh)
         scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
         fill(network, tensors, fresh, scale, seed)
     except UserError as error:
@@ -353,7 +355,7 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
-        tensors = to_theirs(family.names, opened.heads, state)
+        tensors = to_theirs(family.names_of(config), opened.heads, state)
         values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}

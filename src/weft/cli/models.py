@@ -45,7 +45,7 @@ def models(as_json: Json = False) -> None:
                     "size": name,
                     "layers": config.layers,
                     "width": config.width,
-                    "heads": config.heads,
+                    "heads": getattr(config, "heads", None),
                     "context": config.context,
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
@@ -75,7 +75,7 @@ def models(as_json: Json = False) -> None:
     ]
     lines = [
         [
-            *(str(row[name]) for name in header[:6]),
+            *("" if row[name] is None else str(row[name]) for name in header[:6]),
             amount(row["parameters"]),
             *(amount(row[kind], "B") for kind in ("fp32", "bf16", "int8")),
             amount(row["flops_per_token"]),

@@ -177,7 +177,7 @@ def _draw(picture: Path, drawn: list[tuple[str, Any]]) -> None:
     from weft.picture import heat_map, page
 
     maps = [
-        heat_map(_line(answer.text)[:200], answer.source_tokens, answer.target_tokens, answer.alignments)
+        heat_map(_line(answer.text)[:200], answer.target_tokens, answer.source_tokens, answer.alignments)
         for _, answer in drawn
         if answer.alignments
     ]

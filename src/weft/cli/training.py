@@ -33,7 +33,9 @@ def pretrain(
         list[str] | None, typer.Option(help="Held-out text to judge by; else the last 5 % of the text.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
-    objective: Annotated[str | None, typer.Option(help="next, mlm, mlm+nsp or mlm+sop; as the family learns.")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="next, mlm, mlm+nsp, mlm+sop or spans; as the family learns.")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
     vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,

@@ -84,6 +84,14 @@ def generate(
     choice: Annotated[list[str] | None, typer.Option(help="Only these answers may come; may be repeated.")] = None,
     force: Annotated[str, typer.Option(help="What every answer begins with.")] = "",
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="Put the prompts into translate, summarise, answer, or a text of yours with {text} in it."),
+    ] = None,
+    example: Annotated[
+        list[str] | None, typer.Option(help='Shown in the template before: "text=>answer"; may be repeated.')
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="The text that the questions of a template are about.")] = None,
     seed: Annotated[int, typer.Option(help="Prompt n draws from seed + n.")] = 0,
     slide: Annotated[
         bool, typer.Option("--slide", help="Read the last part of a text that is longer than the context.")
@@ -96,7 +104,7 @@ def generate(
     device: Device = None,
     online: Online = False,
 ) -> None:
-    """Write on from a prompt.
+    """Write on from a prompt; a model that reads one text and writes another writes what it makes of it.
 
     Without --beam, or one of the options that draw (--temperature, --top-k, --top-p, --min-p, --typical), the best
     token is taken, always.
@@ -104,6 +112,8 @@ def generate(
     Example: weft generate runs/gpt "The weaver said" --tokens 40 --top-p 0.9
     """
     given = list(from_input(prompts)) if prompts else [""]
+    if stream and template is not None:
+        raise UserError("what comes of a template is known when it is whole: leave out --stream")
     if stream and len(given) != 1:
         raise UserError(f"--stream prints one text as it is written, not {len(given)}")
     if stream and jsonl:
@@ -111,6 +121,14 @@ def generate(
     if logprobs is not None and not jsonl:
         raise UserError("--logprobs are printed as JSON: give --jsonl too")
     model = opened(folder, "complete", device, online)
+    found = None
+    if template is not None:
+        from weft.tasks.templates import example_of, prompt_of, template_of
+
+        found, shots = template_of(template), [example_of(each) for each in example or []]
+        given = [prompt_of(found, text, context=context, examples=shots) for text in given]
+    elif example or context is not None:
+        raise UserError("--example and --context are parts of a --template: say which")
     options: dict[str, Any] = {
         "most": tokens, "least": least, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "typical": typical, "beam": beam, "n": n, "length_penalty": length_penalty, "groups": groups,
@@ -118,17 +136,21 @@ def generate(
         "allow": allow or (), "choices": choice or (), "force": force, "stop": stop or (), "seed": seed,
         "slide": slide, "logprobs": logprobs,
     }  # fmt: skip
+    if found is not None:  # as the template's paper decodes, where nothing else is said
+        options |= {name: value for name, value in found.decoding.items() if not options[name]}
     if stream:
-        _print_stream(model.stream(given[0], **options), given[0])
+        _print_stream(model.stream(given[0], **options), "" if model.opened.family.reads else given[0])
         return
     with progress("writing", "tokens") as heard:
         answers: list[Any] = model(given, heard=heard, **options)
-    for prompt, answer in zip(given, answers, strict=True):
+    finish = found.finish if found is not None else str
+    shown = [""] * len(given) if found is not None or model.opened.family.reads else given
+    for prompt, before, answer in zip(given, shown, answers, strict=True):
         if jsonl:
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
         for written in answer.best or [answer]:
-            print(harmless(f"{prompt}{written.text}"))
+            print(harmless(f"{before}{finish(written.text)}"))
             score = f", score: {written.score:.4f}" if answer.best else ""
             print(f"[{len(written.tokens)} tokens, finish_reason: {written.finish_reason}{score}]", file=sys.stderr)
 
@@ -147,7 +169,7 @@ def _print_stream(pieces: Stream, prompt: str) -> None:
 def fill(
     folder: Folder,
     texts: Annotated[
-        list[str] | None, typer.Argument(help='Texts with gaps, such as "the [MASK] of the loom".')
+        list[str] | None, typer.Argument(help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.')
     ] = None,
     top: Annotated[int, typer.Option(help="How many words for each gap.")] = 5,
     jsonl: Jsonl = False,

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.nn.heads import Mix
+from weft.nn.cache import Cache, Memory
+from weft.nn.heads import Mix, in_full
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
-from weft.nn.rows import Rows
+from weft.nn.rows import Ragged, Rows
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
@@ -33,6 +34,9 @@ LIMITS = {
     "heads": 1 << 14,
     "head_width": 1 << 16,
     "inner": 1 << 20,
+    "kernel": 1 << 10,
+    "buckets": 1 << 16,
+    "farthest": 1 << 24,
 }
 
 
@@ -63,13 +67,21 @@ def check_sizes(config: Any) -> None:
             f"width {config.width} cannot be cut into {config.heads} equal heads; "
             f"try heads={nearest_divisor(config.width, config.heads)}"
         )
-    if config.positions == "rotary" and (config.head_width or config.width // config.heads) % 2:
+    if getattr(config, "positions", None) == "rotary" and (config.head_width or config.width // config.heads) % 2:
         raise UserError(
             f"rotary positions turn pairs of numbers, so the width of a head must be even, "
             f"not {config.head_width or config.width // config.heads}"
         )
     if not 0.0 < config.norm_epsilon <= 1.0:
         raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
+
+
+def check_writing(config: Any) -> None:
+    """Refuse what no encoder-decoder can have."""
+    if not 0 <= config.begin < config.vocabulary:
+        raise UserError(f"begin must be one of the {config.vocabulary} tokens of the vocabulary, not {config.begin}")
+    if config.tied == "all" and config.source_vocabulary not in (None, config.vocabulary):
+        raise UserError("tied=all needs one vocabulary for what is read and written; try tied=decoder")
 
 
 def nearest_divisor(number: int, wish: int) -> int:
@@ -89,26 +101,28 @@ def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Posi
     )
 
 
-def layers_of(config: Any, causal: bool, layers: int | None = None, reads: bool = False) -> nn.ModuleList:
-    """The stack of layers that a config asks for; `reads`: with attention to what an encoder has read."""
-    return nn.ModuleList(
-        Layer(
-            width=config.width,
-            heads=config.heads,
-            head_width=config.head_width,
-            inner=config.inner or 4 * config.width,
-            activation=config.activation,
-            norm_kind=config.norm,
-            norm_place=config.norm_place,
-            norm_epsilon=config.norm_epsilon,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            inner_dropout=getattr(config, "inner_dropout", 0.0),
-            causal=causal,
-            reads=reads,
-        )
-        for _ in range(layers or config.layers)
-    )
+def layers_of(
+    config: Any, causal: bool, layers: int | None = None, reads: bool = False, **settings: Any
+) -> nn.ModuleList:
+    """The stack of layers that a config asks for; `reads`: with attention to what an encoder has read.
+
+    `settings` are those of a layer that the config of most families does not have.
+    """
+    found: dict[str, Any] = {
+        "width": config.width,
+        "heads": config.heads,
+        "head_width": config.head_width,
+        "inner": config.inner or 4 * config.width,
+        "activation": config.activation,
+        "norm_kind": config.norm,
+        "norm_place": config.norm_place,
+        "norm_epsilon": config.norm_epsilon,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "inner_dropout": getattr(config, "inner_dropout", 0.0),
+        **settings,
+    }
+    return nn.ModuleList(Layer(causal=causal, reads=reads, **found) for _ in range(layers or config.layers))
 
 
 def one_layer_of(config: Any) -> nn.ModuleList:
@@ -139,6 +153,53 @@ def final_norm_of(config: Any) -> nn.Module:
     return norm(config.norm, config.width, config.norm_epsilon)
 
 
+# ---------------------------------------------------------------- encoder-decoders: B rows, M tokens read
+
+
+def start_writing(
+    network: Any, prompt: Ragged, source: Ragged | None, room: int, attention: bool
+) -> tuple[Tensor, Cache]:
+    """Read the sources and what is written already; scores of each row's next word, and what to remember."""
+    assert source is not None, "an encoder-decoder needs something to read"
+    read = network.encode(source)
+    memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
+    for layer in network.decoder:
+        memory.add(*layer.cross.keys_and_values(read.hidden))
+    cache = Cache(len(network.decoder), prompt.rows, room, memory)
+    lasts = prompt.rows.lasts()
+    hidden = network.decode(prompt.tokens, prompt.rows, None, cache)
+    memory.settle(lasts)
+    return in_full(network.words(hidden[lasts])), cache
+
+
+def step_writing(network: Any, tokens: Tensor, state: Cache) -> Tensor:
+    """Take in one token per row (B); scores of the next one."""
+    hidden = network.decode(tokens, Rows.single(len(tokens), tokens.device), None, state)
+    state.advance()
+    assert state.memory is not None
+    state.memory.settle()
+    return in_full(network.words(hidden))
+
+
+def operations_of(network: Any, source: Rows, rows: Rows) -> float:
+    """Products and sums of one pass forward over rows of these lengths."""
+    c = network.config
+    read, written = source.lengths().double(), rows.lengths().double()
+    matrices = [
+        sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (network.encoder, network.decoder)
+    ]
+    cross = sum(p.numel() for name, p in network.decoder.named_parameters() if name.endswith("key_value.weight"))
+    products = matrices[0] * read.sum() + (matrices[1] - cross) * written.sum() + cross * read.sum()
+    products += c.vocabulary * c.width * written.sum()
+    for stack, scores in (
+        (network.encoder, read.square().sum()),
+        (network.decoder, written.square().sum() / 2 + (written * read).sum()),
+    ):
+        for layer in stack:  # scores, and the values that they mix
+            products += 2.0 * layer.attention.heads * layer.attention.head_width * scores
+    return float(2.0 * products)
+
+
 @torch.no_grad()
 def start_weights(network: nn.Module, scale: float) -> None:
     """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
@@ -153,3 +214,9 @@ def start_weights(network: nn.Module, scale: float) -> None:
         elif isinstance(module, Mix):
             module.shares.zero_()
             module.scale.fill_(1.0)
+
+
+def matrices(*modules: nn.Module | None) -> float:
+    """How many weights of some modules are multiplied with whatever goes through them."""
+    found = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    return float(sum(parameter.numel() for parameter in found if parameter.dim() == 2))

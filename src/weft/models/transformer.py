@@ -15,9 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
-from weft.nn.cache import Cache, Memory
-from weft.nn.heads import WrittenWords, in_full
+from weft.models.shared import (
+    check_sizes,
+    final_norm_of,
+    layers_of,
+    operations_of,
+    positions_of,
+    start_weights,
+    start_writing,
+    step_writing,
+)
+from weft.nn.cache import Cache
+from weft.nn.heads import WrittenWords
 from weft.nn.layers import Activation, NormKind, NormPlace, Sources
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
@@ -142,40 +151,15 @@ class Transformer(nn.Module):
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, Cache]:
         """Read the sources and what is written already; scores of each row's next word, and what to remember."""
-        assert source is not None, "an encoder-decoder needs something to read"
-        read = self.encode(source)
-        memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
-        for layer in self.decoder:
-            memory.add(*layer.cross.keys_and_values(read.hidden))  # type: ignore[operator, union-attr]
-        cache = Cache(len(self.decoder), prompt.rows, room, memory)
-        lasts = prompt.rows.lasts()
-        hidden = self.decode(prompt.tokens, prompt.rows, None, cache)
-        memory.settle(lasts)
-        return in_full(self.words(hidden[lasts])), cache
+        return start_writing(self, prompt, source, room, attention)
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
-        hidden = self.decode(tokens, Rows.single(len(tokens), tokens.device), None, state)
-        state.advance()
-        assert state.memory is not None
-        state.memory.settle()
-        return in_full(self.words(hidden))
+        return step_writing(self, tokens, state)
 
     def operations(self, source: Rows, rows: Rows) -> float:
         """Products and sums of one pass forward over rows of these lengths."""
-        read, written = source.lengths().double(), rows.lengths().double()
-        matrices = [sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (self.encoder, self.decoder)]
-        of_sources = [p.numel() for name, p in self.decoder.named_parameters() if name.endswith("key_value.weight")]
-        cross = sum(of_sources)
-        products = matrices[0] * read.sum() + (matrices[1] - cross) * written.sum() + cross * read.sum()
-        products += self.config.vocabulary * self.config.width * written.sum()
-        for config, scores in (
-            (self.config, read.square().sum()),
-            (of_decoder(self.config), written.square().sum() / 2 + (written * read).sum()),
-        ):
-            mixed = 2.0 * config.heads * (config.head_width or config.width // config.heads)  # scores, and values
-            products += config.layers * mixed * scores
-        return float(2.0 * products)
+        return operations_of(self, source, rows)
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from weft.nn.multihead import Attention, CrossAttention
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
-NormKind = Literal["layer", "rms"]
+NormKind = Literal["layer", "rms", "rms-t5"]
 NormPlace = Literal["before", "after"]
 
 
@@ -38,7 +39,20 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 def norm(kind: NormKind, width: int, epsilon: float) -> nn.Module:
     """Layer norm, or the RMS norm that neither centres nor shifts."""
-    return nn.LayerNorm(width, epsilon) if kind == "layer" else nn.RMSNorm(width, epsilon)
+    if kind == "layer":
+        return nn.LayerNorm(width, epsilon)
+    return T5Norm(width, epsilon) if kind == "rms-t5" else nn.RMSNorm(width, epsilon)
+
+
+class T5Norm(nn.RMSNorm):
+    """T5's RMS norm, which takes the variance in float32 even of float64, as the published code does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float64:  # torch's own does it in float32
+            return super().forward(x)
+        assert self.eps is not None
+        variance = x.float().square().mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.eps))
 
 
 class FeedForward(nn.Module):

@@ -1,4 +1,4 @@
-"""Ways to tell a network where a token stands: sinusoids, a learned table, rotation, a linear bias, or nothing.
+"""Ways to tell a network where a token stands: sinusoids, a learned table, rotation, a bias on scores, or nothing.
 
 N: tokens; H: heads; D: width of a head; T, S: queries and keys of a row.
 """
@@ -82,6 +82,46 @@ class Positions(nn.Module):
             places = torch.arange(rows.longest, device=device)
             distance = (places[:, None] - places).abs()  # T S
         return -slopes * distance
+
+
+class Buckets(nn.Module):
+    """T5's relative positions (Raffel et al., 2020): scores get a learned bias, by head and by how far away a key is.
+
+    Near distances have a bucket each, far ones share them on a logarithmic scale, and all from `farthest` on the last.
+    `both_ways`: half of the buckets are for keys that come later.
+    """
+
+    def __init__(self, buckets: int, farthest: int, heads: int, context: int, both_ways: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, heads)
+        self.buckets, self.farthest, self.context, self.both_ways = buckets, farthest, context, both_ways
+
+    def bias(self, rows: Rows, cache: Cache | None = None) -> Tensor:
+        """H T S; in a decoding step B H 1 S, or 1 H 1 S where all rows are equally long."""
+        device = rows.starts.device
+        stepping = cache is not None and cache.layers[0].filled
+        longest = cache.longest + 1 if cache is not None and stepping else rows.longest
+        if longest > self.context:
+            raise UserError(f"a text of {longest} tokens is longer than the model's context of {self.context}")
+        keys = torch.arange(longest, device=device)
+        if cache is not None and stepping:
+            queries = keys[-1:] if cache.even else cache.lengths
+            return self.table(self.numbers(keys - queries[:, None])).transpose(1, 2)[:, :, None]
+        return self.table(self.numbers(keys - keys[:, None])).permute(2, 0, 1)
+
+    def numbers(self, distances: Tensor) -> Tensor:
+        """The bucket of each distance from a query to a key."""
+        count, later = self.buckets, torch.zeros_like(distances)
+        if self.both_ways:
+            count //= 2
+            later = (distances > 0).long() * count
+            distances = distances.abs()
+        else:
+            distances = (-distances).clamp(min=0)
+        exact = count // 2
+        # In float32, as published: more digits would put some distances into the next bucket.
+        far = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.farthest / exact) * (count - exact)
+        return later + torch.where(distances < exact, distances, (exact + far.long()).clamp(max=count - 1))
 
 
 def sinusoids(places: Tensor, width: int, halves: bool = False) -> Tensor:

@@ -117,6 +117,11 @@ class Batch:
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     source: Ragged | None = None  # what an encoder-decoder reads
 
+    @property
+    def size(self) -> int:
+        """Tokens read and written."""
+        return len(self.tokens) + (0 if self.source is None else len(self.source.tokens))
+
     def to(self, device: torch.device | str) -> Batch:
         return Batch(
             self.tokens.to(device, non_blocking=_runs_ahead(device)),

@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
 
-Name = Literal["next", "mlm", "mlm+nsp", "mlm+sop"]
+Name = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 class Objective(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 from weft.checkpoint.families import FAMILIES, Family, find_size
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
+from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
@@ -109,6 +110,7 @@ def vocabulary_for(
                 minimum_count=given.minimum_count,
                 specials=None if speaks else family.specials,
                 around=None if speaks else family.around,
+                extra=[sentinel(number) for number in reversed(range(family.sentinels))],
             )
         less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")

@@ -1,13 +1,16 @@
-"""Text that goes on where a prompt ends."""
+"""Text that goes on where a prompt ends; of an encoder-decoder, what it writes when it has read the prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.tasks.answers import Text
+from weft.tasks.passing import tokenizer_of
+from weft.tasks.translate import around, limit_of
 from weft.tasks.writing import Stream, Writer, manner_of
 from weft.text.windows import frame
 
@@ -21,13 +24,24 @@ def complete(
     **options: Any,
 ) -> list[Text]:
     """Continue each prompt, by `most` new tokens at most where that is said; `options` are those of `Manner`."""
-    return writer_of(opened).write(begun(opened, prompts), manner_of(options), most=most, heard=heard)
+    writer, manner = writer_of(opened), manner_of(options)
+    if not opened.family.reads:
+        return writer.write(begun(opened, prompts), manner, most=most, heard=heard)
+    sources = read(opened, prompts)
+    limits = [limit_of(source) if most is None else most for source in sources]
+    found = writer.write([[opened.config.begin]] * len(sources), manner, most=limits, sources=sources, heard=heard)
+    return [replace(answer, n_tokens=len(source)) for answer, source in zip(found, sources, strict=True)]
 
 
 def stream(opened: Opened, prompt: str, *, most: int | None = None, **options: Any) -> Stream:
     """Continue one prompt piece by piece; options as for `complete`."""
     writer, manner = writer_of(opened), manner_of(options)
-    found = writer.stream(begun(opened, [prompt])[0], manner, most=most)
+    if opened.family.reads:
+        source = read(opened, [prompt])[0]
+        limit = limit_of(source) if most is None else most
+        found = writer.stream([opened.config.begin], manner, most=limit, source=source)
+    else:
+        found = writer.stream(begun(opened, [prompt])[0], manner, most=most)
 
     def pieces() -> Generator[str, None, Text]:
         training = opened.network.training
@@ -49,10 +63,28 @@ def writer_of(opened: Opened) -> Writer:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
     return Writer(
         speaker=opened.network,  # type: ignore[arg-type]
-        tokenizer=opened.tokenizer,
+        tokenizer=opened.target_tokenizer or opened.tokenizer,
         context=opened.config.context,
         device=next(opened.network.parameters()).device,
+        never=opened.never,
     )
+
+
+def read(opened: Opened, texts: Sequence[str]) -> list[list[int]]:
+    """What an encoder-decoder reads; one that is too long is a mistake here, where nothing goes through in pieces."""
+    before, after = around(opened)
+    found = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
+    for number, ids in enumerate(found, 1):
+        if len(ids) > opened.config.context:
+            raise UserError(
+                f"prompt {number} has {len(ids)} tokens, more than the model's context of {opened.config.context}; "
+                "weft translate reads long texts in pieces"
+            )
+    return found
+
+
+def _prefixed(opened: Opened, texts: Sequence[str]) -> list[str]:
+    return [(opened.card.prefix or "") + text for text in texts]
 
 
 def begun(opened: Opened, prompts: Sequence[str]) -> list[list[int]]:

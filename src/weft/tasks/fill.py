@@ -12,6 +12,7 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
+from weft.tasks.gaps import fill_gaps
 from weft.text.tokenizer import Encoded
 from weft.text.windows import frame
 
@@ -27,8 +28,13 @@ class View:
 
 @torch.inference_mode()
 def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
-    """The likeliest words for each mask of each text; in a long text each gap is seen with what surrounds it."""
+    """The likeliest words for each mask of each text; in a long text each gap is seen with what surrounds it.
+
+    A T5 fills each gap with as many words as it likes, and says one filling whatever `top` is.
+    """
     tokenizer = opened.tokenizer
+    if opened.family.sentinels and "words" in opened.heads and tokenizer is not None:
+        return fill_gaps(opened, texts)
     if opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")
     if tokenizer is None:

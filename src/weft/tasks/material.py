@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
 from weft.data.shards import Corpus, Text, tokenised
+from weft.data.spans import Spans
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.tasks.recipes import Recipe
@@ -43,10 +46,14 @@ def gather(
     name: str,
     tokenizer: Tokenizer,
     length: int,
+    begin: int | None,
     stop: Stop,
     say: Say,
     progress: Progress,
 ) -> Material:
+    """What a run of this objective reads; `begin`: the token that an encoder-decoder's writing begins from."""
+    aim = recipe.objective
+    spans = Spans.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     pairs = name in ("mlm+nsp", "mlm+sop")
 
     def tokens_of(text: Text, what: str) -> Corpus:
@@ -81,15 +88,25 @@ def gather(
             "longer text, say --documents block or --documents file"
         )
     seed = recipe.seed
-    source = _rows(recipe, name, corpus, tokenizer, length, seed)
-    few = recipe.objective.short
-    short = None if few is None else _rows(recipe, name, corpus, tokenizer, few, seed)
-    held_out = _rows(recipe, name, dev, tokenizer, length, None) if dev else None
+    few = aim.short
+    # Less is read than the text has, so the text of a row is longer than the row.
+    raw = (lambda size: size) if spans is None else spans.raw
+    source = _rows(recipe, name, corpus, tokenizer, raw(length), seed)
+    short = None if few is None else _rows(recipe, name, corpus, tokenizer, raw(few), seed)
+    held_out = _rows(recipe, name, dev, tokenizer, raw(length), None) if dev else None
     # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     if name == "next":
         return Material(source, short, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
-    masking = Masking.of(tokenizer, recipe.objective.mask, recipe.objective.whole_words, seed)
+    if spans is not None:
+        row = np.array([raw(length)])
+        if spans.wanted(row)[1] > len(spans.sentinels):
+            say(
+                f"weft: note: rows of {length} tokens would have {spans.wanted(row)[1][0]} gaps; the vocabulary has "
+                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
+            )
+        return Material(source, short, held_out, lambda drawn: spans.apply(drawn, longest), corpus, dev)
+    masking = Masking.of(tokenizer, aim.mask, aim.whole_words, seed)
     filled = recipe.training.compile and source.even
     return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
@@ -112,6 +129,8 @@ def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, lengt
             frame = Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
         if length <= frame.row:
             raise UserError(f"rows of {length} tokens have no room for a text")
+    elif name == "spans":
+        frame = Frame()  # as published: documents follow each other with nothing between them
     else:
         found = pair_frame(tokenizer)
         if found is None:

@@ -21,6 +21,7 @@ from weft.data.batching import Feed, in_two_phases
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, text_of
@@ -98,6 +99,8 @@ def _family(recipe: Recipe) -> Family:
     family = chosen_family(recipe.model, recipe.tokenizer, _sizes(recipe))
     if "words" not in family.names.heads:
         raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
+    if not family.objectives:
+        raise UserError(f"{family.name} learns from pairs: weft finetune --task translate")
     name = recipe.objective.name
     if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows is not None:
         raise UserError(
@@ -123,8 +126,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     device = device_for(recipe.device, recipe.training.threads)
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
-    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm") else None)
-    objective: Objective = NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
+    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
+    objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
     tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
     if tokenizer is None:
@@ -145,7 +148,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
-    material = gather(recipe, name, tokenizer, length, stop, say, progress)
+    material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
     plan = _resolved(recipe, material, opened.config.width, device)
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
@@ -171,7 +174,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     steps = plan.steps or 1
     card = replace(
         opened.card,
-        task=family.task,
+        task="fill" if name == "spans" else family.task,  # what was learned; a T5 is for more than that
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
@@ -204,6 +207,12 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
 
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
     return load(run.folder)
+
+
+def _objective(name: str) -> Objective:
+    if name == "spans":
+        return Writing()
+    return NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
 
 
 def _continued(base: str, objective: Objective, seed: int) -> Opened:

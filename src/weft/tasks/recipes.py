@@ -52,17 +52,20 @@ class Vocabulary:
 class Aim:
     """`[objective]`: what is learned, and how documents become rows."""
 
-    name: Name | None = None  # next for models that speak, mlm for the others
+    name: Name | None = None  # next for models that speak, spans for T5, mlm for the others
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
     rows: Literal["stream", "apart", "documents"] | None = None  # stream for next, else as the family learns
-    mask: float = 0.15
+    mask: float = 0.15  # share of the tokens that are hidden
+    span: float = 3.0  # tokens that are hidden together, on average; for spans
     whole_words: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.mask < 1:
             raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
+        if not 1 <= self.span <= 1000:
+            raise UserError(f"span must be between 1 and 1000 tokens, not {self.span}")
         if self.length is not None and not 2 <= self.length < 1 << 24:
             raise UserError(f"length must be at least 2, not {self.length}")
         if self.short is not None and not 2 <= self.short < (self.length or 1 << 24):

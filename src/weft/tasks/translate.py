@@ -50,6 +50,11 @@ def around(opened: Opened) -> tuple[list[int], list[int]]:
     return before, after or ([] if end is None else [end])
 
 
+def limit_of(source: Sequence[int]) -> int:
+    """Tokens that an answer may have where nobody says it: far more than any good one needs."""
+    return 3 * len(source) + 32
+
+
 def translate(
     opened: Opened,
     texts: Sequence[str],
@@ -96,7 +101,7 @@ def translate(
             ends=() if end is None else (end,),
             context=context,
             rules=Rules(banned=tuple((token,) for token in opened.never)),
-            most=[most or 3 * len(parts[number].tokens) + 32 for number in some],
+            most=[most or limit_of(parts[number].tokens) for number in some],
             attention=alignments,
             device=next(opened.network.parameters()).device,
         )

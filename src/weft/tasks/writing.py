@@ -76,12 +76,12 @@ class Manner:
                 raise UserError(f"a beam looks for the best answer and draws nothing: it has no {name}")
         return Beam(width=self.beam, n=self.n, **beamed)
 
-    def rules(self, tokenizer: Tokenizer) -> Rules:
-        """What may be said, in tokens."""
+    def rules(self, tokenizer: Tokenizer, never: tuple[int, ...] = ()) -> Rules:
+        """What may be said, in tokens; those of `never` in no case."""
         return Rules(
             repetition_penalty=self.repetition_penalty,
             no_repeat=self.no_repeat,
-            banned=tuple(form for word in self.ban for form in forms(tokenizer, word)),
+            banned=(*((token,) for token in never), *(form for word in self.ban for form in forms(tokenizer, word))),
             allowed=tuple(form for word in self.allow for form in forms(tokenizer, word)),
             choices=tuple(tokens_of(tokenizer, text) for text in self.choices),
             forced=tokens_of(tokenizer, self.force) if self.force else (),
@@ -113,6 +113,7 @@ class Writer:
     tokenizer: Tokenizer
     context: int | None
     device: torch.device | str = "cpu"
+    never: tuple[int, ...] = ()  # tokens that it may not write
 
     def write(
         self,
@@ -144,17 +145,20 @@ class Writer:
             answers += [self._answer(prompt, found, manner) for prompt, found in pairs]
         return answers
 
-    def stream(self, prompt: Sequence[int], manner: Manner, *, most: int | None = None) -> Stream:
+    def stream(
+        self, prompt: Sequence[int], manner: Manner, *, most: int | None = None, source: Sequence[int] | None = None
+    ) -> Stream:
         """An answer piece by piece, in whole characters."""
         choice = manner.choice()
         if isinstance(choice, Beam) or choice.n > 1:
             raise UserError("only one answer can be streamed, and a beam knows its answer at the end alone")
-        return Stream(self._pieces(prompt, manner, choice, most))
+        return Stream(self._pieces(prompt, manner, choice, most, source))
 
     def _pieces(
-        self, prompt: Sequence[int], manner: Manner, choice: Sampling, most: int | None
+        self, prompt: Sequence[int], manner: Manner, choice: Sampling, most: int | None, source: Sequence[int] | None
     ) -> Generator[str, None, Text]:
         options = self._options([prompt], manner, [most])
+        options["sources"] = None if source is None else [source]
         steps = speech(self.speaker, [prompt], choice=choice, seeds=manner.seeds(1), **options)
         said: list[int] = []
         given = ""
@@ -179,7 +183,7 @@ class Writer:
             "context": self.context,
             "most": None if None in most else list(most),
             "ends": () if end is None else (end,),
-            "rules": manner.rules(self.tokenizer),
+            "rules": manner.rules(self.tokenizer, self.never),
             "stopped": stopper(self.tokenizer, prompts, manner.stop) if manner.stop else None,
             "slide": manner.slide,
             "alternatives": manner.logprobs,

@@ -203,7 +203,8 @@ def _unigram_scores(pieces: Pieces) -> list[float]:
             score = len(name.encode()) * best - 0.1  # sentencepiece's bonus: such a piece is always taken whole
         elif kind == UNUSED:
             score = 2 * worst - 20  # worse than any way of spelling it
-        scores.append(score)
+        # Nine digits tell any two 32-bit numbers apart; of more, the library's JSON gives some back with another end.
+        scores.append(float(f"{score:.9g}"))
     return scores
 
 

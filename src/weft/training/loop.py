@@ -188,7 +188,7 @@ def train(
             state.step += 1
             if mean is not None:
                 mean.update(state.step)
-            read = sum(len(batch.tokens) for batch in group.batches)
+            read = sum(batch.size for batch in group.batches)
             state.tokens += read
             # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square.
             state.slots += sum(map(_slots, group.batches)) if device.type == "cpu" else read
@@ -226,7 +226,8 @@ def _feed(s: Setup, state: State) -> Ahead[Group]:
 
 
 def _slots(batch: Batch) -> int:
-    return slots_of(batch.rows, len(batch.tokens))
+    sides = [(batch.rows, batch.tokens), *([(batch.source.rows, batch.source.tokens)] if batch.source else [])]
+    return sum(slots_of(rows, len(tokens)) for rows, tokens in sides)
 
 
 def seed_of(seed: int, step: int) -> Callable[[int], int]:
@@ -363,7 +364,7 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
 def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
-    largest = max(len(batch.tokens) for batch in passes)
+    largest = max(batch.size for batch in passes)
     if len(passes) >= s.feed.at(state.step)[0].rows:
         raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
     state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)

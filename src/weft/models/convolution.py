@@ -1,0 +1,230 @@
+"""The convolutional encoder-decoder (Gehring et al., 2017): gated convolutions, and attention in every decoder layer.
+
+Left out of the paper: weight normalisation (whose work the starting scale of the weights does here), and smaller
+gradients for the encoder. N: tokens; B: rows; T, S: places written and read; W: width; K: kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_limits, check_writing, matrices
+from weft.nn.convolution import GatedConvolution
+from weft.nn.dense import check_context, filled, gathered, spread
+from weft.nn.heads import NextWords, in_full
+from weft.nn.looking import shares
+from weft.nn.rows import Ragged, Rows
+
+HALF = 0.5**0.5  # a sum of two varies as much as each of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvSeq2SeqConfig:
+    """Sizes of a convolutional encoder-decoder; the defaults are those of the paper's summaries."""
+
+    vocabulary: int = 30000
+    source_vocabulary: int | None = None  # of what is read, where it is not the same
+    context: int = 1024
+    width: int = 256
+    layers: int = 6  # of the encoder, and of the decoder
+    kernel: int = 3  # places that a convolution sees
+    dropout: float = 0.1
+    tied: Literal["none", "decoder", "all"] = "none"  # tables that are one: written and scored; read as well
+    begin: int = 0  # the token that writing begins from
+    weight_scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        check_writing(self)
+        if self.kernel % 2 == 0:
+            raise UserError(f"kernel must be odd, to see as far to both sides, not {self.kernel}")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the decoder looks at."""
+
+    keys: Tensor  # B S W: what the encoder made of the source
+    values: Tensor  # B S W: the same with the words themselves
+    may: Tensor  # B S bool: places that hold a token
+
+    def look(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """B T W -> what is seen, B T W, and how much of it where, B T S.
+
+        A mean of many varies less than each of them; it is scaled back up by the root of their number.
+        """
+        where = shares(query @ self.keys.transpose(1, 2), self.may[:, None])
+        return where @ self.values * self.may.sum(-1).to(query.dtype).sqrt()[:, None, None], where
+
+    def picked(self, rows: Tensor) -> Memory:
+        return Memory(*(x.index_select(0, rows) for x in (self.keys, self.values, self.may)))
+
+
+class Speaking:
+    """The state between two steps of writing: the last K-1 inputs of each layer."""
+
+    def __init__(self, memory: Memory, rows: Rows, wanted: bool) -> None:
+        self.memory, self.wanted = memory, wanted
+        self.lengths, self.longest = rows.lengths().long(), rows.longest
+        self.inputs: list[Tensor] = []  # B K-1 W for each layer
+        self.shares: list[Tensor] = []  # B S for each layer
+        self.sources = torch.arange(rows.count, device=self.lengths.device)  # B: which source each row reads
+
+    @property
+    def attention(self) -> Tensor | None:
+        return torch.stack(self.shares).float().mean(0) if self.wanted else None
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be asked for more than once."""
+        self.lengths = self.lengths.index_select(0, rows)
+        self.inputs = [x.index_select(0, rows) for x in self.inputs]
+        self.shares = [x.index_select(0, rows) for x in self.shares]
+        sources = self.sources.index_select(0, rows)
+        if not torch.equal(sources, self.sources):  # what was read is large: rows that only change places leave it
+            self.memory, self.sources = self.memory.picked(rows), sources
+
+
+class Side(nn.Module):
+    """What encoder and decoder have in common: positions, a way in, convolutions, a way out."""
+
+    def __init__(self, c: ConvSeq2SeqConfig, causal: bool) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(c.context, c.width)
+        self.enter = nn.Linear(c.width, c.width)
+        self.layers = nn.ModuleList(GatedConvolution(c.width, c.kernel, causal) for _ in range(c.layers))
+        self.leave = nn.Linear(c.width, c.width)
+
+
+class ConvSeq2Seq(nn.Module):
+    """The encoder, the decoder and the word head."""
+
+    HEADS = ("words",)
+    POOLED = ()
+
+    def __init__(self, config: ConvSeq2SeqConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = self.config = config
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, c.width)
+        self.encoder, self.decoder = Side(c, causal=False), Side(c, causal=True)
+        self.queries = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
+        self.mixes = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
+        self.dropout = nn.Dropout(c.dropout)
+        self.heads = nn.ModuleDict({name: NextWords(c.width, count, c.tied != "none") for name, count in heads.items()})
+
+    def encode(self, source: Ragged) -> Memory:
+        """Read the sources."""
+        check_context(source.rows, self.config.context)
+        table = self.tokens if self.source_tokens is None else self.source_tokens
+        words = self.dropout(table(source.tokens) + self.encoder.positions(source.rows.places(len(source.tokens))))
+        x = self.encoder.enter(words)
+        for layer in self.encoder.layers:
+            x = (x + layer(self.dropout(x), source.rows)) * HALF
+        x = self.encoder.leave(x)
+        keys, values = (spread(y, source.rows).transpose(0, 1) for y in (x, (x + words) * HALF))
+        return Memory(keys, values, filled(source.rows))
+
+    def decode(self, tokens: Tensor, rows: Rows, memory: Memory, speaking: Speaking | None = None) -> Tensor:
+        """N tokens, each read before the word that follows it is told -> N width; `speaking` gets what steps need."""
+        check_context(rows, self.config.context)
+        total = len(tokens)
+        words = self.dropout(self.tokens(tokens) + self.decoder.positions(rows.places(total)))
+
+        def convolve(layer: Any, x: Tensor) -> Tensor:
+            if speaking is not None:
+                speaking.inputs.append(layer.left(x, rows))
+            return layer(x, rows)
+
+        def look(query: Tensor) -> Tensor:
+            seen, where = memory.look(spread(query, rows).transpose(0, 1))
+            if speaking is not None:
+                speaking.shares.append(gathered(where.transpose(0, 1), rows, total)[rows.lasts()])
+            return gathered(seen.transpose(0, 1), rows, total)
+
+        return self._write(words, convolve, look)
+
+    def _write(
+        self, words: Tensor, convolve: Callable[[Any, Tensor], Tensor], look: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Through the decoder's layers: each convolves, looks at what was read, and adds to what is there."""
+        x = self.decoder.enter(words)
+        for layer, query, mix in zip(self.decoder.layers, self.queries, self.mixes, strict=True):
+            y = convolve(layer, self.dropout(x))
+            y = (y + mix(look((query(y) + words) * HALF))) * HALF
+            x = (x + y) * HALF
+        return self.dropout(self.decoder.leave(x))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        source: Ragged | None = None,
+    ) -> Tensor:
+        """N tokens of what is written, given what is read -> N width; `states` gets the embeddings and the result."""
+        assert source is not None and segments is None, "an encoder-decoder writes what it makes of a source"
+        hidden = self.decode(tokens, rows, self.encode(source))
+        if states is not None:
+            states += [self.tokens(tokens), hidden]
+        return hidden
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Speaking]:
+        """Read the sources and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
+        assert source is not None, "an encoder-decoder writes what it makes of a source"
+        speaking = Speaking(self.encode(source), prompt.rows, attention)
+        hidden = self.decode(prompt.tokens, prompt.rows, speaking.memory, speaking)
+        return in_full(self.words(hidden[prompt.rows.lasts()])), speaking
+
+    def step(self, tokens: Tensor, state: Speaking) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        check_context(Rows(state.lengths, state.longest + 1), self.config.context)
+        before, state.inputs, state.shares = iter(state.inputs), [], []
+
+        def convolve(layer: Any, x: Tensor) -> Tensor:
+            y, after = layer.step(x, next(before))
+            state.inputs.append(after)
+            return y
+
+        def look(query: Tensor) -> Tensor:
+            seen, where = state.memory.look(query[:, None])
+            state.shares.append(where.squeeze(1))
+            return seen.squeeze(1)
+
+        hidden = self._write(self.tokens(tokens) + self.decoder.positions(state.lengths), convolve, look)
+        state.lengths, state.longest = state.lengths + 1, state.longest + 1
+        return in_full(self.words(hidden))
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        """Products and sums of a batch, forward: two for each use of a weight, and for scores and what they mix."""
+        c, tables = self.config, matrices(self.encoder.positions)
+        pairs = float((source.lengths().double() * rows.lengths()).sum())
+        uses = (matrices(self.encoder) - tables) * int(source.starts[-1])
+        uses += (matrices(self.decoder, self.queries, self.mixes, self.tokens) - tables) * int(rows.starts[-1])
+        return 2.0 * (uses + 2 * c.layers * c.width * pairs)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights, so that what goes up varies as much in every layer: a gate halves what it lets through."""
+        gated = {layer.maps for side in (self.encoder, self.decoder) for layer in side.layers}
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                module.weight.normal_(0.0, self.config.weight_scale)
+            elif isinstance(module, nn.Linear):
+                gain = 4.0 * (1.0 - self.config.dropout) if module in gated else 1.0
+                module.weight.normal_(0.0, (gain / module.in_features) ** 0.5)
+                if module.bias is not None:
+                    module.bias.zero_()

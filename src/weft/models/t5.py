@@ -1,0 +1,155 @@
+"""T5 (Raffel et al., 2020): an encoder and a decoder without biases, with relative positions and RMS norms before.
+
+The original bends by ReLU and scores words by its one table of tokens; version 1.1 is gated and has a table of its own.
+
+N: tokens written; M: tokens read; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_sizes, final_norm_of, layers_of, operations_of, start_writing, step_writing
+from weft.nn.cache import Cache
+from weft.nn.heads import WrittenWords
+from weft.nn.layers import Activation, NormKind, NormPlace, Sources
+from weft.nn.positions import Buckets
+from weft.nn.rows import Ragged, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config:
+    """Sizes of a T5; the defaults are t5-small."""
+
+    vocabulary: int = 32128
+    context: int = 512  # tokens read, or written, at most; relative positions know no bound of their own
+    width: int = 512
+    layers: int = 6  # of the encoder
+    decoder_layers: int | None = None  # as the encoder's unless said
+    heads: int = 8
+    head_width: int = 64  # whatever the width
+    inner: int = 2048
+    activation: Activation = "relu"
+    buckets: int = 32  # of distances
+    farthest: int = 128  # distances from here on share the last bucket
+    norm: NormKind = "rms-t5"
+    norm_place: NormPlace = "before"
+    norm_epsilon: float = 1e-6
+    dropout: float = 0.1
+    attention_dropout: float | None = None  # as all others unless said
+    tied: bool = True  # one table for what is read, written and scored
+    scaled: bool = True  # what is scored is multiplied by width ** -0.5 first
+    begin: int = 0  # the token that writing begins from: the padding
+    weight_scale: float = 1.0  # a factor of each matrix's own scale
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        if self.buckets < 4 or self.buckets % 2:
+            raise UserError(f"buckets must be even and at least 4, not {self.buckets}")
+        if self.farthest <= self.buckets // 2:
+            raise UserError(f"farthest must be above half the buckets, {self.buckets // 2}, not {self.farthest}")
+        if not 0 <= self.begin < self.vocabulary:
+            raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
+
+
+class T5(nn.Module):
+    """The encoder, the decoder, and its word head."""
+
+    HEADS = ("words",)
+    POOLED = ()
+
+    def __init__(self, config: T5Config, heads: Mapping[str, int]) -> None:
+        super().__init__()
+        c = config
+        self.config = c
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.dropout = nn.Dropout(c.dropout)
+        among = c.dropout if c.attention_dropout is None else c.attention_dropout
+        # A score is not divided by the root of the head's width: the first weights make up for it.
+        usual: dict[str, Any] = {"attention_dropout": among, "inner_dropout": c.dropout, "biases": False, "scale": 1.0}
+        self.encoder_positions = Buckets(c.buckets, c.farthest, c.heads, c.context, both_ways=True)
+        self.encoder = layers_of(c, causal=False, **usual)
+        self.encoder_norm = final_norm_of(c)
+        self.decoder_positions = Buckets(c.buckets, c.farthest, c.heads, c.context, both_ways=False)
+        self.decoder = layers_of(c, causal=True, layers=c.decoder_layers, reads=True, **usual)
+        self.decoder_norm = final_norm_of(c)
+        self.heads = nn.ModuleDict(
+            {name: WrittenWords(c.width, size, c.tied, bias=False) for name, size in heads.items()}
+        )
+
+    def encode(self, source: Ragged) -> Sources:
+        """M tokens -> M width"""
+        bias = self.encoder_positions.bias(source.rows)
+        x = self.dropout(self.tokens(source.tokens))
+        for layer in self.encoder:
+            x = layer(x, source.rows, bias)
+        return Sources(self.dropout(self.encoder_norm(x)), source.rows)
+
+    def decode(self, tokens: Tensor, rows: Rows, sources: Sources | None, cache: Cache | None = None) -> Tensor:
+        """N tokens -> N width; with a cache, what is read is laid out in it."""
+        bias = self.decoder_positions.bias(rows, cache)
+        x = self.dropout(self.tokens(tokens))
+        for number, layer in enumerate(self.decoder):
+            known = None if cache is None else cache.layers[number]
+            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
+            x = layer(x, rows, bias, None, known, read)
+        return self.dropout(self.decoder_norm(x))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        *,
+        source: Ragged,
+    ) -> Tensor:
+        """N tokens, each of which is to say the next, and what is read -> N width"""
+        assert segments is None and states is None
+        return self.decode(tokens, rows, self.encode(source))
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        if self.config.scaled:
+            hidden = hidden * self.config.width**-0.5
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Cache]:
+        """Read the sources and what is written already; scores of each row's next word, and what to remember."""
+        return start_writing(self, prompt, source, room, attention)
+
+    def step(self, tokens: Tensor, state: Cache) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        return step_writing(self, tokens, state)
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        """Products and sums of one pass forward over rows of these lengths."""
+        return operations_of(self, source, rows)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights as published: each matrix by what it reads, and queries by a head's width too."""
+        c = self.config
+        heads = c.heads * c.head_width
+        self.tokens.weight.normal_(0.0, c.weight_scale)
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                parameter.fill_(c.weight_scale)
+            elif name.endswith("qkv.weight"):
+                for part, scale in zip(
+                    parameter.chunk(3), ((c.width * c.head_width) ** -0.5, *[c.width**-0.5] * 2), strict=True
+                ):
+                    part.normal_(0.0, c.weight_scale * scale)
+            elif name != "tokens.weight":
+                reads = {"query": c.width * c.head_width, "output": heads, "down": c.inner}.get(name.split(".")[-2])
+                # A table of words that is not scaled begins so that scores are near 1, as a scaled one's are.
+                scaled = name.startswith("heads.") and c.scaled
+                parameter.normal_(0.0, c.weight_scale * (1.0 if scaled else (reads or c.width) ** -0.5))

@@ -1,0 +1,200 @@
+"""Recurrence over ragged rows: Elman (1990), LSTM (Hochreiter and Schmidhuber, 1997), GRU (Cho et al., 2014).
+
+Whole texts go through torch's fused kernels in a rectangle whose shape does not hang on the lengths inside, so that a
+pass can be captured; single steps go by the equations. N: tokens; B: rows; T: places; W: width; G: gates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.nn.dense import filled, gathered, spread
+from weft.nn.rows import Rows
+
+Cell = Literal["rnn", "lstm", "gru"]
+Reading = Literal["forwards", "backwards", "both"]
+Parts = tuple[Tensor, ...]  # what one layer carries from place to place, B W each: hidden, and the memory of an LSTM
+State = tuple[Parts, ...]  # of every layer; of both directions where there are two, the forward one first
+
+MODULES: dict[str, type[Any]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+PARTS = {"rnn": 1, "lstm": 2, "gru": 1}
+# An LSTM that holds its memory gets one column of weights more than its module has, so they cannot lie as cuDNN would
+# have them; copying them is nothing beside the recurrence.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+SHUT = 1e4  # closes a gate whatever else is added to it, and is still a number in half precision
+
+
+def cell_step(cell: Cell, given: Tensor, parts: Parts, weight: Tensor, bias: Tensor) -> Parts:
+    """One place of one layer, by the equations: what is given (B GW: the input, projected) meets what is carried."""
+    hidden = parts[0]
+    back = F.linear(hidden, weight, bias)  # B GW
+    if cell == "rnn":
+        return ((given + back).tanh(),)
+    if cell == "lstm":
+        enter, keep, new, show = (given + back).chunk(4, -1)
+        memory = keep.sigmoid() * parts[1] + enter.sigmoid() * new.tanh()
+        return show.sigmoid() * memory.tanh(), memory
+    width = hidden.shape[-1]
+    reset, keep = (given[:, : 2 * width] + back[:, : 2 * width]).sigmoid().chunk(2, -1)
+    # As cuDNN has it: the reset gate comes after the product with the hidden state, not before it as in the paper.
+    new = (given[:, 2 * width :] + reset * back[:, 2 * width :]).tanh()
+    return (new + keep * (hidden - new),)
+
+
+class Recurrent(nn.Module):
+    """A stack of recurrent layers that reads forwards, backwards or both ways, with dropout between the layers."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        inputs: int,
+        width: int,
+        layers: int = 1,
+        reading: Reading = "forwards",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.cell: Cell = cell
+        self.width = width
+        self.directions = {"forwards": (False,), "backwards": (True,), "both": (False, True)}[reading]
+        self.dropout = dropout
+        above = width * len(self.directions)
+        # One after the other: of each layer the forward direction, then the backward one.
+        self.layers = nn.ModuleList(
+            MODULES[cell](above if layer else inputs, width) for layer in range(layers) for _ in self.directions
+        )
+
+    @property
+    def outputs(self) -> int:
+        return self.width * len(self.directions)
+
+    def beginning(self, count: int, like: Tensor) -> State:
+        """The state of rows that have read nothing, in the precision of `like`."""
+        parts = (like.new_zeros(count, self.width),) * PARTS[self.cell]
+        return (parts,) * len(self.layers)
+
+    def forward(
+        self, x: Tensor, rows: Rows, state: State | None = None, last: bool = True
+    ) -> tuple[Tensor, State | None]:
+        """N inputs -> N outputs, and the state after each row's last token (first, backwards) where it is asked for."""
+        state = self.beginning(rows.count, x) if state is None else state
+        sides: list[Tensor] = []
+        after: list[Parts] = []
+        for number, (module, before) in enumerate(zip(self.layers, state, strict=True)):
+            side = number % len(self.directions)
+            if number and not side:  # the layer above reads what all directions below have made
+                x = F.dropout(torch.cat(sides, -1), self.dropout, self.training)
+                sides = []
+            made, parts = self._through(module, x, rows, self.directions[side], before, last)
+            sides.append(made)
+            after.append(parts)
+        return torch.cat(sides, -1), tuple(after) if last else None
+
+    def _through(
+        self, module: nn.Module, x: Tensor, rows: Rows, backwards: bool, before: Parts, last: bool
+    ) -> tuple[Tensor, Parts]:
+        """One layer in one direction."""
+        total = x.shape[0]
+        even = total == rows.longest * rows.count  # then every column is full, and the kernel's own state is the last
+        # In the precision of the weights: in half precision the kernels of a GPU cast both themselves.
+        square = spread(x, rows, backwards).to(next(module.parameters()).dtype)
+        start = tuple(part.to(square.dtype)[None] for part in before)  # 1 B W
+        memory: Tensor | None
+        with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
+            if self.cell == "lstm" and last and not even:
+                found, memory = self._held(module, square, rows, start)
+            else:
+                found, end = module(square, start if self.cell == "lstm" else start[0])
+                memory = end[1] if self.cell == "lstm" else None
+        side = gathered(found, rows, total, backwards)
+        if not last:
+            return side, ()
+        lengths = rows.lengths().long()
+        where = (lengths - 1).clamp(min=0) * rows.count + torch.arange(rows.count, device=lengths.device)
+        hidden = found.flatten(0, 1).index_select(0, where)
+        hidden = torch.where((lengths > 0)[:, None], hidden, before[0].to(hidden.dtype))  # an empty row stays as it was
+        return side, (hidden,) if memory is None else (hidden, memory[0])
+
+    def _held(self, module: Any, square: Tensor, rows: Rows, start: Parts) -> tuple[Tensor, Tensor]:
+        """An LSTM whose memory stays as it was from each row's end on: the kernel tells it after the last place only.
+
+        An input more, 1 on filling, opens the forget gate and shuts the input gate; eight, for the sake of alignment.
+        """
+        weight, *others = module._flat_weights
+        gates = [weight.new_full((self.width,), value) for value in (-SHUT, SHUT, 0.0, 0.0)]
+        weight = torch.cat([weight, F.pad(torch.cat(gates)[:, None], (0, 7))], 1)
+        ended = (~filled(rows)).t()[..., None].to(square.dtype)  # T B 1
+        square = torch.cat([square, F.pad(ended, (0, 7))], -1)
+        found, _, memory = torch._VF.lstm(square, start, [weight, *others], True, 1, 0.0, self.training, False, False)
+        return found, memory
+
+    def steps(self, fed: int = 0) -> Steps:
+        """The same weights, place by place; the last `fed` columns of the input come only when their place does."""
+        return Steps(self, fed)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Recurrent matrices start as rotations, which neither shrink nor grow what is carried; an LSTM forgets little.
+
+        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1.)
+        """
+        for module in self.layers:
+            weight, back, bias, back_bias = module._flat_weights  # type: ignore[misc]
+            nn.init.xavier_uniform_(weight)
+            for gate in back.split(self.width):
+                nn.init.orthogonal_(gate)
+            bias.zero_()
+            back_bias.zero_()
+            if self.cell == "lstm":
+                bias[self.width : 2 * self.width] = 1.0
+
+
+class Steps:
+    """A stack that reads one way, place by place: for decoding, and where a place reads what came of the one before.
+
+    Its weights are cut apart once for all places: each cut's gradient is as large as the whole.
+    """
+
+    def __init__(self, network: Recurrent, fed: int) -> None:
+        assert len(network.directions) == 1, "who reads both ways knows the whole text, not one place of it"
+        self.network = network
+        self.weights: list[list[Tensor]] = [module._flat_weights for module in network.layers]  # type: ignore[misc]
+        first = self.weights[0][0]
+        self.given_weight, self.fed_weight = first[:, : first.shape[1] - fed], first[:, first.shape[1] - fed :]
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the first layer makes of an input before it meets what is fed and what is carried: ... -> ... GW"""
+        return F.linear(x, self.given_weight, self.weights[0][2])
+
+    def step(self, given: Tensor, state: State, fed: Tensor | None = None) -> tuple[Tensor, State]:
+        """One place of all rows: B GW -> B W, and the new state."""
+        dropout, training = self.network.dropout, self.network.training
+        after: list[Parts] = []
+        for number, ((weight, back, bias, back_bias), parts) in enumerate(zip(self.weights, state, strict=True)):
+            if number:
+                given = F.linear(F.dropout(after[-1][0], dropout, training), weight, bias)
+            elif fed is not None:
+                given = given + F.linear(fed, self.fed_weight)
+            after.append(cell_step(self.network.cell, given, parts, back, back_bias))
+        return after[-1][0], tuple(after)
+
+
+class Bridge(nn.Module):
+    """The last states of an encoder that reads both ways, joined into the first ones of a decoder."""
+
+    def __init__(self, width: int, layers: int, parts: int) -> None:
+        super().__init__()
+        self.join = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers * parts))
+
+    def forward(self, state: State) -> State:
+        joined: list[Parts] = []
+        maps = iter(self.join)
+        for forth, back in zip(state[::2], state[1::2], strict=True):
+            both = [next(maps)(torch.cat(pair, -1)) for pair in zip(forth, back, strict=True)]
+            joined.append((both[0].tanh(), *both[1:]))  # an LSTM's memory has no bounds
+        return tuple(joined)

@@ -1,0 +1,123 @@
+"""Recurrence over ragged rows: the fused kernels against the equations, row by row, gradients too."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.nn.dense import filled, gathered, spread
+from weft.nn.looking import shares
+from weft.nn.recurrent import Cell, Reading, Recurrent, State, cell_step
+from weft.nn.rows import Rows
+
+LENGTHS = [4, 1, 7, 0, 3]
+
+
+def by_hand(network: Recurrent, x: Tensor, rows: Rows, state: State) -> tuple[Tensor, list[list[list[Tensor]]]]:
+    """The same network, one row and one place at a time."""
+    outputs = []
+    after: list[list[list[Tensor]]] = [[[] for _ in parts] for parts in state]
+    for row in range(rows.count):
+        text = x[int(rows.starts[row]) : int(rows.starts[row + 1])]
+        number = 0
+        for _ in range(len(network.layers) // len(network.directions)):
+            sides = []
+            for backwards in network.directions:
+                module: Any = network.layers[number]
+                parts = tuple(part[row : row + 1] for part in state[number])
+                said = []
+                for place in text.flip(0) if backwards else text:
+                    given = place[None] @ module.weight_ih_l0.t() + module.bias_ih_l0
+                    parts = cell_step(network.cell, given, parts, module.weight_hh_l0, module.bias_hh_l0)
+                    said.append(parts[0])
+                for part, seen in zip(parts, after[number], strict=True):
+                    seen.append(part)
+                side = torch.cat(said) if said else x.new_zeros(0, network.width)
+                sides.append(side.flip(0) if backwards else side)
+                number += 1
+            text = torch.cat(sides, -1)
+        outputs.append(text)
+    return torch.cat(outputs), after
+
+
+@pytest.mark.parametrize("reading", get_args(Reading))
+@pytest.mark.parametrize("cell", get_args(Cell))
+def test_the_fused_kernel_agrees_with_the_equations(cell: Cell, reading: Reading) -> None:
+    torch.manual_seed(0)
+    network = Recurrent(cell, 5, 6, 2, reading).double()
+    rows = Rows.of(LENGTHS)
+    x = torch.randn(sum(LENGTHS), 5, dtype=torch.float64, requires_grad=True)
+    begin = tuple(
+        tuple(torch.randn_like(part).requires_grad_() for part in parts)
+        for parts in network.beginning(len(LENGTHS), x.detach())
+    )
+    leaves = [x, *network.parameters(), *(part for parts in begin for part in parts)]
+    found, after = network(x, rows, begin)
+    assert after is not None
+    expected, ends = by_hand(network, x, rows, begin)
+    flat = [part for parts in after for part in parts]
+    wanted = [torch.cat(part) for parts in ends for part in parts]
+    assert all((a - b).abs().max() < 1e-9 for a, b in zip([found, *flat], [expected, *wanted], strict=True))
+    # Other weights for every output, so that no two gradients can make up for each other.
+    noise = [torch.randn_like(tensor) for tensor in (found, *flat)]
+    both = [
+        torch.autograd.grad(sum((a * b).sum() for a, b in zip(some, noise, strict=True)), leaves)  # type: ignore[arg-type]
+        for some in ([found, *flat], [expected, *wanted])
+    ]
+    assert all((a - b).abs().max() < 1e-9 for a, b in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("cell", get_args(Cell))
+def test_steps_carry_on_where_a_text_stopped(cell: Cell) -> None:
+    """Ragged texts read whole, then three more places step by step, fed and not: as if read at once."""
+    torch.manual_seed(1)
+    network = Recurrent(cell, 5, 6, 2).double()
+    more = torch.randn(3, 4, 5, dtype=torch.float64)
+    lengths = [4, 1, 7, 2]
+    texts = [torch.randn(length, 5, dtype=torch.float64) for length in lengths]
+    _, state = network(torch.cat(texts), Rows.of(lengths))
+    for x in more:
+        assert state is not None
+        feeding, steps = network.steps(2), network.steps()
+        fed, _ = feeding.step(feeding.given(x[:, :3]), state, x[:, 3:])
+        top, state = steps.step(steps.given(x), state)
+        assert (fed - top).abs().max() < 1e-12
+    whole = [torch.cat([text, more[:, row]]) for row, text in enumerate(texts)]
+    rows = Rows.of([len(text) for text in whole])
+    hidden, _ = network(torch.cat(whole), rows, last=False)
+    assert (hidden[rows.lasts()] - top).abs().max() < 1e-9
+
+
+def test_a_longer_rectangle_changes_nothing() -> None:
+    for cell in get_args(Cell):
+        torch.manual_seed(2)
+        network = Recurrent(cell, 5, 6, 2, "both").double()
+        x, tight = torch.randn(sum(LENGTHS), 5, dtype=torch.float64), Rows.of(LENGTHS)
+        one, first = network(x, tight)
+        other, second = network(x, Rows(tight.starts, 12))
+        assert torch.allclose(one, other, atol=1e-12) and first is not None and second is not None
+        for a, b in zip(first, second, strict=True):
+            assert all(torch.allclose(p, q, atol=1e-12) for p, q in zip(a, b, strict=True))
+
+
+def test_dropout_stands_between_layers_only() -> None:
+    one, two = (Recurrent("gru", 5, 6, layers, dropout=0.5).train() for layers in (1, 2))
+    x, rows = torch.randn(9, 5), Rows.of([5, 4])
+    assert torch.equal(one(x, rows)[0], one(x, rows)[0]) and not torch.equal(two(x, rows)[0], two(x, rows)[0])
+
+
+def test_a_rectangle_and_back() -> None:
+    x, rows = torch.arange(1.0, 7.0)[:, None], Rows.of([2, 0, 4])
+    assert spread(x, rows)[..., 0].t().tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [3, 4, 5, 6]]
+    assert spread(x, rows, backwards=True)[..., 0].t().tolist() == [[2, 1, 0, 0], [0, 0, 0, 0], [6, 5, 4, 3]]
+    for backwards in (False, True):
+        assert torch.equal(gathered(spread(x, rows, backwards), rows, 6, backwards), x)
+    scores = torch.tensor([[5.0, 1.0, 9.0, 9.0]] * 3, requires_grad=True)
+    found = shares(scores, filled(rows))
+    assert found[1].tolist() == [0.0] * 4 and found[0, 2:].tolist() == [0.0, 0.0]
+    assert torch.allclose(found.sum(-1), torch.tensor([1.0, 0.0, 1.0]))
+    found.square().sum().backward()
+    assert scores.grad is not None and scores.grad.isfinite().all()
