@@ -31,7 +31,7 @@ from weft.text.records import read_texts
 from weft.timing import medians
 
 SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"}
-RECURRENT = {"family": "seq2seq", "cell": "lstm", "width": 512, "layers": 2, "dropout": 0.3, "context": 256}
+RECURRENT = {"family": "seq2seq", "cell": "lstm", "width": 512, "layers": 1, "dropout": 0.3, "context": 256}
 WIDE = {"width": 256, "heads": 4, "layers": 3, "inner": 1024, "dropout": 0.3, "context": 256}
 EPOCHS = {"seq2seq": 20, "conv-seq2seq": 30}  # of the others 50: they have more to gain from them
 # What each learns with; everything else is what `weft finetune` does unless told otherwise.
@@ -43,8 +43,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "convolutional": {"family": "conv-seq2seq", "width": 256, "layers": 4, "dropout": 0.2, "context": 256},
     "transformer": {"family": "transformer", "embedding_dropout": 0.3, **WIDE},
     "marian": {"family": "marian", "activation": "relu", "embedding_dropout": 0.3, **WIDE},
-    "t5": {"family": "t5", **WIDE},
+    "t5": {"family": "t5", **WIDE, "dropout": 0.1, "weight_scale": 0.3},
 }
+RATES = {"seq2seq": 2e-3, "t5": 2e-3}  # of the others 1e-3
 EDGES = (8, 11, 14, 17, 21)  # words of a source, for BLEU by length
 
 
@@ -82,7 +83,7 @@ def train(name: str, data: Path, out: Path, epochs: float | None) -> dict[str, A
         data={"source": [source], "target": [target], "dev_source": [dev_source], "dev_target": [dev_target]},
         model=ARCHITECTURES[name],
         tokenizer={"folder": str(vocabulary)},
-        training={"epochs": epochs, "rate": 1e-3},
+        training={"epochs": epochs, "rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
         out=folder,
     )
     whole = time.perf_counter() - begin

@@ -21,6 +21,7 @@ SEQ2SEQ_SIZES = {
         bidirectional=False,
         attention="none",
         dropout=0.0,
+        tied="none",
     ),
     # Bahdanau et al. (2015), RNNsearch: 1000 units in each direction.
     "seq2seq-bahdanau": Seq2SeqConfig(
@@ -32,6 +33,7 @@ SEQ2SEQ_SIZES = {
         cell="gru",
         attention="additive",
         dropout=0.0,
+        tied="none",
     ),
     # Luong et al. (2015): global attention, general, with input feeding, the source reversed.
     "seq2seq-luong": Seq2SeqConfig(
@@ -42,6 +44,8 @@ SEQ2SEQ_SIZES = {
         bidirectional=False,
         feeding=True,
         reverse=True,
+        dropout=0.2,
+        tied="none",
     ),
 }
 CONVOLUTION_SIZES = {

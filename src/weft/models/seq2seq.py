@@ -33,14 +33,14 @@ class Seq2SeqConfig:
     context: int = 1024  # tokens read or written at most
     width: int = 512  # of each direction
     embedding_width: int | None = None  # width unless said
-    layers: int = 2  # of the encoder, and of the decoder
+    layers: int = 1  # of the encoder, and of the decoder
     cell: Cell = "lstm"
     bidirectional: bool = True  # the encoder reads both ways
     attention: Literal["none", "additive", "dot", "general"] = "general"
     feeding: bool = False  # dot and general: what came of looking is part of the next place's input
     reverse: bool | None = None  # the source is read from its end; without it, where one vector is all that is kept
-    dropout: float = 0.2
-    tied: Literal["none", "decoder", "all"] = "none"  # tables that are one: written and scored; read as well
+    dropout: float = 0.3
+    tied: Literal["none", "decoder", "all"] = "all"  # tables that are one: written and scored; read as well
     begin: int = 0  # the token that writing begins from
     weight_scale: float = 0.08
 

@@ -55,6 +55,13 @@ class T5Norm(nn.RMSNorm):
         return self.weight * (x * torch.rsqrt(variance + self.eps))
 
 
+class Drop(nn.Dropout):
+    """Dropout that is not even called outside of training: decoding takes many small steps, and each call counts."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x) if self.training else x
+
+
 class FeedForward(nn.Module):
     """Each token on its own: wide, bent, and back; gated kinds multiply by a second wide projection."""
 
@@ -65,7 +72,7 @@ class FeedForward(nn.Module):
         self.gated = activation.startswith("gated-")
         self.activation = activation.removeprefix("gated-")
         self.up = nn.Linear(width, 2 * inner if self.gated else inner, bias=biases)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Drop(dropout)
         self.down = nn.Linear(inner, width, bias=biases)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,14 +120,14 @@ class Layer(nn.Module):
         sizes: dict[str, Any] = {"head_width": head_width, "dropout": attention_dropout, "bias": biases, "scale": scale}
         self.attention = Attention(width, heads, causal=causal, **sizes)
         self.attention_norm = norm(norm_kind, width, norm_epsilon)
-        self.attention_drop = nn.Dropout(dropout)
+        self.attention_drop = Drop(dropout)
         if reads:
             self.cross = CrossAttention(width, heads, **sizes)
             self.cross_norm = norm(norm_kind, width, norm_epsilon)
-            self.cross_drop = nn.Dropout(dropout)
+            self.cross_drop = Drop(dropout)
         self.feedforward = FeedForward(width, inner, activation, inner_dropout, biases)
         self.feedforward_norm = norm(norm_kind, width, norm_epsilon)
-        self.feedforward_drop = nn.Dropout(dropout)
+        self.feedforward_drop = Drop(dropout)
         self.norm_before = norm_place == "before"
 
     def forward(

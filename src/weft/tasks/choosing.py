@@ -22,7 +22,7 @@ from weft.training.signals import Stop
 
 CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
-DROPOUT = 0.2  # of such a model: few pairs are soon known by heart
+DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
 
 def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
