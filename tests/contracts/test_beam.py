@@ -1,4 +1,4 @@
-"""Beam search with every kind of model that writes: as wide as all there is it finds the best, one wide it is greedy."""
+"""Beam search with every kind of model that writes: full width finds the best of all there is, width one is greedy."""
 
 from __future__ import annotations
 
@@ -100,8 +100,7 @@ def test_width_one_is_greedy_and_a_batch_is_its_rows(kind: str, seed: int, penal
     wide = Beam(width=3, n=3, length_penalty=penalty)
     together = speak(network, prompts, choice=wide, **options, **reads)
     for row, spoken in enumerate(together):
-        alone = speak(
-            network, prompts[row : row + 1], choice=wide, **options, **sources_of(kind, sources[row : row + 1])
-        )
+        mine = sources_of(kind, sources[row : row + 1])
+        alone = speak(network, prompts[row : row + 1], choice=wide, **options, **mine)
         assert [each.tokens for each in spoken] == [each.tokens for each in alone[0]]
         assert [each.score for each in spoken] == pytest.approx([each.score for each in alone[0]], abs=1e-6)

@@ -215,6 +215,13 @@ def test_operations_grow_as_the_text_does(name: str, settings: dict[str, Any]) -
     assert (three - two > two - one) if looks else three - two == pytest.approx(two - one)
 
 
+@pytest.mark.parametrize("name", ["transformer", "t5", "conv-seq2seq"])
+def test_the_compiler_sees_one_whole_graph(name: str) -> None:
+    network, texts, sources = network_of(name, {"layers": 1}), [[0, 7], [0, 8]], [[1, 2, 3], [4, 5, 6]]
+    compiled = torch.compile(network, fullgraph=True, backend="eager")
+    assert near(network, hidden_of(compiled, texts, sources), hidden_of(network, texts, sources), 1e-9)
+
+
 @every
 def test_texts_longer_than_the_context_are_named(name: str, settings: dict[str, Any]) -> None:
     network = network_of(name, settings)
