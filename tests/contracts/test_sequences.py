@@ -12,8 +12,9 @@ from torch import Tensor
 from tests.contracts.test_families import PRECISIONS, close
 from tests.table import CASES, READERS
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
+from weft.checkpoint.families import FAMILIES, find_size, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.outline import measure
 from weft.errors import UserError
 from weft.nn.rows import Ragged, Rows
 
