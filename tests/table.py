@@ -15,7 +15,8 @@ class Case:
     """How a small model of one family is made, here and by the peer."""
 
     family: str
-    # (vocabulary, context, width, layers, heads, inner) -> the peer's config; None: nobody else has this family
+    # (vocabulary, context, width, layers, heads, inner) -> the peer's config; None: nobody else has this family, or it
+    # reads and writes, and stands beside its peer in parity/test_sequences.py or parity/test_t5.py
     peer: Callable[..., Any] | None
     heads: dict[str, tuple[str, ...]]  # the peer's class -> our heads
     segments: bool = False
@@ -111,6 +112,9 @@ CASES = {
     ),  # always 4 x width, so its config does not say it
     "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
     "vectors": Case("vectors", None, {}, size=None),
+    "transformer": Case("transformer", None, {}),
+    "marian": Case("marian", None, {}, small={"weight_scale": 0.1}),  # published folders have no word for Xavier's
+    "t5": Case("t5", None, {}, small={"head_width": 20}),
     "seq2seq": Case("seq2seq", None, {}),
     "conv-seq2seq": Case("conv-seq2seq", None, {}),
 }

@@ -208,12 +208,14 @@ def test_a_bert_without_its_pooler(tmp_path: Path) -> None:
     assert dict(open_folder(tmp_path / "m").heads) == {"words": 50}
 
 
-@pytest.mark.parametrize("head", ["classify", "choose", "tag", "answer", "words"])
-@pytest.mark.parametrize("family", CASES)
+HEADS = ("classify", "choose", "tag", "answer", "words")
+
+
+@pytest.mark.parametrize(
+    "family, head", [(name, head) for name in CASES for head in FAMILIES[name].names.heads if head in HEADS]
+)
 def test_a_new_head_saved_and_opened_again(family: str, head: str, tmp_path: Path) -> None:
     """From a pre-trained folder with its own heads to one with the new head alone, which transformers opens too."""
-    if head not in FAMILIES[family].names.heads:
-        pytest.skip(f"{family} has no {head} head")
     weft.new(family, size=CASES[family].size, settings={"vocabulary": 50}).save(tmp_path / "base")
     outputs = {"words": 50, "answer": 2, "choose": 1}.get(head, 3)
     opened = open_folder(tmp_path / "base", new_heads={head: outputs}, seed=5)
@@ -229,7 +231,7 @@ def test_a_new_head_saved_and_opened_again(family: str, head: str, tmp_path: Pat
     state = opened.network.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in loaded.network.state_dict().items())
     architecture = json.loads((tmp_path / "m" / "config.json").read_text())["architectures"][0]
-    if architecture in CASES[family].heads:
+    if architecture in FAMILIES[family].architectures:
         kind = getattr(transformers, architecture)
         _, report = kind.from_pretrained(tmp_path / "m", output_loading_info=True)
         assert not report["missing_keys"] and not report["mismatched_keys"]

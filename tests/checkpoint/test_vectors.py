@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import weft
-from weft.checkpoint.families import FAMILIES, find_size, measure
+from weft.checkpoint.families import FAMILIES, find_size
 from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.outline import measure
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.cli.main import run
 from weft.errors import UserError

@@ -137,11 +137,9 @@ def test_mistakes_get_one_line(
     assert fault in refused(capsys, *arguments.split(" "))
 
 
-def test_a_model_that_reads_and_writes_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import weft
-    from weft.errors import UserError
-
-    model = weft.load(place / "gpt2", task="choose")
-    monkeypatch.setattr(type(model.opened.family), "reads", True, raising=False)
-    with pytest.raises(UserError, match="reads one text and writes another"):
-        model("The", choices=["a"])
+def test_a_model_that_reads_and_writes_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = ["new", "--model", "seq2seq", "--size", "1x64", "--tokenizer", str(place / "bpe")]
+    assert run([*made, "--out", str(place / "seq2seq")]) == 0
+    capsys.readouterr()
+    assert "reads one text and writes another" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
+    assert "reads one text and writes" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")

@@ -122,7 +122,12 @@ def differences(
 
 @pytest.mark.parametrize(
     "family, key, name",
-    [(family, key, name) for family in CASES for key, names in FAMILIES[family].table.values.items() for name in names],
+    [
+        (family, key, name)
+        for family in PEERED
+        for key, names in FAMILIES[family].table.values.items()
+        for name in names
+    ],
 )
 def test_every_published_activation(family: str, key: str, name: str, tmp_path: Path) -> None:
     """The same word may mean another formula in another family: openai-gpt's gelu is the tanh one."""

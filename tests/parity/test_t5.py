@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
+from weft.checkpoint.families import FAMILIES, find_size, usual_heads
 from weft.checkpoint.folder import open_folder, save_folder
+from weft.checkpoint.outline import measure
 from weft.errors import UserError
 from weft.nn.positions import Buckets
 from weft.nn.rows import Ragged
@@ -29,13 +30,15 @@ TARGETS = [[0, 4, 4, 8], [0, 3, 17, 22, 9, 2, 30, 11, *range(2, 30)], [0], [0, 1
 
 
 def peer_of(kind: str, scale: float = 0.3, dtype: torch.dtype = torch.float64, architecture: str = "") -> Any:
-    """A peer whose every parameter is drawn anew: fresh norms would hide a swapped one."""
+    """A peer of a kind, or else of an activation; its every parameter is drawn anew: fresh norms would hide a swap."""
     sizes = {"vocab_size": 41, "d_model": 24, "d_kv": 10, "d_ff": 36, "num_layers": 2, "num_heads": 3}
     sizes |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
     if kind == "gated":
         sizes |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     elif kind == "two depths":
         sizes |= {"num_layers": 1, "num_decoder_layers": 3, "feed_forward_proj": "gelu"}
+    elif kind != "original":
+        sizes["feed_forward_proj"] = kind
     config = transformers.T5Config(**sizes, decoder_start_token_id=0)
     config._attn_implementation = "eager"
     torch.manual_seed(0)
@@ -83,6 +86,13 @@ def test_equal_to_the_peer(kind: str, dtype: torch.dtype, scale: float, toleranc
     assert of_ours(opened.network).dtype == dtype
     assert (of_ours(opened.network) - expected).abs().max() <= tolerance
     assert opened.config.tied == opened.config.scaled == (kind != "gated")
+
+
+@pytest.mark.parametrize("name", FAMILIES["t5"].table.values["feed_forward_proj"])
+def test_every_published_activation(name: str, tmp_path: Path) -> None:
+    peer = peer_of(name)
+    peer.save_pretrained(tmp_path)
+    assert (of_ours(open_folder(tmp_path).network) - of_peer(peer)).abs().max() <= 1e-9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,33 +257,6 @@ def test_a_text_longer_than_the_context_is_named(tmp_path: Path) -> None:
         _, state = network.start(fits, fits)
         with pytest.raises(UserError, match="7 tokens is longer"):
             network.step(torch.tensor([3]), state)
-
-
-def test_batch_is_single_and_the_past_stays(tmp_path: Path) -> None:
-    """And a change of what is read is seen; the compiler sees one whole graph."""
-    family = FAMILIES["t5"]
-    config = family.config(vocabulary=41, context=40, width=24, heads=3, head_width=10, inner=36, layers=2)
-    torch.manual_seed(0)
-    network: Any = family.network(config, {"words": 41}).double().eval()
-    network.initialise()
-    together = of_ours(network, words=False)
-    for start, read, written in zip(Ragged.of(TARGETS).rows.firsts().tolist(), SOURCES, TARGETS, strict=True):
-        single = Ragged.of([written])
-        alone = network(single.tokens, single.rows, source=Ragged.of([read]))
-        # The variance is taken in float32, and may round in another way.
-        assert torch.allclose(together[start : start + len(written)], alone, rtol=0, atol=1e-6)
-
-    def hidden(written: list[int], read: list[int]) -> Tensor:
-        one = Ragged.of([written])
-        return network(one.tokens, one.rows, source=Ragged.of([read]))
-
-    before, after = hidden([0, 1, 2, 3], [5, 6]), hidden([0, 1, 9, 9], [5, 6])
-    assert torch.equal(before[:2], after[:2]) and not torch.allclose(before[2:], after[2:])
-    assert not torch.allclose(before, hidden([0, 1, 2, 3], [6, 5]))
-    compiled = torch.compile(network, fullgraph=True, backend="eager")
-    read, written = Ragged.of([[1, 2, 3], [4, 5, 6]]), Ragged.of([[0, 7], [0, 8]])
-    expected = network(written.tokens, written.rows, source=read)
-    assert torch.allclose(compiled(written.tokens, written.rows, source=read), expected, rtol=0, atol=1e-6)
 
 
 def test_sizes_by_name() -> None:

@@ -77,14 +77,14 @@ def started(tmp_path: Path, values: dict[str, Any], patch: str = "") -> subproce
 
 
 SLOW_EVALUATION = """
-import weft.training.loop as loop
-plain = loop.every_example
+import weft.training.judging as judging
+plain = judging.every_example
 def slow(*given):
     for batch in plain(*given):
         open('evaluating', 'w').close()
         time.sleep(0.3)
         yield batch
-loop.every_example = slow
+judging.every_example = slow
 """
 SLOW_TOKENISING = """
 import weft.data.shards as shards

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
 from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
-from weft.checkpoint.families import FAMILIES, Family, check_heads, outline
-from weft.checkpoint.names import to_ours, to_theirs, unfit
+from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.names import to_ours, to_theirs
+from weft.checkpoint.outline import outline
+from weft.checkpoint.own import OWN, Own, own_config, own_tensors
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
-from weft.config import build, values_of
+from weft.config import values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.shared import start_weights
@@ -24,7 +26,6 @@ from weft.text.marian import is_marian, read_sides
 from weft.text.published import vocabulary_file
 from weft.text.tokenizer import Tokenizer
 
-OWN = "weft-"  # before the model_type of a model that the published format cannot say
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
 
@@ -88,7 +89,7 @@ def open_folder(
     stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:
-        config, heads = _own_config(family, published, where)
+        config, heads = own_config(family, published, where)
     else:
         stored = _spelled(family, stored, folder)
         if family.as_stored is not None:
@@ -119,7 +120,7 @@ def open_folder(
         fresh |= {name for name in expected if name.startswith("mix.")}
     try:
         if own:
-            tensors = _own_tensors(stored, expected, fresh)
+            tensors = own_tensors(stored, expected, fresh)
         else:
             tensors = to_ours(family.names_of(config), everything, stored, expected, fresh)
         scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
@@ -244,47 +245,6 @@ def _outputs(family: Family, head: str, stored: Mapping[str, Tensor]) -> int:
     return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Own:
-    """`config.json` of a model that the published format cannot say: our own words, and nothing else."""
-
-    model_type: str
-    architectures: tuple[str, ...]
-    heads: dict[str, int]
-    sizes: dict[str, Any]
-    id2label: dict[str, str] | None = None
-    label2id: dict[str, int] | None = None
-
-
-def _own_config(family: Family, published: Mapping[str, Any], where: str) -> tuple[Any, dict[str, int]]:
-    file = build(_Own, published, where)
-    check_heads(family, file.heads)
-    for head, outputs in file.heads.items():
-        if not 1 <= outputs <= 1 << 26:
-            raise UserError(f"{where} [heads]: {head} must be between 1 and {1 << 26}, not {outputs}")
-    config = build(family.config, {**family.standard, **file.sizes}, where, "sizes")
-    if file.heads.get("words", config.vocabulary) != config.vocabulary:
-        raise UserError(f"{where} [heads]: words must be the vocabulary, {config.vocabulary}")
-    return config, dict(file.heads)
-
-
-def _own_tensors(
-    stored: Mapping[str, Tensor], expected: Mapping[str, torch.Size], fresh: set[str]
-) -> dict[str, Tensor]:
-    missing = [name for name in expected if name not in stored and name not in fresh]
-    extra = [shown(name, 100) for name in stored if name not in expected]
-    faults = [f"missing: {listed(missing)}"] if missing else []
-    faults += [f"extra: {listed(extra)}"] if extra else []
-    faults += [
-        f"{name}: checkpoint {tuple(stored[name].shape)}, model {tuple(shape)}"
-        for name, shape in expected.items()
-        if name in stored and stored[name].shape != shape
-    ]
-    if faults:
-        raise unfit(faults)
-    return {name: tensor.clone() for name, tensor in stored.items()}
-
-
 def _without(
     family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool, tied: bool
 ) -> dict[str, Tensor]:
@@ -369,7 +329,7 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
             values.setdefault("bad_words_ids", [[number] for number in opened.never])
     else:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        own = _Own(
+        own = Own(
             model_type=OWN + family.name,
             architectures=(f"Weft-{family.name}",),
             heads=dict(opened.heads),

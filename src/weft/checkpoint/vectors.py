@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, check_heads, outline
+from weft.checkpoint.families import FAMILIES, check_heads
 from weft.checkpoint.folder import Opened, fill
+from weft.checkpoint.outline import outline
 from weft.config import changed
 from weft.errors import UserError
 from weft.models.vectors import VectorsConfig

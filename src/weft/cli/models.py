@@ -31,7 +31,8 @@ def models(as_json: Json = False) -> None:
 
     Example: weft models
     """
-    from weft.checkpoint.families import FAMILIES, measure, usual_heads
+    from weft.checkpoint.families import FAMILIES, usual_heads
+    from weft.checkpoint.outline import measure
     from weft.tasks.beginning import tasks_for
 
     rows = []
@@ -103,7 +104,8 @@ def info(
     Example: weft info runs/gpt
     """
     from weft.checkpoint.card import card_values
-    from weft.checkpoint.families import SIZES, measure, usual_heads
+    from weft.checkpoint.families import SIZES, usual_heads
+    from weft.checkpoint.outline import measure
     from weft.config import values_of
 
     if model in SIZES and not Path(model).exists():

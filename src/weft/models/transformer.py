@@ -114,15 +114,27 @@ class Transformer(nn.Module):
             x = layer(x, source.rows, bias, turns)
         return Sources(self.encoder_norm(x), source.rows)
 
-    def decode(self, tokens: Tensor, rows: Rows, sources: Sources | None, cache: Cache | None = None) -> Tensor:
+    def decode(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        sources: Sources | None,
+        cache: Cache | None = None,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
         """N tokens -> N width; with a cache, what is read is laid out in it."""
         x, places = self._embedded(self.tokens(tokens), rows, cache)
         turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
+        seen = [x]
         for number, layer in enumerate(self.decoder):
             known = None if cache is None else cache.layers[number]
             read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
             x = layer(x, rows, bias, turns, known, read)
-        return self.decoder_norm(x)
+            seen = [x] if states is None else [*seen, x]
+        x = self.decoder_norm(x)
+        if states is not None:
+            states += [*seen[:-1], x]
+        return x
 
     def _embedded(self, x: Tensor, rows: Rows, cache: Cache | None) -> tuple[Tensor, Tensor]:
         places = self.positions.places(rows, x.shape[0], cache)
@@ -139,9 +151,12 @@ class Transformer(nn.Module):
         *,
         source: Ragged,
     ) -> Tensor:
-        """N tokens, each of which is to say the next, and what is read -> N width"""
-        assert segments is None and states is None
-        return self.decode(tokens, rows, self.encode(source))
+        """N tokens, each of which is to say the next, and what is read -> N width
+
+        `states`, where given, gets the embeddings of what is written and what each layer makes of them.
+        """
+        assert segments is None
+        return self.decode(tokens, rows, self.encode(source), states=states)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all next words at the places asked for: n width -> n vocabulary"""

@@ -15,8 +15,9 @@ from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
 from weft.tasks.saying import Say, to_stderr
 from weft.training.log import Log
-from weft.training.loop import Exploded, Setup, quick_arithmetic, train
+from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.run import Run
+from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 

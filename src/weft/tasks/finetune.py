@@ -47,8 +47,8 @@ from weft.tasks.translate import writer_of
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
-from weft.training.loop import Setup, Verdict
 from weft.training.run import Run
+from weft.training.setup import Setup, Verdict
 from weft.training.signals import Stop, listening
 
 MOST_WINDOWS = 16  # of one text in one step of training

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, Family, check_heads, find_size, measure, usual_heads
+from weft.checkpoint.families import FAMILIES, Family, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
+from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason

@@ -30,9 +30,9 @@ from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
-from weft.training.loop import Setup
 from weft.training.plan import Training
 from weft.training.run import Run
+from weft.training.setup import Setup
 from weft.training.signals import Stop, listening
 from weft.training.state import State
 

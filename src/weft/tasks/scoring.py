@@ -28,7 +28,7 @@ class Reading(NamedTuple):
 
 def tokenizer_of(opened: Opened) -> Tokenizer:
     """The tokenizer of a model that writes on from what it has read; an error for any other model."""
-    if getattr(opened.family, "reads", False):
+    if opened.family.reads:
         raise UserError(
             f"this {opened.family.name} model reads one text and writes another; "
             "a model that writes on, such as gpt2, is needed"

@@ -15,56 +15,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from weft.data.batching import Ahead, Feed, every_example
+from weft.data.batching import Ahead
 from weft.data.chance import key_of
-from weft.data.rows import Source
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
-from weft.objectives.language import Objective
+from weft.training.judging import evaluated, judge, keep, total
 from weft.training.log import Log, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
-from weft.training.passes import Passes, autocast, graphs_compiled
-from weft.training.plan import Training, rate_at
+from weft.training.passes import Passes, graphs_compiled
+from weft.training.plan import rate_at
+from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 from weft.training.work import Work
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The values that make one run differ from another."""
-
-    network: nn.Module
-    objective: Objective
-    feed: Feed
-    held_out: Source | None  # what the run is judged by
-    plan: Training
-    rate: float
-    steps: int
-    evaluate_every: int
-    save_every: int
-    device: torch.device
-    precision: str
-    seed: int
-    words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
-    evaluate_first: bool = False  # also before the first step: what continued training began with
-    judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
-    pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
-    capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
-
-    def due(self, every: int, step: int) -> bool:
-        return step == self.steps or (step > 0 and step % every == 0)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a task says of the model as it is."""
-
-    scores: Mapping[str, float]
-    chosen: str  # the one that decides, the higher the better
 
 
 class Exploded(UserError):
@@ -137,7 +103,7 @@ def train(
             state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
         checkpoints.save(state, tensors)
         if stop and state.best is None:  # whoever stops a run before it was judged wants to see what it has become
-            _keep(mean, keep_best, {})
+            keep(mean, keep_best, {})
 
     try:
         while not state.finished:
@@ -150,15 +116,15 @@ def train(
                 _check(s, state, history, checkpoints)
                 begin = time.perf_counter()
                 try:
-                    found, verdict = _evaluated(s, state.pass_tokens, mean, stop)
+                    found, verdict = evaluated(s, state.pass_tokens, mean, stop)
                 except Interrupted:
                     save()  # without the evaluation: it comes first when the run goes on
                     raise
-                _judge(state, found, verdict, log, lambda found: _keep(mean, keep_best, found))
+                judge(state, found, verdict, log, lambda found: keep(mean, keep_best, found))
                 moment.begin += time.perf_counter() - begin
             elif s.held_out is None and s.due(s.save_every, state.step):
                 _check(s, state, history, checkpoints)
-                _keep(mean, keep_best, {})
+                keep(mean, keep_best, {})
             state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
             if state.finished or s.due(s.save_every, state.step) or stop:
                 begin = time.perf_counter()
@@ -235,15 +201,6 @@ def seed_of(seed: int, step: int) -> Callable[[int], int]:
     return lambda number: key_of(seed, "dropout", step, number) >> 1
 
 
-def total(counts: Any) -> dict[str, int]:
-    """Counts of several batches added up by name."""
-    found: dict[str, int] = {}
-    for some in counts:
-        for name, count in some.items():
-            found[name] = found.get(name, 0) + count
-    return found
-
-
 def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler) -> Tensor:
     """Clip the gradients that the passes have left and take one step along them; how long they were."""
     scaler.unscale_(optimizer)
@@ -256,84 +213,6 @@ def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler)
     scaler.step(optimizer)
     scaler.update()
     return norm
-
-
-def _evaluated(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], Verdict | None]:
-    """An evaluation, in smaller batches where memory runs out: it has no compiler to spare memory for it."""
-    while True:
-        try:
-            return evaluate(s, budget, mean, stop)
-        except torch.OutOfMemoryError:
-            if budget <= s.held_out.mean:  # type: ignore[union-attr]
-                raise UserError("the GPU's memory is too small to evaluate one row; try a smaller length") from None
-            torch.cuda.empty_cache()
-            budget //= 2
-
-
-def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], Verdict | None]:
-    """The mean loss of each kind over all held-out text, batch by batch, and what the task says of the model."""
-    assert s.held_out is not None
-    counts: dict[str, int] = {}
-    totals: dict[str, Tensor] = {}
-    if mean is not None:
-        mean.swap()
-    s.network.eval()
-    try:
-        # Never compiled: it is a small part of the work, and would be compiled for itself.
-        with torch.no_grad(), autocast(s.device, s.precision):
-            for batch in every_example(s.held_out, s.feed.prepare, budget):
-                stop.check("during the evaluation")
-                counts = total([counts, s.objective.counts(batch)])
-                for name, value in s.objective.sums(s.network, batch.to(s.device)).items():
-                    totals[name] = totals.get(name, 0) + value.double()
-            verdict = s.judge() if s.judge is not None else None
-    finally:
-        s.network.train()
-        if mean is not None:
-            mean.swap()
-    return {name: float(totals[name]) / max(1, counts[name]) for name in totals}, verdict
-
-
-def _keep(mean: Mean | None, keep_best: Callable[[dict[str, float]], None], found: dict[str, float]) -> None:
-    if mean is not None:
-        mean.swap()
-    try:
-        keep_best(found)
-    finally:
-        if mean is not None:
-            mean.swap()
-
-
-def _judge(
-    state: State,
-    found: dict[str, float],
-    verdict: Verdict | None,
-    log: Log,
-    keep: Callable[[dict[str, float]], None],
-) -> None:
-    """Note an evaluation, and keep the model where it is the best so far."""
-    loss = sum(found.values())
-    measure = loss if verdict is None else -verdict.scores[verdict.chosen]
-    tied = verdict is not None and measure == state.best and state.best_loss is not None and loss < state.best_loss
-    better = math.isfinite(measure) and (state.best is None or measure < state.best or tied)
-    scores = dict(verdict.scores) if verdict is not None else {}
-    said = {f"validation_{name}": value for name, value in {**found, **scores}.items()}
-    log.record({"step": state.step, "validation_loss": loss, **said, "tokens": state.tokens})
-    parts = ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if len(found) > 1 else ""
-    words = f", perplexity {math.exp(min(found['words'], 99)):.2f}" if "words" in found else ""
-    words += "".join(f", {name} {value:.4f}" for name, value in scores.items())
-    sign = 1 if verdict is None else -1
-    before = "" if state.best is None else f"best {sign * state.best:.4f} at {state.best_step}"
-    log.line(
-        f"step {state.step:,}: held-out loss {loss:.4f}{f' ({parts})' if parts else ''}{words}; "
-        f"{'best' if better else before}"
-    )
-    if better:
-        keep({"loss": loss, **(found if len(found) > 1 else {}), **scores})
-        state.best, state.best_loss, state.best_step, state.worse = measure, loss, state.step, 0
-    else:
-        state.worse += 1
-    state.evaluated = state.step
 
 
 def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) -> list[list[float]]:

@@ -1,0 +1,48 @@
+"""What a run is made of: the values that make one differ from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.batching import Feed
+from weft.data.rows import Source
+from weft.objectives.language import Objective
+from weft.training.plan import Training
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The values that make one run differ from another."""
+
+    network: nn.Module
+    objective: Objective
+    feed: Feed
+    held_out: Source | None  # what the run is judged by
+    plan: Training
+    rate: float
+    steps: int
+    evaluate_every: int
+    save_every: int
+    device: torch.device
+    precision: str
+    seed: int
+    words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
+    evaluate_first: bool = False  # also before the first step: what continued training began with
+    judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
+    pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
+    capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
+
+    def due(self, every: int, step: int) -> bool:
+        return step == self.steps or (step > 0 and step % every == 0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a task says of the model as it is."""
+
+    scores: Mapping[str, float]
+    chosen: str  # the one that decides, the higher the better

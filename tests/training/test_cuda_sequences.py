@@ -1,0 +1,210 @@
+"""Encoder-decoders on a GPU: a step from a graph is the plain step, and what is written is what the CPU writes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from weft.checkpoint.families import FAMILIES, usual_heads
+from weft.data.pairs import Sequences, Side
+from weft.generation.beam import Beam
+from weft.generation.sampling import Sampling
+from weft.generation.search import speak
+from weft.nn.rows import Batch
+from weft.objectives.sequences import Writing
+from weft.tasks.finetune import finetune
+from weft.training.log import read_metrics
+from weft.training.loop import update
+from weft.training.optim import make_optimizer, set_rate
+from weft.training.passes import Passes
+from weft.training.plan import Training
+
+DEVICE = torch.device("cuda")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+END, VOCABULARY = 1, 40
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer": ("transformer", {}),
+    "pre-norm": ("transformer", {"norm_place": "before", "tied": "decoder", "source_vocabulary": 44}),
+    "marian": ("marian", {}),
+    "t5": ("t5", {"head_width": 16}),
+    "gated t5": ("t5", {"head_width": 16, "activation": "gated-gelu", "tied": False, "scaled": False}),
+    "one vector, lstm": ("seq2seq", {"attention": "none", "bidirectional": False}),
+    "one vector, gru": ("seq2seq", {"attention": "none", "cell": "gru"}),
+    "additive, lstm": ("seq2seq", {"attention": "additive"}),
+    "additive, gru": ("seq2seq", {"attention": "additive", "cell": "gru", "layers": 1}),
+    "general, lstm": ("seq2seq", {"attention": "general"}),
+    "general and feeding, lstm": ("seq2seq", {"attention": "general", "feeding": True}),
+    "general and feeding, gru": ("seq2seq", {"attention": "general", "feeding": True, "cell": "gru"}),
+    "dot, rnn": ("seq2seq", {"attention": "dot", "cell": "rnn", "bidirectional": False}),
+    "convolution": ("conv-seq2seq", {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Numbers of 32 bits are meant: no kernel may round its inputs to fewer."""
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def network_of(kind: str) -> Any:
+    name, settings = KINDS[kind]
+    family = FAMILIES[name]
+    sizes = {"vocabulary": VOCABULARY, "context": 32, "width": 32, "layers": 2, "heads": 2, "inner": 64}
+    named = {field.name for field in fields(family.config)}
+    still = {name: 0.0 for name in named if name.endswith("dropout")}
+    sizes = {name: size for name, size in sizes.items() if name in named}
+    config = family.config(**{**family.standard, **sizes, **still, **settings})
+    torch.manual_seed(1)
+    network = family.network(config, usual_heads(family, config))
+    network.initialise()
+    return network
+
+
+def batch_of(seed: int, longest: int) -> Batch:
+    """Ten pairs, filled up to one of few shapes: rows that say nothing are among them."""
+    chance = np.random.default_rng(seed)
+
+    def side() -> Side:
+        return Side.of([[*chance.integers(2, VOCABULARY, chance.integers(1, longest)), END] for _ in range(10)])
+
+    numbers = np.arange(10)
+    table = Sequences(side(), side(), begin=0, context=32, fixed=True)
+    return table.batch(table.draw(numbers * 0, numbers), numbers)
+
+
+def steps_of(
+    kind: str, batches: list[Batch], device: torch.device, capture: bool
+) -> tuple[list[tuple[float, float, list[Tensor]]], Passes]:
+    """Loss, length of the gradients and weights after each step."""
+    network, objective = network_of(kind).to(device).train(), Writing(smoothing=0.1)
+    # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
+    plan = Training(epsilon=1e-3, weight_decay=0.1)
+    optimizer = make_optimizer(network, plan, 1e-2)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    setup: Any = SimpleNamespace(network=network, plan=plan)
+
+    def finish() -> Tensor:
+        return update(setup, optimizer, scaler)
+
+    passes = Passes(network, objective.sums, 1, device, "fp32", scaler, capture, finish=finish)
+    found = []
+    for number, batch in enumerate(batches):
+        set_rate(optimizer, 1e-2 / (1 + number))  # a graph must read it anew
+        norm = passes.step([batch], torch.tensor([float(objective.counts(batch)["words"])]), lambda pass_: 7)
+        norm = finish() if norm is None else norm
+        weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
+        found.append((passes.losses.item(), norm.item(), weights))
+    return found, passes
+
+
+def compare(kind: str, batches: list[Batch]) -> None:
+    plain, _ = steps_of(kind, batches, DEVICE, capture=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "passes cannot be captured"
+        captured, passes = steps_of(kind, batches, DEVICE, capture=True)
+    assert passes.capture and len(passes.graphs) == 2, "nothing was played back"
+    for (loss, norm, weights), (other_loss, other_norm, others) in zip(plain, captured, strict=True):
+        assert other_loss == pytest.approx(loss, rel=1e-4) and other_norm == pytest.approx(norm, rel=1e-3)
+        assert max((a - b).abs().max() for a, b in zip(weights, others, strict=True)) < 1e-4
+    first, last = plain[0][2], plain[-1][2]
+    assert max((a - b).abs().max() for a, b in zip(first, last, strict=True)) > 1e-3, "nothing was learned"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_step_is_a_plain_step(kind: str) -> None:
+    """Forward, backward, clipping and update: two shapes, one of them again with other texts and another rate."""
+    short, long, again = (batch_of(seed, longest) for seed, longest in ((1, 8), (2, 15), (3, 8)))
+    assert short.tokens.shape == again.tokens.shape != long.tokens.shape
+    compare(kind, [short, long, again, short])
+
+
+@pytest.mark.parametrize("kind", ["additive, gru", "general, lstm", "one vector, lstm"])
+def test_a_captured_step_reads_its_own_words(kind: str) -> None:
+    """Scheduled sampling: never at first, always at last, told by the batch and not by the graph."""
+    batches = [batch_of(1, 8), batch_of(2, 15), batch_of(3, 8)]
+    batches = [
+        replace(batch, targets={**batch.targets, "own": torch.tensor(own)})
+        for batch, own in zip(batches, (0.0, 1.0, 1.0), strict=True)
+    ]
+    compare(kind, batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_on_the_gpu_is_the_step_on_the_cpu(kind: str) -> None:
+    """Kernels of two kinds, one mathematics."""
+    batches = [batch_of(1, 8), batch_of(2, 15)]
+    here, _ = steps_of(kind, batches, torch.device("cpu"), capture=False)
+    there, _ = steps_of(kind, batches, DEVICE, capture=False)
+    for (loss, norm, weights), (other_loss, other_norm, others) in zip(here, there, strict=True):
+        assert other_loss == pytest.approx(loss, rel=1e-4) and other_norm == pytest.approx(norm, rel=1e-3)
+        assert max((a - b).abs().max() for a, b in zip(weights, others, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_what_the_cpu_writes(kind: str) -> None:
+    """Greedy and with a beam, of ragged sources; the same tokens, scores within what 32 bits can say."""
+    network = network_of(kind).eval()
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in network.parameters():  # far from each other, so that rounding decides nothing
+            parameter.normal_(0.0, 0.3)
+            if parameter.dim() == 1:
+                parameter += 1.0
+    sources = [[5, 9, 2, 31, 7, END], [8, END], [3, 3, 4, 12, 30, 11, 6, 9, 10, END], [6, 2, END]]
+    options: dict[str, Any] = {"sources": sources, "context": 32, "most": 12, "ends": [END]}
+    looks = KINDS[kind][1].get("attention") != "none"
+    for choice in (Sampling(), Beam(width=4, n=4), Beam(width=6, n=2, groups=2, diversity=0.5)):
+        here = speak(network.cpu(), [[0]] * 4, choice=choice, attention=looks, **options)
+        there = speak(network.to(DEVICE), [[0]] * 4, choice=choice, attention=looks, device=DEVICE, **options)
+        for one, other in zip(here, there, strict=True):
+            assert [each.tokens for each in one] == [each.tokens for each in other]
+            assert [each.finish_reason for each in one] == [each.finish_reason for each in other]
+            assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-3)
+            for each, again in zip(one, other, strict=True):
+                if looks:
+                    assert each.attention is not None and again.attention is not None
+                    assert (each.attention - again.attention.cpu()).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["transformer", "general and feeding, gru"])
+def test_a_run_from_graphs_is_a_plain_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning on pairs, from the table to the best model: played back, and with nothing recorded."""
+    words = ["warp", "weft", "loom", "thread", "shuttle", "cloth"]
+    texts = [words[n % 6 : n % 6 + 1 + n % 4] * (1 + n % 3) for n in range(64)]
+    rows = [f"{' '.join(text)}\t{' '.join(word.upper() for word in reversed(text))}" for text in texts]
+    for file in ("rows.tsv", "dev.tsv"):
+        (tmp_path / file).write_text("source\ttarget\n" + "\n".join(rows) + "\n")
+    name, settings = KINDS[kind]
+    still = {field.name: 0.0 for field in fields(FAMILIES[name].config) if field.name.endswith("dropout")}
+    lines: dict[int, list[float]] = {}
+    for most in (0, 64):
+        monkeypatch.setattr("weft.training.passes.MOST", most)
+        finetune(
+            str(tmp_path / "rows.tsv"),
+            dev=str(tmp_path / "dev.tsv"),
+            task={"name": "translate", "metric": "loss"},
+            out=tmp_path / str(most),
+            model={"family": name, "size": "2x64", "context": 32, **still, **settings},
+            tokenizer={"kind": "word"},
+            training={"steps": 40, "batch": 8, "log_every": 5, "rate": 2e-3, "precision": "fp32"},
+            device="cuda",
+            say=lambda line: None,
+        )
+        found = read_metrics(tmp_path / str(most) / "run/metrics.jsonl")
+        lines[most] = [line["loss"] for line in found if "loss" in line]
+    assert len(lines[0]) == 8 and lines[0] == pytest.approx(lines[64], rel=1e-2)
+    assert lines[0][-1] < 0.7 * lines[0][0]
