@@ -43,10 +43,8 @@ app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("generate")(words.generate)
 app.command("translate")(sequences.translate)
-app.command("summarise", help="Write a summary of each text; as weft translate, for a model that summarises.")(
-    sequences.translate
-)
-app.command("rewrite", help="Write each text anew; as weft translate, for a model that rewrites.")(sequences.translate)
+for verb, what in (("summarise", "Write a summary of each text"), ("rewrite", "Write each text anew")):
+    app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
 app.command("rank")(search.rank)

@@ -15,12 +15,7 @@ from weft.errors import UserError, did_you_mean, shown
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
 
-VERBS = {
-    "complete": "generate",
-    "fill": "fill",
-    "embed": "embed",
-    "translate": "translate",
-}  # the verb that does a task
+VERBS = {"complete": "generate"}  # the verb that does a task, where it is called otherwise
 
 
 def models(as_json: Json = False) -> None:
@@ -51,7 +46,7 @@ def models(as_json: Json = False) -> None:
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
                     "flops_per_token": found.flops,
-                    "can": [VERBS[family.task], *([] if family.reads else ["embed"])],
+                    "can": _can(family),
                     "finetune": list(tasks_for(family)),
                     "heads_published": list(family.names.heads),
                     "paper": family.paper,
@@ -90,6 +85,12 @@ def models(as_json: Json = False) -> None:
     print("\nweft finetune")
     for family in FAMILIES.values():
         print(f"{family.name}: {', '.join(tasks_for(family))}")
+
+
+def _can(family: Any) -> list[str]:
+    """The verbs that a family's models know as they are published."""
+    own = VERBS.get(family.task, family.task)
+    return list(dict.fromkeys([own, *(("translate", "generate") if family.reads else ("embed",))]))
 
 
 def info(
@@ -198,7 +199,7 @@ def _plain(value: Any) -> str:
 
 
 def new(
-    model: Annotated[str, typer.Option(help="A family (bert, gpt2 ...) or a published size (bert-tiny ...).")],
+    model: Annotated[str, typer.Option(help="A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).")],
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer folder; its size becomes the vocabulary.")] = None,
     target_tokenizer: Annotated[

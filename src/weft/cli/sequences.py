@@ -38,8 +38,8 @@ def translate(
     n_best: Annotated[int, typer.Option(help="So many ways to write each: number, score, source and text.")] = 1,
     length_penalty: Annotated[float, typer.Option(help="Above 1 favours long answers, below 1 short ones.")] = 1.0,
     coverage: Annotated[float, typer.Option(help="How much answers are favoured that look at all of the text.")] = 0.0,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most; 3 times the text's and 32.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Put before each text; as the model was taught.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most; 3 times those read, and 32.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Put before each text; what the model was taught unless given.")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="Show what each word was written from.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the alignments into this .html or .svg file.")] = None,
     out: Annotated[
@@ -54,7 +54,8 @@ def translate(
 ) -> None:
     """Write each text in other words: translated, summarised, or whatever the model has learned.
 
-    Answers come line for line. A text that is longer than the model can read goes through in pieces.
+    Answers come line for line. A text that is longer than the model can read goes through in pieces. Several model
+    folders before the texts write together.
 
     Example: weft translate runs/en-de "Two dogs play in the snow." --beam 5
     """
@@ -95,6 +96,16 @@ def translate(
         print(f"{out}: {seen:,} texts, {n_best} way{'s' * (n_best != 1)} each", file=sys.stderr)
     if picture is not None:
         _draw(picture, drawn)
+
+
+def as_translate(verb: str, what: str) -> str:
+    """The help of a verb that is `weft translate` under the name of another task."""
+    return f"""{what}, as the model has learned it: weft translate under another name.
+
+    Answers come line for line. A text that is longer than the model can read goes through in pieces.
+
+    Example: weft {verb} runs/{verb} < texts.txt
+    """
 
 
 def parted(texts: list[str] | None) -> tuple[list[str], list[str]]:

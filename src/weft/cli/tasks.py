@@ -20,7 +20,7 @@ from weft.errors import UserError, one_of
 
 Columns = Annotated[
     list[str] | None,
-    typer.Option("--column", help="text=NAME, label=NAME ...: what a file calls a column; may be repeated."),
+    typer.Option("--column", help="text=NAME, label=NAME, source=NAME ...: what a file calls a column; repeatable."),
 ]
 Names = Annotated[str | None, typer.Option(help="Of a file without a header line: the names of its columns, a,b,c.")]
 Format = Annotated[str | None, typer.Option(help="csv, tsv, jsonl, parquet, conll, squad; else by the file's name.")]
@@ -30,16 +30,18 @@ OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 def finetune(
     recipe: Annotated[str | None, typer.Argument(help="A recipe: a TOML file, or one of the package.")] = None,
-    task: Annotated[str | None, typer.Option(help="classify, pair, tag, answer, translate or another.")] = None,
+    task: Annotated[str | None, typer.Option(help="classify, multilabel, regress, pair, tag, answer, translate, summarise or rewrite.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Rows to learn from; may be repeated.")] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="Rows to judge by; else a tenth of the others, noted in run/split.json.")
     ] = None,
-    source: Annotated[list[str] | None, typer.Option(help="To translate: texts to read, one on each line ...")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Texts to write from, one on each line ...")] = None,
     target: Annotated[list[str] | None, typer.Option(help="... and what to write, line for line.")] = None,
-    dev_source: Annotated[list[str] | None, typer.Option(help="The same to judge by.")] = None,
-    dev_target: Annotated[list[str] | None, typer.Option(help="The same to judge by.")] = None,
-    vocabularies: Annotated[str | None, typer.Option(help="To translate: joint, or apart for each side.")] = None,
+    dev_source: Annotated[list[str] | None, typer.Option(help="Such texts to judge by ...")] = None,
+    dev_target: Annotated[list[str] | None, typer.Option(help="... and what is right there, line for line.")] = None,
+    vocabularies: Annotated[
+        str | None, typer.Option(help="One vocabulary for both sides, joint, or one for each, apart; joint.")
+    ] = None,
     prefix: Annotated[str | None, typer.Option(help='Before each text: "translate English to German: " (T5).')] = None,
     base: Annotated[
         str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
@@ -63,10 +65,10 @@ def finetune(
     length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next.")] = None,
     long: Annotated[str | None, typer.Option(help="windows (longer texts are read whole), or cut.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more where few pairs are translated from scratch.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate; 5e-5 from a base.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32, of pairs from scratch about 4096 tokens to write.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The highest learning rate; 5e-5 from a base, else by the model's width.")] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
     ] = None,
@@ -89,6 +91,8 @@ def finetune(
     goes on.
 
     Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
+
+    Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     with leaving_at_once():
         from weft.config import merged, settings_of
@@ -347,7 +351,7 @@ def answer(
 def evaluate(
     folder: Folder,
     data: Annotated[list[str] | None, typer.Option(help="Rows to judge by; may be repeated.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="Of a model that translates: texts to read ...")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Of a model that writes: texts to write from ...")] = None,
     target: Annotated[list[str] | None, typer.Option(help="... and what is right, line for line.")] = None,
     beam: Annotated[int | None, typer.Option(help="Of a model that writes: the width of its search; 5.")] = None,
     column: Columns = None,
@@ -363,9 +367,11 @@ def evaluate(
     """Judge a model on rows of data: scores with intervals, a table by label, and the worst mistakes.
 
     Example: weft evaluate runs/reviews --data test.csv
+
+    Example: weft evaluate runs/en-de --source test.en --target test.de
     """
     if not (data or source or target):
-        raise UserError("what to judge by? give --data FILE; to a model that translates also --source and --target")
+        raise UserError("what to judge by? give --data FILE; to a model that writes also --source and --target")
     model = opened(folder, None, device, online)
     found = model.evaluate(
         data,

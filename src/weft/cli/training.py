@@ -64,6 +64,8 @@ def pretrain(
     The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume goes on.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
+
+    Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
     with leaving_at_once():
         from weft.config import merged, settings_of

@@ -53,11 +53,11 @@ def generate(
         list[str] | None, typer.Argument(help="One or several; - reads lines; none starts from nothing.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="New tokens at most; without it, until the text ends itself.")
+        int | None, typer.Option(help="New tokens at most; without it, until the text ends itself or there is no room.")
     ] = None,
     least: Annotated[int, typer.Option(help="New tokens at least, before the text may end itself.")] = 0,
     temperature: Annotated[
-        float | None, typer.Option(help="0: always the best token; 1: the model's own chances.")
+        float | None, typer.Option(help="0: always the best token; 1: the model's own chances, and beside a filter.")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the fewest that together have this chance.")] = None,
@@ -73,9 +73,9 @@ def generate(
         float | None,
         typer.Option(help="A beam divides log-probabilities by length to this power; 1 unless given."),
     ] = None,
-    groups: Annotated[int | None, typer.Option(help="Cut the beam into groups that keep apart by --diversity.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Cut the beam into so many groups, kept apart by --diversity; 1.")] = None,
     diversity: Annotated[
-        float | None, typer.Option(help="What a group pays for each earlier one that says the same token.")
+        float | None, typer.Option(help="What a group pays for each earlier one that says the same token; 0.")
     ] = None,
     repetition_penalty: Annotated[float, typer.Option(help="Above 1: less of what the text holds already.")] = 1.0,
     no_repeat: Annotated[int, typer.Option(help="No run of so many tokens comes twice.")] = 0,
@@ -171,7 +171,7 @@ def fill(
     texts: Annotated[
         list[str] | None, typer.Argument(help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.')
     ] = None,
-    top: Annotated[int, typer.Option(help="How many words for each gap.")] = 5,
+    top: Annotated[int, typer.Option(help="How many words for each gap; of a T5 the best alone.")] = 5,
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
@@ -179,6 +179,8 @@ def fill(
     """Fill the gaps of a text with the likeliest words.
 
     Example: weft fill runs/bert "the [MASK] of the loom"
+
+    Example: weft fill runs/t5 "The <extra_id_0> of the <extra_id_1> was old."
     """
     model = opened(folder, "fill", device, online)
     for text in from_input(texts):
