@@ -149,6 +149,15 @@ class T5(nn.Module):
         """Products and sums of one pass forward over rows of these lengths."""
         return operations_of(self, source, rows)
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """Tables begin larger than matrices by the root of the width, so they take steps as much larger.
+
+        T5's own optimizer (Adafactor; Shazeer and Stern, 2018) scales each step by the weights that it changes; in
+        AdamW's equal steps the tables would hardly move, or the matrices would not settle.
+        """
+        return {"tokens.": self.config.width**0.5}
+
     @torch.no_grad()
     def initialise(self) -> None:
         """Fresh weights as published: each matrix by what it reads, and queries by a head's width too."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -12,16 +14,20 @@ from weft.training.plan import Training
 def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
-    Each group has its `share` of the rate: all of it, or less the further below the heads its layer stands.
+    Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
+    network says in `shares` of weights that begin larger than the others.
     """
     named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
     if not parameters:
         raise UserError("there is nothing to train: everything is frozen")
     sorted_out: dict[tuple[float, float], list[Tensor]] = {}
+    shares: Mapping[str, float] = getattr(network, "shares", {})
     for name, parameter in named:
         share = plan.layer_decay ** below_heads(network, name) if plan.layer_decay < 1 else 1.0
-        decay = plan.weight_decay if parameter.dim() >= 2 else 0.0
+        larger = next((found for prefix, found in shares.items() if name.startswith(prefix)), 1.0)
+        share *= larger
+        decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
         sorted_out.setdefault((share, decay), []).append(parameter)
     groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
