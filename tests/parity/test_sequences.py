@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor
 
 from tests.parity.test_heads import RULE
+from tests.table import READERS
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.nn.rows import Ragged
@@ -96,6 +97,10 @@ def ours(opened: Any) -> Tensor:
     batch = Ragged.of(TARGETS)
     hidden = opened.network(batch.tokens, batch.rows, source=Ragged.of(SOURCES))
     return opened.network.words(hidden) if opened.heads else hidden
+
+
+def test_every_published_encoder_decoder_has_a_peer() -> None:
+    assert {name for name in READERS if FAMILIES[name].architectures} == {*PEERS, "t5"}  # test_t5.py
 
 
 # By the whole rule where the arithmetic is told apart, by its sharpest line where only sizes and tables differ.
