@@ -114,7 +114,7 @@ def steps_of(
 def compare(kind: str, batches: list[Batch]) -> None:
     plain, _ = steps_of(kind, batches, DEVICE, capture=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # "passes cannot be captured"
+        warnings.filterwarnings("error", message="passes cannot be captured")
         captured, passes = steps_of(kind, batches, DEVICE, capture=True)
     assert passes.capture and len(passes.graphs) == 2, "nothing was played back"
     for (loss, norm, weights), (other_loss, other_norm, others) in zip(plain, captured, strict=True):
