@@ -43,9 +43,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "convolutional": {"family": "conv-seq2seq", "width": 256, "layers": 4, "dropout": 0.2, "context": 256},
     "transformer": {"family": "transformer", "embedding_dropout": 0.3, **WIDE},
     "marian": {"family": "marian", "activation": "relu", "embedding_dropout": 0.3, **WIDE},
-    "t5": {"family": "t5", **WIDE, "dropout": 0.1, "weight_scale": 0.3},
+    "t5": {"family": "t5", **WIDE, "dropout": 0.1},
 }
-RATES = {"seq2seq": 2e-3, "t5": 2e-3}  # of the others 1e-3
+RATES = {"seq2seq": 2e-3}  # of the others 1e-3
 EDGES = (8, 11, 14, 17, 21)  # words of a source, for BLEU by length
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import pytest
 
+from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 
 WEFT = str(Path(sys.executable).parent / "weft")
@@ -105,7 +106,11 @@ def test_models_and_info(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     layers = 12 * 12 * 768**2
     assert rows["bert-base"]["flops_per_token"] == 2 * (layers + 30522 * 768) + 4 * 12 * 768 * 512
     assert rows["gpt2"]["flops_per_token"] == 2 * (layers + 50257 * 768) + 4 * 12 * 768 * 512  # half of 1024 is seen
-    assert "bert-tiny" in ok(capsys, "models")
+    assert rows["bert-tiny"]["can"] == ["fill", "embed"] and rows["gpt2"]["can"] == ["generate", "embed"]
+    assert rows["t5-small"]["can"] == ["fill", "translate", "generate"]
+    assert rows["opus-mt"]["can"] == ["translate", "generate"]
+    said = ok(capsys, "models")
+    assert "bert-tiny" in said and all(f"\n{family}: " in said for family in FAMILIES)
     told = json.loads(ok(capsys, "info", place / "gpt2", "--json"))
     assert told["family"] == "gpt2" and told["task"] == "complete" and told["sizes"]["context"] == 32
     assert told["tokenizer"]["vocabulary"] == told["sizes"]["vocabulary"] == told["heads"]["words"]
@@ -305,6 +310,14 @@ def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) 
         "next",
         "tokenizer learn",
         "tokenizer show",
+        "pretrain",
+        "finetune",
+        "evaluate",
+        "translate",
+        "summarise",
+        "rewrite",
+        "choose",
+        "perplexity",
     ):
         assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
     assert ok(capsys, "--version").startswith("weft ")

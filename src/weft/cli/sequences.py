@@ -39,9 +39,7 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="Above 1 favours long answers, below 1 short ones.")] = 1.0,
     coverage: Annotated[float, typer.Option(help="How much answers are favoured that look at all of the text.")] = 0.0,
     tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most; 3 times those read, and 32.")] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Put before each text; what the model was taught unless given.")
-    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Put before each text; else what the model was taught.")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="Show what each word was written from.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the alignments into this .html or .svg file.")] = None,
     out: Annotated[

@@ -30,10 +30,7 @@ OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 def finetune(
     recipe: Annotated[str | None, typer.Argument(help="A recipe: a TOML file, or one of the package.")] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="classify, multilabel, regress, pair, tag, answer, translate, summarise or rewrite."),
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="classify, pair, tag, answer, translate or another.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Rows to learn from; may be repeated.")] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="Rows to judge by; else a tenth of the others, noted in run/split.json.")
@@ -68,16 +65,10 @@ def finetune(
     length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next.")] = None,
     long: Annotated[str | None, typer.Option(help="windows (longer texts are read whole), or cut.")] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Times through the rows; 3, more where few pairs are translated from scratch.")
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of pairs from scratch.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Rows in a step; 32, of pairs from scratch about 4096 tokens to write.")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="The highest learning rate; 5e-5 from a base, else by the model's width.")
-    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32, more of pairs from scratch.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The highest rate; 5e-5 from a base, else by the width.")] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
     ] = None,

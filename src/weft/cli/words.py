@@ -74,7 +74,7 @@ def generate(
         typer.Option(help="A beam divides log-probabilities by length to this power; 1 unless given."),
     ] = None,
     groups: Annotated[
-        int | None, typer.Option(help="Cut the beam into so many groups, kept apart by --diversity; 1.")
+        int | None, typer.Option(help="So many groups of the beam, kept apart by --diversity; 1.")
     ] = None,
     diversity: Annotated[
         float | None, typer.Option(help="What a group pays for each earlier one that says the same token; 0.")
