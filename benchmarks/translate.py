@@ -145,7 +145,7 @@ def tabled(folder: Path) -> None:
         value, low, high = each["test_2016_flickr"]["scores"]["bleu"]
         rows.append(
             [
-                each["name"],
+                each["name"] + (f" ({each['note']})" if "note" in each else ""),
                 f"{each['parameters'] / 1e6:.1f} M",
                 f"{each['training FLOPs']:.2e}",
                 f"{each['seconds of training']:.0f}",
