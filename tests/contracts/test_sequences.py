@@ -32,7 +32,7 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("t5", {"norm": "rms", "activation": "gated-gelu", "tied": False, "scaled": False, "layers": 1}),
     ("seq2seq", {"attention": "none", "bidirectional": False}),
     ("seq2seq", {"attention": "none", "cell": "gru", "tied": "decoder", "embedding_width": 20}),
-    ("seq2seq", {"attention": "additive", "cell": "gru", "source_vocabulary": 41, "layers": 1}),
+    ("seq2seq", {"attention": "additive", "cell": "gru", "source_vocabulary": 41, "tied": "none", "layers": 1}),
     ("seq2seq", {"attention": "additive", "tied": "all"}),
     ("seq2seq", {"attention": "dot", "cell": "rnn"}),
     ("seq2seq", {"attention": "general", "embedding_width": 20}),

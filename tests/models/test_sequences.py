@@ -97,7 +97,7 @@ def test_the_convolutional_one_learns_pairs_by_heart() -> None:
 
 def test_bahdanau_written_out() -> None:
     """The state before looks; what it sees is part of the input, and of what is told."""
-    network = network_of("seq2seq", {"attention": "additive", "cell": "gru", "layers": 1})
+    network = network_of("seq2seq", {"attention": "additive", "cell": "gru", "layers": 1, "tied": "none"})
     source, text = torch.tensor([5, 9, 2, 31]), torch.tensor([0, 4, 7])
     rows = Ragged.of([text.tolist()]).rows
     found = network(text, rows, source=Ragged.of([source.tolist()]))
@@ -144,7 +144,7 @@ def test_luong_written_out(attention: str, feeding: bool) -> None:
 
 def test_one_vector_and_the_source_from_its_end() -> None:
     """Without attention the decoder begins with the encoder's last state, after the first word of the source."""
-    network = network_of("seq2seq", {"attention": "none", "bidirectional": False, "layers": 1})
+    network = network_of("seq2seq", {"attention": "none", "bidirectional": False, "layers": 1, "tied": "none"})
     assert network.encoder.directions == (True,)
     source = torch.tensor([5, 9, 2, 31])
     _, (hidden, cell) = network.encoder.layers[0](network.source_tokens(source.flip(0)))
