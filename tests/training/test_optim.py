@@ -7,8 +7,9 @@ import torch
 from transformers import optimization
 
 from tests.training.small import network_for
+from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
 from weft.training.plan import Training, rate_at
 
 STEPS = 100
@@ -104,3 +105,15 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_plans_that_cannot_be(values: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Training(**values)  # type: ignore[arg-type]
+
+
+def test_weights_that_begin_larger_take_larger_steps_and_decay_no_faster() -> None:
+    """T5's tables begin larger than its matrices by the root of the width."""
+    config = FAMILIES["t5"].config(vocabulary=20, width=16, layers=1, heads=2, head_width=8, inner=32)
+    network = FAMILIES["t5"].network(config, {"words": 20})
+    optimizer = make_optimizer(network, Training(weight_decay=0.1), 1e-3)
+    set_rate(optimizer, 2e-3)
+    found = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    table, matrix = found[id(network.tokens.weight)], found[id(network.encoder[0].attention.qkv.weight)]
+    assert float(table["lr"]) == pytest.approx(4 * 2e-3) and float(matrix["lr"]) == pytest.approx(2e-3)
+    assert float(table["lr"]) * table["weight_decay"] == pytest.approx(float(matrix["lr"]) * matrix["weight_decay"])
