@@ -115,6 +115,7 @@ def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["translate", "RUN", "one", "--reverse"], "--reverse says how rows are written: give --out FILE too"),
         (["translate", "RUN", "one", "--out", "x.csv"], "x.csv: rows are written as .tsv or .jsonl"),
         (["translate", "nowhere", "one"], "'nowhere' is neither a folder nor in the local"),
+        (["translate", "RUN", "models/b", "one"], "'models/b' is not a model folder: it has no config.json"),
         (["finetune", "--task", "translate", "--out", "r", "--model", "transformer"], "or --source FILE and"),
         (["finetune", "--task", "translate", "--vocabularies", "two", "--out", "r"], "is not one of joint, apart"),
         (
@@ -131,6 +132,7 @@ def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_mistakes_get_one_line(
     flags: list[str], line: str, made: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "models").mkdir()
     (here / "a.en").write_text("one\ntwo\n")
     (here / "b.de").write_text("eins\n")
     assert run([str(made) if flag == "RUN" else flag for flag in flags]) == 2

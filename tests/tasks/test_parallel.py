@@ -143,6 +143,7 @@ def test_a_pair_of_ten_thousand_words(here: Path) -> None:
     lines: list[str] = []
     model = trained(write_table(here / "t.tsv", pairs), lines.append, dev=write_table(here / "d.tsv", pairs))
     said = "1 pair of 10,000 words is longer than the model's context of 48 tokens: left out"
+    assert any("data: 8 rows to learn from" in line for line in lines), "the one that is left out is not counted"
     assert sum(said in line for line in lines) == 2 and any(f"of those to judge by: {said}" in line for line in lines)
     assert model.card.window is not None and model.card.window.length == 7, "the longest that it has read"
     with pytest.raises(UserError, match="all 4 pairs are longer than the model's context of 48 tokens"):
@@ -174,8 +175,12 @@ def test_swapped_rows_to_judge_by_are_noted(here: Path) -> None:
         "round?" in lines
     )
     lines.clear()
-    trained(data, lines.append, dev=write_table(here / "e.tsv", worded(30, seed=2)))
+    base = trained(data, lines.append, dev=write_table(here / "e.tsv", worded(30, seed=2)))
     assert not any("swapped" in line for line in lines)
+    base.save(here / "base")
+    turned = write_table(here / "f.tsv", worded(30), header="target\tsource")
+    trained(turned, lines.append, model={"base": str(here / "base")}, tokenizer={})
+    assert sum("the rows, beside those of the base: source and target look" in line for line in lines) == 1
 
 
 # -------------------------------------------------------------------------------------------------------- batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -241,6 +242,37 @@ def test_n_best_and_their_scores(made: Path) -> None:
     ):
         with pytest.raises(UserError, match=match):
             model("one", **wrong)
+
+
+def test_the_ways_of_a_text_in_pieces_are_in_order(made: Path) -> None:
+    """The better way of every piece makes the better whole, whatever their lengths; one piece scores as it is."""
+    model = weft.load(made)
+    texts = [" ".join(f"{source}." for source, _ in worded(6, seed=seed)) for seed in range(12)]
+    for penalty in (0.0, 1.0, 2.0):
+        answers: list[Any] = model(texts, beam=8, n=8, length_penalty=penalty)
+        assert all(answer.n_windows > 1 for answer in answers)
+        scores = [[way.score for way in answer.best] for answer in answers]
+        assert scores == [sorted(some, reverse=True) for some in scores]
+
+
+def test_an_encoder_decoder_streams_but_embeds_nothing(made: Path) -> None:
+    stream = weft.load(made).stream(PAIRS[0][0])
+    assert "".join(stream) == PAIRS[0][1] == stream.answer.text
+    with pytest.raises(UserError, match="transformer reads one text to write another, and makes no vectors"):
+        weft.load(made, task="embed")("one")
+    with pytest.raises(UserError, match="text 2 of 2: a int where a text is expected"):
+        weft.load(made)(["one", 2])
+    with pytest.raises(UserError, match="a beam of 1000 is wider than the vocabulary of"):
+        weft.load(made, task="complete")("one", beam=1000)
+
+
+def test_a_second_vocabulary_that_is_missing(made: Path, here: Path) -> None:
+    shutil.copytree(made, here / "copy", ignore=shutil.ignore_patterns("run", "target_tokenizer"))
+    with pytest.raises(UserError, match="another vocabulary than it reads with, and target_tokenizer/ is missing"):
+        weft.load(here / "copy")
+    sizes = {"width": 16, "embedding_width": 8}
+    alone = weft.new("seq2seq-bahdanau", weft.load(made).tokenizer, settings=sizes)
+    assert alone.config.source_vocabulary is None, "one vocabulary for both, whatever the paper had"
 
 
 def test_texts_of_the_other_side_are_noted(made: Path) -> None:

@@ -136,9 +136,8 @@ def open_folder(
         check_vocabularies(config, tokenizer, target_tokenizer)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
-    if (
-        not own and family.reads and (folder / "generation_config.json").is_file()
-    ):  # newer files say there how to decode
+    # Newer files say there how to decode.
+    if not own and family.reads and (folder / "generation_config.json").is_file():
         told = read_json(folder / "generation_config.json", MEGABYTE)
         published = {**{key: told[key] for key in DECODING if key in told}, **published}
     known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
@@ -158,10 +157,12 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
 
 
 def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:
-    """Refuse a vocabulary that has tokens for which the model has no vector."""
+    """Refuse a vocabulary that has tokens for which the model has no vector, and one where there should be two."""
     source = getattr(config, "source_vocabulary", None)
     if tokenizer is None:
         return
+    if source is not None and target is None:
+        raise UserError(f"the model writes with another vocabulary than it reads with, and {TARGET}/ is missing")
     if source is None and target is None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     for found, size, what in ((tokenizer, source or config.vocabulary, "read"), (target, config.vocabulary, "written")):

@@ -114,7 +114,21 @@ def parted(texts: list[str] | None) -> tuple[list[str], list[str]]:
     count = 0
     while count < len(given) and _is_model(given[count]):
         count += 1
+    if _is_path(name := "".join(given[count : count + 1])):
+        raise UserError(
+            f"{name!r} is not a model folder: it has no config.json (a text like this one can come on standard input)"
+        )
     return given[:count], given[count:]
+
+
+def _is_path(name: str) -> bool:
+    """Whether a text is rather a slip in the name of a folder: one that is there, or would lie in one that is."""
+    if not name.strip("/") or len(name.split()) != 1 or "/" not in name.rstrip("/"):
+        return False
+    try:
+        return Path(name).is_dir() or (len(Path(name).parts) > 2 - (name[0] != "/") and Path(name).parent.is_dir())
+    except (OSError, ValueError):
+        return False
 
 
 def _is_model(name: str) -> bool:

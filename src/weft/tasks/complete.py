@@ -11,7 +11,7 @@ from weft.errors import UserError
 from weft.tasks.answers import Text
 from weft.tasks.passing import tokenizer_of
 from weft.tasks.translate import around, limit_of
-from weft.tasks.writing import Stream, Writer, manner_of
+from weft.tasks.writing import Stream, Writer, check_width, manner_of
 from weft.text.windows import frame
 
 
@@ -25,6 +25,7 @@ def complete(
 ) -> list[Text]:
     """Continue each prompt, by `most` new tokens at most where that is said; `options` are those of `Manner`."""
     writer, manner = writer_of(opened), manner_of(options)
+    check_width(manner.beam or 1, opened.config.vocabulary)
     if not opened.family.reads:
         return writer.write(begun(opened, prompts), manner, most=most, heard=heard)
     sources = read(opened, prompts)

@@ -112,6 +112,8 @@ class Embedder:
     ) -> None:
         if opened.tokenizer is None:
             raise UserError("this model folder has no tokenizer, so it reads no text")
+        if opened.family.reads:
+            raise UserError(f"{opened.family.name} reads one text to write another, and makes no vectors of texts")
         card, context = opened.card, opened.config.context
         self.network, self.tokenizer = opened.network, opened.tokenizer
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")

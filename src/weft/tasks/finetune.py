@@ -33,7 +33,7 @@ from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.driving import Altered, begin, device_for, drive, resumable
-from weft.tasks.gathering import Material, gather
+from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
@@ -187,6 +187,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     opened = begun_with.opened
     if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
         task = replace(task, prefix=opened.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
+    if isinstance(task, SequenceTask):
+        warn_swapped(material, opened.card.profiles, say)
     network: Any = opened.network
     if isinstance(task, TextTask) and task.kind == "value":
         if not can_shift(network):

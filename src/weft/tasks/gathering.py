@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.errors import UserError, listed
@@ -124,6 +125,13 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+
+
+def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
+    """A note where rows look as if they were to teach a base the other way round."""
+    rows = material.train
+    if swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
+        say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 
 def checked(task: Task, rows: list[Example], files: Files | Parallel, say: Say) -> list[Example]:

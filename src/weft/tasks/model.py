@@ -114,7 +114,7 @@ class Model:
 
     def stream(self, text: str, /, **options: Any) -> Stream:
         """Answer one text piece by piece, in whole characters; the stream's `answer` is there when it ends."""
-        if self.task != "complete":
+        if self.task not in ("complete", *WRITES):
             raise UserError(f"a model for {self.task} writes nothing that could be streamed")
         return stream(self.opened, text, **options)
 
@@ -312,6 +312,8 @@ def vocabularies_of(
             f"one that has: weft tokenizer learn --model {family.name}"
         )
     found["begin"] = begin
+    if "source_vocabulary" not in settings and hasattr(config, "source_vocabulary"):
+        found["source_vocabulary"] = None  # one vocabulary for both, whatever the paper of a size had
     if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
         found["source_vocabulary"] = tokenizer.vocabulary
         if config.tied == "all":

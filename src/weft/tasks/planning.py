@@ -88,7 +88,9 @@ def announce(
 ) -> None:
     """What is about to be learned, from what and how, in three lines."""
     parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
+    rows = len(material.train)
     if isinstance(train, Sequences):
+        rows = train.count  # pairs that are too long were left out
         long = f"{len(train.read.tokens):,} tokens to read and {len(train.written.tokens):,} to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
@@ -102,7 +104,7 @@ def announce(
     say(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
         f"on {recipe.device} in {recipe.training.precision}\n"
-        f"data: {len(material.train):,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
+        f"data: {rows:,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows, "
         f"rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
     )

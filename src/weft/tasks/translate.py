@@ -21,6 +21,7 @@ from weft.generation.spoken import Reason, Spoken
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.tasks.passing import tokenizer_of
+from weft.tasks.writing import check_width
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
@@ -78,9 +79,11 @@ def translate(
     """
     check_writer(opened)
     together(opened, others)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
     choice = Beam(width=beam, length_penalty=length_penalty, coverage=coverage, n=n)
-    if beam > opened.config.vocabulary:
-        raise UserError(f"a beam of {beam} is wider than the vocabulary of {opened.config.vocabulary} tokens")
+    check_width(beam, opened.config.vocabulary)
     if most is not None and most < 1:
         raise UserError(f"a number of new tokens cannot be {most}")
     if watch:
@@ -113,8 +116,7 @@ def translate(
     for number, part in enumerate(parts):
         by_text[part.text].append(number)
     return [
-        _answer(opened, [parts[number] for number in some], [found[number] for number in some], length_penalty, n)
-        for some in by_text
+        _answer(opened, [parts[number] for number in some], [found[number] for number in some], n) for some in by_text
     ]
 
 
@@ -155,9 +157,11 @@ def parts_of(opened: Opened, texts: Sequence[str], prefix: str, context: int | N
     """The pieces of all texts, none longer than the context; an empty text has none."""
     tokenizer, (before, after) = tokenizer_of(opened), around(opened)
     ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
-    room = (context or opened.config.context) - len(before) - len(after)
+    context = context or opened.config.context
+    room = context - len(before) - len(after)
     if len(ahead) >= room:
-        raise UserError(f"the prefix has {len(ahead)} tokens, which leaves no room in a context of {room} for a text")
+        what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
+        raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
     usual = min(opened.card.window.length - len(before) - len(after) if opened.card.window else room, room)
     found = []
     whole = tokenizer.ids([prefix + text for text in texts], specials=False)
@@ -210,9 +214,7 @@ def _cut(
 # -------------------------------------------------------------------------------------------------- what is written
 
 
-def _answer(
-    opened: Opened, parts: list[Part], spoken: list[list[Spoken]], length_penalty: float, n: int
-) -> Translation:
+def _answer(opened: Opened, parts: list[Part], spoken: list[list[Spoken]], n: int) -> Translation:
     """The answers to the pieces of a text, put together."""
     if not parts:
         nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
@@ -223,8 +225,7 @@ def _answer(
     writer, reader = writer_of(opened), tokenizer_of(opened)
     ways = max(map(len, spoken))
     best = tuple(
-        _wording(writer, parts, [some[min(way, len(some) - 1)] for some in spoken], length_penalty)
-        for way in range(min(ways, n))
+        _wording(writer, parts, [some[min(way, len(some) - 1)] for some in spoken]) for way in range(min(ways, n))
     )
     said = [some[0] for some in spoken]
     matrix: tuple[tuple[float, ...], ...] | None = None
@@ -244,13 +245,14 @@ def _answer(
     )
 
 
-def _wording(writer: Tokenizer, parts: list[Part], said: list[Spoken], length_penalty: float) -> Wording:
+def _wording(writer: Tokenizer, parts: list[Part], said: list[Spoken]) -> Wording:
     text = ""
     for part, each in zip(parts, said, strict=True):
         text += writer.decode(each.tokens).strip() + part.after
     logprob = sum(each.logprob for each in said)
-    length = sum(len(each.tokens) for each in said)
-    score = said[0].score if len(said) == 1 else logprob / max(1, length) ** length_penalty
+    # The mean of the pieces' scores, by what each read: so that the better way of every piece is the better whole.
+    read = [len(part.tokens) for part in parts]
+    score = sum(each.score * share for each, share in zip(said, read, strict=True)) / sum(read)
     reason: Reason = next((each.finish_reason for each in said if each.finish_reason != "end"), "end")
     return Wording(text=text.strip(), score=score, logprob=logprob, finish_reason=reason)
 

@@ -96,6 +96,12 @@ class Manner:
         return found
 
 
+def check_width(beam: int, vocabulary: int) -> None:
+    """A beam that is wider than the vocabulary is a slip: its first step has fewer ways to go."""
+    if beam > vocabulary:
+        raise UserError(f"a beam of {beam} is wider than the vocabulary of {vocabulary} tokens")
+
+
 def manner_of(options: Mapping[str, Any]) -> Manner:
     """A manner from what a caller said."""
     known = [field.name for field in fields(Manner)]
