@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from weft.cli.main import run
 from weft.config import read_toml
 from weft.data.spans import sentinel
 from weft.errors import UserError
-from weft.tasks.answers import Label, Reply
+from weft.tasks.answers import Label, Reply, Translation
 from weft.tasks.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.text.learning import learn
 from weft.text.tokenizer import Roles
@@ -184,6 +185,10 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
     """Each of them on the rows of examples/, with a model that is small: two steps, and a model that answers."""
     rows = EXAMPLES / ("questions.jsonl" if name == "squad" else "reviews.csv")
     small = ["--model", "bert", "--size", "1x64", "--set", "tokenizer.size=300"]
+    if name == "dates":
+        rows, small = here / "dates.tsv", ["--set", "model.width=16"]
+        pairs = runpy.run_path(str(EXAMPLES / "dates.py"))["pairs"](60)
+        rows.write_text("source\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     assert run(["finetune", name, "--data", str(rows), *small, "--steps", "2", "--out", "r"]) == 0
     said = capsys.readouterr()
     model, recipe = weft.load("r"), read_recipe("r/run/recipe.toml", {}, TaskRecipe)
@@ -192,6 +197,8 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
     if name == "squad":
         assert window is not None and (window.length, window.stride) == (384, 128) and recipe.training.rate == 3e-5
         assert isinstance(model(("When?", "It was built in 1743.")), Reply)
+    elif name == "dates":
+        assert isinstance(model("3 May 2019"), Translation) and recipe.task.metric == "exact"
     else:
         assert isinstance(model("Excellent!"), Label) and recipe.task.metric == "macro_f1"
 

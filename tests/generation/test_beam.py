@@ -192,7 +192,9 @@ def test_an_ensemble(seed: int) -> None:
     alone = speak(one, prompts, **options)
     assert speak(Ensemble([one]), prompts, **options) == alone
     twice = speak(Ensemble([one, one]), prompts, **options)
-    assert [said(row) for row in twice] == [said(row) for row in alone]
+    # Not the tokens: ways whose steps are the same in another order score alike, and rounding decides between them.
+    for one_row, other_row in zip(alone, twice, strict=True):
+        assert [each.score for each in other_row] == pytest.approx([each.score for each in one_row])
     both = speak(Ensemble([one, two]), prompts, **options)
     best = both[0][0]
     scores = []

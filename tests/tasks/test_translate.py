@@ -124,9 +124,9 @@ def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
         data, task={"name": "translate", "metric": "loss"}, model={"family": "transformer"}, out=here / "r",
         training={"steps": 1}, tokenizer={"kind": "word"}, say=lines.append,
     )  # fmt: skip
-    assert "size: 3x256 with a dropout of 0.2, for 72 pairs (--size decides)" in lines
+    assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size decides)" in lines
     recipe = (here / "r/run/recipe.toml").read_text()
-    for line in ('size = "3x256"', "dropout = 0.2", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
+    for line in ('size = "3x256"', "dropout = 0.3", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
         assert f"\n{line}\n" in recipe, line
 
 

@@ -181,14 +181,6 @@ def step_writing(network: Any, tokens: Tensor, state: Cache) -> Tensor:
     return in_full(network.words(hidden))
 
 
-@torch.no_grad()
-def lay_by_columns(network: nn.Module) -> None:
-    """Store matrices by columns: a CPU multiplies the few rows of a decoding step by them a tenth faster."""
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.data = module.weight.data.t().contiguous().t()
-
-
 def operations_of(network: Any, source: Rows, rows: Rows) -> float:
     """Products and sums of one pass forward over rows of these lengths."""
     c = network.config

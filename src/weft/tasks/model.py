@@ -21,7 +21,6 @@ from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason
-from weft.models.shared import lay_by_columns
 from weft.tasks.answers import Answer
 from weft.tasks.central import central
 from weft.tasks.choose import choose
@@ -191,8 +190,6 @@ def load(
         raise UserError(f"{name}: {opened.family.name} does not read one text and write another, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
-    if opened.family.speaks:
-        lay_by_columns(opened.network)
     model = Model(opened, found)
     return model if device is None else model.to(device)
 
