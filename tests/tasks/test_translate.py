@@ -393,3 +393,22 @@ def test_multi30k(here: Path) -> None:
         training={"steps": 300, "batch": 64, "evaluate_every": 300}, say=quiet,
     )  # fmt: skip
     assert {metric.name: metric.value for metric in model.card.metrics}["chrf"] > 15
+
+
+def test_without_sentencepiece_another_vocabulary_is_learned_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.tsv").write_text("source\ttarget\n" + "".join(f"cat {n}\tKatze {n}\n" for n in range(40)))
+    monkeypatch.setattr("weft.tasks.choosing.find_spec", lambda name: None)
+    said: list[str] = []
+    model = weft.finetune(
+        str(tmp_path / "t.tsv"),
+        task={"name": "translate", "metric": "loss"},
+        model={"family": "transformer", "size": "1x64"},
+        tokenizer={"size": 300},
+        training={"steps": 1},
+        out=tmp_path / "r",
+        say=said.append,
+    )
+    assert model.tokenizer is not None and model.tokenizer.kind == "bpe"
+    assert any("pip install 'weft[data]'" in line for line in said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ def vocabulary_for(
         tokenizer = Tokenizer.load(Path(given.folder))
     else:
         kind = given.kind or family.tokenizer
+        if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
+            kind = "bpe"
+            say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
 
         def heard() -> Iterator[str]:
             for text in texts:
