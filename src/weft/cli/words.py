@@ -55,7 +55,7 @@ def generate(
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="New tokens at most; without it, until the text ends itself or its context is full; at most 256 without one."
+            help="New tokens at most; else until the text ends itself or its context is full; 256 without a context."
         ),
     ] = None,
     least: Annotated[int, typer.Option(help="New tokens at least, before the text may end itself.")] = 0,
