@@ -18,6 +18,7 @@ from weft.models.bert import Bert, BertConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
+from weft.models.ngram import Ngram, NgramConfig
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.t5 import T5, T5Config
@@ -273,6 +274,20 @@ FAMILIES = {
             specials=t5.SPECIALS,
             around="t5",
             rows="stream",
+        ),
+        Family(
+            name="ngram",
+            paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
+            config=NgramConfig,
+            network=Ngram,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Ngram.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes={},
+            tokenizer="word",
+            task="complete",
+            speaks=True,
+            counts=True,
         ),
         Family(
             name="vectors",
