@@ -15,9 +15,11 @@ from weft.checkpoint.names import Names
 from weft.errors import UserError, did_you_mean, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
+from weft.models.cnn import Cnn, CnnConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
+from weft.models.mlp import Mlp, MlpConfig
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.t5 import T5, T5Config
@@ -278,6 +280,34 @@ FAMILIES = {
             config=VectorsConfig,
             network=Vectors,
             names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            trained=(),
+            sizes={},
+            tokenizer="word",
+            task="embed",
+            speaks=False,
+        ),
+        Family(
+            name="mlp",
+            paper="Bengio et al., 2003",
+            config=MlpConfig,
+            network=Mlp,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Mlp.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes={},
+            tokenizer="word",
+            task="complete",
+            speaks=True,
+            rows="stream",
+        ),
+        Family(
+            name="cnn",
+            paper="Kim, 2014",
+            config=CnnConfig,
+            network=Cnn,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Cnn.HEADS, ())),
             table=ConfigTable(read={}),
             architectures={},
             trained=(),

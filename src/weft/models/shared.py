@@ -35,6 +35,8 @@ LIMITS = {
     "head_width": 1 << 16,
     "inner": 1 << 20,
     "kernel": 1 << 10,
+    "maps": 1 << 18,
+    "window": 1 << 12,
     "buckets": 1 << 16,
     "farthest": 1 << 24,
 }
