@@ -47,6 +47,8 @@ class Family:
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
     rows: str = "documents"  # how documents become rows in pre-training
+    row: int | None = None  # tokens of a row there, where the context is as good as without end
+    counts: bool = False  # learned by counting, in one pass and without steps
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
     begins: str = "start"  # the role of the token that its writing begins from
     never: tuple[str, ...] = ()  # roles of the tokens that it never writes
@@ -301,6 +303,7 @@ FAMILIES = {
             task="complete",
             speaks=True,
             rows="stream",
+            row=64,
         ),
         Family(
             name="cnn",

@@ -98,10 +98,10 @@ class Cnn(nn.Module):
         """What a head says of each row."""
         return self.heads[head](self.largest(hidden, rows))
 
-    def operations(self, rows: Rows) -> float:
-        """Products and sums of one pass forward over rows of these lengths; the heads cost next to nothing."""
-        uses = sum(parameter.numel() for parameter in self.convolutions.parameters() if parameter.dim() == 2)
-        return 2.0 * int(rows.starts[-1]) * uses
+    @property
+    def products(self) -> int:
+        """Products that one token costs, forward; the heads, once a text, cost next to nothing."""
+        return sum(parameter.numel() for parameter in self.convolutions.parameters() if parameter.dim() == 2)
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -127,11 +127,11 @@ class Mlp(nn.Module):
         seen = torch.where((state.tokens == NOTHING)[..., None], self.before, vectors)
         return in_full(self.words(self._features(seen.flatten(1))))
 
-    def operations(self, rows: Rows) -> float:
-        """Products and sums of one pass forward over rows of these lengths, words scored everywhere."""
+    @property
+    def products(self) -> int:
+        """Products that one token costs, forward, with the scores of all words."""
         parts = (self.hidden, self.project, self.direct)
-        uses = sum(part.weight.numel() for part in parts if part is not None)
-        return 2.0 * int(rows.starts[-1]) * (uses + self.features * self.config.vocabulary)
+        return sum(part.weight.numel() for part in parts if part) + self.features * self.config.vocabulary
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -61,6 +61,12 @@ def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in model.items() if key not in CHOICES}
 
 
+def size_of(config: Any) -> str:
+    """A model's size in short: layers x width, or what it has of these."""
+    sizes = [str(getattr(config, name)) for name in ("layers", "width") if hasattr(config, name)]
+    return " x ".join(sizes) if len(sizes) == 2 else f"width {sizes[0]}" if sizes else "counts"
+
+
 def sized(model: Mapping[str, Any], family: Family, pairs: int, say: Say) -> dict[str, Any]:
     """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
     found = dict(model)

@@ -141,7 +141,7 @@ class Model:
         with tempfile.TemporaryDirectory() as scratch:
             self.save(Path(scratch) / "base")
             recipe.setdefault("task", self.task if self.task in HEADS else None)
-            device = next(self.network.parameters()).device
+            device = self.opened.device
             found = finetune(data, base=Path(scratch) / "base", **recipe)
         self.opened, self.task = found.opened, found.task
         return self.to(device)

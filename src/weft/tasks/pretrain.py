@@ -22,7 +22,7 @@ from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
-from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
+from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
 from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
@@ -144,7 +144,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             where="[model]",
         )
         opened = made.opened
-    length = recipe.objective.length or opened.config.context
+    length = recipe.objective.length or family.row or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
@@ -292,7 +292,7 @@ def _announce(
         first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
     say(
-        f"{run.folder}: {opened.family.name}, {opened.config.layers} x {opened.config.width}, "
+        f"{run.folder}: {opened.family.name}, {size_of(opened.config)}, "
         f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
         f"plan: {steps:,} steps of {feed.rows} rows of about {material.source.mean:.0f} tokens, "
