@@ -55,6 +55,7 @@ class Cnn(nn.Module):
 
     HEADS = ("classify",)
     POOLED = ()
+    fixed: Tensor  # the table that stays as it begins, where there are two
 
     def __init__(self, config: CnnConfig, heads: Mapping[str, int]) -> None:
         """`heads` says which heads to build and how many outputs each has."""
@@ -66,9 +67,7 @@ class Cnn(nn.Module):
         self.channels = c.width * (1 + c.both)
         self.convolutions = nn.ModuleList(nn.Linear(kernel * self.channels, c.maps) for kernel in c.kernels)
         self.features = c.maps * len(c.kernels)
-        self.heads = nn.ModuleDict(
-            {name: Labels(self.features, outputs, c.dropout) for name, outputs in heads.items()}
-        )
+        self.heads = nn.ModuleDict({name: Labels(self.features, outputs, c.dropout) for name, outputs in heads.items()})
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None

@@ -147,4 +147,4 @@ class Mlp(nn.Module):
         self.before.normal_(0.0, table)
         self.hidden.bias.zero_()
         for head in self.heads.values():
-            head.bias.zero_()  # type: ignore[operator, union-attr]
+            head.bias.zero_()  # type: ignore[operator]

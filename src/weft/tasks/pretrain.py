@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Made, Metric
-from weft.checkpoint.families import Family
+from weft.checkpoint.families import FAMILIES, Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed, in_two_phases
@@ -28,6 +28,7 @@ from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.vectors import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.plan import Training
@@ -56,6 +57,8 @@ def pretrain(
     run = Run(Path(recipe.out))
     run.check_new()
     family = _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -89,6 +92,8 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
     base, folder = recipe.model.get("base"), recipe.tokenizer.folder
     if base is not None and Path(base).is_dir():
         values["model"] = {"base": str(Path(base).absolute())}
+    if "vectors" in recipe.model:
+        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
     if folder is not None:
         values["tokenizer"] = {"folder": str(Path(folder).absolute())}
     return changed(recipe, values)
@@ -114,9 +119,10 @@ def _family(recipe: Recipe) -> Family:
 
 
 def _sizes(recipe: Recipe) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless said."""
+    """The sizes of a fresh model; its context is the length of the rows unless said, or as good as without end."""
     sizes = sizes_of(recipe.model)
-    if recipe.objective.length is not None:
+    family = FAMILIES.get(str(recipe.model.get("family")))
+    if recipe.objective.length is not None and (family is None or family.row is None):
         sizes.setdefault("context", recipe.objective.length)
     return sizes
 
@@ -129,7 +135,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
-    tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
+    start: Start | None = None
+    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+        model, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=model)
+    like = None if start is None else start.tokenizer
+    tokenizer = (
+        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, say, progress)
+    )
     if tokenizer is None:
         raise UserError(f"{base}: has no tokenizer")
     if opened is None:
@@ -144,6 +157,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             where="[model]",
         )
         opened = made.opened
+        if start is not None:
+            fill_table(opened.network, tokenizer, start, seed, say)
     length = recipe.objective.length or family.row or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
@@ -230,13 +245,19 @@ def _continued(base: str, objective: Objective, seed: int) -> Opened:
 
 
 def _tokenizer(
-    run: Run, recipe: Recipe, family: Family, name: str, stop: Stop, say: Say, progress: Progress
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    name: str,
+    like: Tokenizer | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
+    texts = text_of(recipe).read(skipped)
     try:
-        found = vocabulary_for(
-            run, recipe.tokenizer, family, name == "next", text_of(recipe).read(skipped), stop, say, progress
-        )
+        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, say, progress, like=like)
     except UserError as error:
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
