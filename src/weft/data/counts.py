@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.rows import Framed
-from weft.data.shards import Places
 
 CHUNK = 1 << 21  # tokens that are sorted at a time
 Numbers = NDArray[np.int64]
