@@ -15,11 +15,12 @@ import torch
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import Opened
+from weft.checkpoint.ngram import from_tables
 from weft.config import changed, write_toml
 from weft.data.counts import count
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
-from weft.data.smoothing import Table, tables
+from weft.data.smoothing import tables
 from weft.errors import UserError, listed
 from weft.files import read_json, write_text
 from weft.models.mlp import Mlp, MlpConfig
@@ -169,18 +170,7 @@ def counted(
     told = tuple(sorted(token for token in silent if token is not None))
     stop.check("stopped while counting")
     stored = tables(found, config.smoothing, config.k, config.prune, told, say)
-    return network_of(stored, replace(config, silent=told, end=frame.after[0] if frame.after else None))
-
-
-def network_of(stored: list[Table], config: NgramConfig) -> tuple[NgramConfig, Ngram]:
-    """A network with these tables."""
-    config = replace(config, entries=tuple(len(each.keys) for each in stored))
-    network = Ngram(config, {"words": config.vocabulary})
-    for order, each in enumerate(stored, 1):
-        for name, values in (("keys", each.keys), ("chances", each.chances), ("backs", each.backs)):
-            if f"{name}_{order}" in dict(network.named_buffers()):
-                network.get_buffer(f"{name}_{order}").copy_(torch.from_numpy(values))
-    return config, network
+    return from_tables(stored, replace(config, silent=told, end=frame.after[0] if frame.after else None))
 
 
 @torch.inference_mode()
