@@ -84,7 +84,8 @@ def models(as_json: Json = False) -> None:
         print(f"{family.name}: {family.paper}; heads {', '.join(family.names.heads)}; {family.tokenizer} vocabulary")
     print("\nweft finetune")
     for family in FAMILIES.values():
-        print(f"{family.name}: {', '.join(tasks_for(family))}")
+        if tasks_for(family):
+            print(f"{family.name}: {', '.join(tasks_for(family))}")
 
 
 def _can(family: Any) -> list[str]:
