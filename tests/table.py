@@ -111,6 +111,9 @@ CASES = {
         "openai-gpt", openai_gpt, dict(FAMILIES["openai-gpt"].architectures), small={"inner": None}
     ),  # always 4 x width, so its config does not say it
     "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
+    "rnn": Case("rnn", None, {}),
+    "lstm": Case("lstm", None, {}, small={"embedding_width": 24}),
+    "gru": Case("gru", None, {}, small={"tied": False}),
     "vectors": Case("vectors", None, {}, size=None),
     "mlp": Case("mlp", None, {}, size=None),
     "cnn": Case("cnn", None, {}, size=None),

@@ -43,7 +43,8 @@ LIMITS = {
 
 
 DROPOUTS = tuple(
-    f"{place}dropout" for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_")
+    f"{place}dropout"
+    for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_", "weight_")
 )
 
 

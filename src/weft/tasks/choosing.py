@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import FAMILIES, Family, find_size
+from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
 from weft.data.spans import sentinel
@@ -54,7 +54,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
     if "family" not in chosen:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
     family, config = find_size(chosen["family"], chosen.get("size"))
-    changed(config, sizes, "[model]")
+    check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
         check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
     return family

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Made, Metric
-from weft.checkpoint.families import FAMILIES, Family
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed, in_two_phases
+from weft.data.streams import Streams
 from weft.errors import UserError, listed
 from weft.files import read_json
+from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
@@ -101,7 +103,7 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    family = chosen_family(recipe.model, recipe.tokenizer, _sizes(recipe))
+    family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if "words" not in family.names.heads:
         raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
     if not family.objectives:
@@ -118,11 +120,10 @@ def _family(recipe: Recipe) -> Family:
     return family
 
 
-def _sizes(recipe: Recipe) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless said, or as good as without end."""
+def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The sizes of a fresh model; its context is the length of the rows unless said, or where it has no end."""
     sizes = sizes_of(recipe.model)
-    family = FAMILIES.get(str(recipe.model.get("family")))
-    if recipe.objective.length is not None and (family is None or family.row is None):
+    if recipe.objective.length is not None and family.row is None:
         sizes.setdefault("context", recipe.objective.length)
     return sizes
 
@@ -133,6 +134,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
+    if rows == "carried" and not hasattr(family.network, "beginning"):
+        raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
     start: Start | None = None
@@ -151,7 +154,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             str(settings["family"]),
             tokenizer,
             size=settings["size"],
-            settings=_sizes(recipe),
+            settings=_sizes(recipe, family),
             heads=objective.heads,
             seed=seed,
             where="[model]",
@@ -164,7 +167,12 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
     material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
-    plan = _resolved(recipe, material, opened.config.width, device)
+    plan = _resolved(recipe, material, opened, device)
+    if isinstance(material.source, Streams):
+        if material.short is not None:
+            raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
+        material = replace(material, source=material.source.of(plan.batch or 1))
+        objective = CarriedToken(Memory(plan.batch or 1))
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
@@ -214,6 +222,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         seed=seed,
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
+        # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
+        capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
     )
     kept = material.dev.hash if material.dev else material.corpus.hash
 
@@ -267,7 +277,7 @@ def _tokenizer(
     return found
 
 
-def _resolved(recipe: Recipe, material: Material, width: int, device: torch.device) -> Training:
+def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.device) -> Training:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     count, mean = material.source.count, material.source.mean
@@ -278,7 +288,7 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
     steps = plan.steps or (
         math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch))
     )
-    usual = 5e-4 * (768 / width) ** 0.5  # smaller models take larger steps
+    usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or max(1, steps // 10)
     return replace(
         plan,

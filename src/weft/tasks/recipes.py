@@ -56,7 +56,8 @@ class Aim:
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
-    rows: Literal["stream", "apart", "documents"] | None = None  # stream for next, else as the family learns
+    # stream for next, carried where a state goes from row to row, else as the family learns
+    rows: Literal["stream", "apart", "documents", "carried"] | None = None
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
     whole_words: bool = False
