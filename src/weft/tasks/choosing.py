@@ -107,7 +107,7 @@ def vocabulary_for(
     if given.folder is not None:
         tokenizer = Tokenizer.load(Path(given.folder))
     else:
-        kind = given.kind or family.tokenizer
+        kind = given.kind or (family.tokenizer if like is None else "word")
         if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
             kind = "bpe"
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
