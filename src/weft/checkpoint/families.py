@@ -20,6 +20,7 @@ from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.mlp import Mlp, MlpConfig
+from weft.models.ngram import Ngram, NgramConfig
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -77,6 +78,12 @@ class Family:
         if not self.architectures or not is_published(self.table, config, self.standard):
             return None
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
+
+
+def _ours(network: type[Any]) -> dict[str, Any]:
+    """Of a family that nobody else has: no published names, no published config."""
+    names = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(network.HEADS, ()))
+    return {"network": network, "names": names, "table": ConfigTable(read={}), "architectures": {}}
 
 
 FAMILIES = {
@@ -230,10 +237,7 @@ FAMILIES = {
             name="seq2seq",
             paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
             config=Seq2SeqConfig,
-            network=Seq2Seq,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Seq2Seq.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Seq2Seq),
             sizes=sequences.SEQ2SEQ_SIZES,
             tokenizer="unigram",
             task="translate",
@@ -247,10 +251,7 @@ FAMILIES = {
             name="conv-seq2seq",
             paper="Gehring et al., 2017",
             config=ConvSeq2SeqConfig,
-            network=ConvSeq2Seq,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(ConvSeq2Seq.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(ConvSeq2Seq),
             sizes=sequences.CONVOLUTION_SIZES,
             tokenizer="unigram",
             task="translate",
@@ -285,10 +286,7 @@ FAMILIES = {
                 name=cell,
                 paper=paper,
                 config=RecurrentConfig,
-                network=RecurrentNetwork,
-                names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(RecurrentNetwork.HEADS, ())),
-                table=ConfigTable(read={}),
-                architectures={},
+                **_ours(RecurrentNetwork),
                 sizes=recurrent.SIZES.get(cell, {}),
                 tokenizer="bpe",
                 task="complete",
@@ -302,13 +300,21 @@ FAMILIES = {
             for cell, paper in recurrent.PAPERS.items()
         ),
         Family(
+            name="ngram",
+            paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
+            config=NgramConfig,
+            **_ours(Ngram),
+            sizes={},
+            tokenizer="word",
+            task="complete",
+            speaks=True,
+            counts=True,
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
-            network=Vectors,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Vectors),
             trained=(),
             sizes={},
             tokenizer="word",
@@ -319,10 +325,7 @@ FAMILIES = {
             name="mlp",
             paper="Bengio et al., 2003",
             config=MlpConfig,
-            network=Mlp,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Mlp.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Mlp),
             sizes={},
             tokenizer="word",
             task="complete",
@@ -334,10 +337,7 @@ FAMILIES = {
             name="cnn",
             paper="Kim, 2014",
             config=CnnConfig,
-            network=Cnn,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Cnn.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Cnn),
             trained=(),
             sizes={},
             tokenizer="word",

@@ -42,7 +42,7 @@ class Vocabulary:
 
     folder: str | None = None
     kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
-    size: int = 8000
+    size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
     minimum_count: int | None = None
