@@ -22,6 +22,7 @@ from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.t5 import T5, T5Config
 from weft.models.transformer import Transformer, TransformerConfig
+from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
 from weft.models.vectors import Vectors, VectorsConfig
 
 
@@ -46,6 +47,7 @@ class Family:
     around: str | None = None  # whose way to put them around a text and a pair
     rows: str = "documents"  # how documents become rows in pre-training
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
+    numbers: bool = False  # what it reads are vectors, not texts
     begins: str = "start"  # the role of the token that its writing begins from
     never: tuple[str, ...] = ()  # roles of the tokens that it never writes
     sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
@@ -248,6 +250,23 @@ FAMILIES = {
             task="translate",
             speaks=True,
             reads=True,
+            specials=sequences.SPECIALS,
+            around="t5",
+        ),
+        Family(
+            name="vec2seq",
+            paper="Vinyals et al., 2015",
+            config=Vec2SeqConfig,
+            network=Vec2Seq,
+            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vec2Seq.HEADS, ())),
+            table=ConfigTable(read={}),
+            architectures={},
+            sizes=sequences.VECTOR_SIZES,
+            tokenizer="unigram",
+            task="describe",
+            speaks=True,
+            reads=True,
+            numbers=True,
             specials=sequences.SPECIALS,
             around="t5",
         ),

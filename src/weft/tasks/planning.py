@@ -9,7 +9,7 @@ import torch
 
 from weft.checkpoint.folder import Opened
 from weft.data.examples import Examples
-from weft.data.pairs import Sequences
+from weft.data.pairs import Sequences, Vectors
 from weft.tasks.driving import half_precision, pass_tokens
 from weft.tasks.gathering import Material
 from weft.tasks.passing import tokenizer_of
@@ -33,7 +33,7 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     steps = plan.steps or max(1, round(epochs * in_epoch))
     static = opened.family.name == "vectors"
     usual = 2e-3 if static else 5e-4 * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
-    if from_scratch and opened.family.name == "seq2seq":
+    if from_scratch and opened.family.name in ("seq2seq", "vec2seq"):
         usual *= 2  # measured on Multi30k: recurrent networks take larger steps
     if recipe.task.freeze == "encoder":
         usual = max(usual, 1e-3)  # a small head alone takes larger steps
@@ -91,7 +91,8 @@ def announce(
     rows = len(material.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
-        long = f"{len(train.read.tokens):,} tokens to read and {len(train.written.tokens):,} to write"
+        read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
+        long = f"{len(train.read.tokens):,} {read} and {len(train.written.tokens):,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""

@@ -95,8 +95,11 @@ class Recipe:
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite"]
-WRITES = ("translate", "summarise", "rewrite")  # tasks that write a text from what they read
+TaskName = Literal[
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+]
+FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
+WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
