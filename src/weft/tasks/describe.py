@@ -199,10 +199,7 @@ class DescribeTask(SequenceTask):
 
     def table(self, examples: Sequence[Example], opened: Opened, framing: Framing) -> Sequences:
         """The rows as a source of batches; texts that are longer than the model can write are left out, and told."""
-        if self.features != opened.config.features:
-            raise UserError(
-                f"the rows have vectors of {self.features} numbers, the model takes {opened.config.features}"
-            )
+        self.fits(opened)
         writer, long = writer_of(opened), list[tuple[int, Example]]()
         end = end_of(writer)
         vectors, written = list[Any](), list[list[int]]()
@@ -220,8 +217,15 @@ class DescribeTask(SequenceTask):
         notes = (too_long(long, framing.length),) if long else ()
         return Sequences(Vectors(np.stack(vectors)), Side.of(written), opened.config.begin, framing.length, notes=notes)
 
+    def fits(self, opened: Opened) -> None:
+        """Refuse a model for other vectors than the rows have."""
+        rows, model = self.features, opened.config.features
+        if rows != model:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {model}")
+
     def settle(self, opened: Opened, examples: Sequence[Example]) -> None:
         """Let a fresh network know where the vectors lie that it learns from."""
+        self.fits(opened)
         network: Any = opened.network
         network.settle(torch.from_numpy(np.stack([self.asked(example) for example in examples])))
 
