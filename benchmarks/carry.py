@@ -26,7 +26,8 @@ SETS = {
     "tags": ["wikiann_en/*.xz", "wnut17/*.xz"],
     "squad": ["squadshifts/new_wiki_v1.0.json.xz", "squadshifts/reddit_v1.0.json.xz", "xquad/xquad.en.json.xz"],
     "imdb": ["imdb/*.xz"],
-    "nltk": ["nltk/conll2000.zip", "nltk/brown.zip"],
+    "nltk": ["nltk/*.zip"],
+    "prose": ["tinyshakespeare/*", "books/*", "tatoeba/*"],
     "words": ["words/*"],
     "pairs": ["multi30k/*.gz"],
 }

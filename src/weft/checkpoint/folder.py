@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class Opened:
     card: Card
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
     target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is; one that counts has tables and no weights to ask."""
+        return next(chain(self.network.parameters(), self.network.buffers())).device
 
     @property
     def writer(self) -> Tokenizer | None:

@@ -48,6 +48,8 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     if family.reads:  # what is read and what is written both fill the context
         rows = Rows.of([config.context])
         return Measure(parameters, network.operations(rows, rows) / config.context)  # type: ignore[operator]
+    if hasattr(network, "products"):
+        return Measure(parameters, 2.0 * float(network.products))  # type: ignore[arg-type]
     stack = getattr(network, "layers", None)
     turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
     matrices = 0

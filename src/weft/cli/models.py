@@ -39,8 +39,8 @@ def models(as_json: Json = False) -> None:
                 {
                     "family": family.name,
                     "size": name,
-                    "layers": config.layers,
-                    "width": config.width,
+                    "layers": getattr(config, "layers", None),
+                    "width": getattr(config, "width", None),
                     "heads": getattr(config, "heads", None),
                     "context": config.context,
                     "parameters": found.parameters,

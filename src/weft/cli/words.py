@@ -53,7 +53,10 @@ def generate(
         list[str] | None, typer.Argument(help="One or several; - reads lines; none starts from nothing.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="New tokens at most; without it, until the text ends itself or there is no room.")
+        int | None,
+        typer.Option(
+            help="New tokens at most; else until the text ends itself or its context is full; 256 without a context."
+        ),
     ] = None,
     least: Annotated[int, typer.Option(help="New tokens at least, before the text may end itself.")] = 0,
     temperature: Annotated[

@@ -16,6 +16,9 @@ from weft.tasks.translate import around, limit_of
 from weft.tasks.writing import Stream, Writer, check_width, manner_of
 from weft.text.windows import frame
 
+ENDLESS = 1 << 20  # tokens: a context that nothing written fills
+UNASKED = 256  # new tokens there, where nobody says how many
+
 
 def complete(
     opened: Opened,
@@ -29,7 +32,7 @@ def complete(
     writer, manner = writer_of(opened), manner_of(options)
     check_width(manner.beam or 1, opened.config.vocabulary)
     if not opened.family.reads:
-        return writer.write(begun(opened, prompts), manner, most=most, heard=heard)
+        return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
     sources = read(opened, prompts)
     limits = [limit_from(opened, source) if most is None else most for source in sources]
     found = writer.write([[opened.config.begin]] * len(sources), manner, most=limits, sources=sources, heard=heard)
@@ -44,7 +47,7 @@ def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: A
         limit = limit_from(opened, source) if most is None else most
         found = writer.stream([opened.config.begin], manner, most=limit, source=source)
     else:
-        found = writer.stream(begun(opened, [prompt])[0], manner, most=most)
+        found = writer.stream(begun(opened, [prompt])[0], manner, most=_ended(opened, most))
 
     def pieces() -> Generator[str, None, Text]:
         training = opened.network.training
@@ -58,6 +61,11 @@ def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: A
     return Stream(pieces())
 
 
+def _ended(opened: Opened, most: int | None) -> int | None:
+    """How long an answer may be; a model whose context has no end in sight would otherwise go on for hours."""
+    return UNASKED if most is None and opened.config.context >= ENDLESS else most
+
+
 def writer_of(opened: Opened) -> Writer:
     """What writes with this model, where it can."""
     if not opened.family.speaks or "words" not in opened.heads:
@@ -68,7 +76,7 @@ def writer_of(opened: Opened) -> Writer:
         speaker=opened.network,  # type: ignore[arg-type]
         tokenizer=opened.target_tokenizer or opened.tokenizer,
         context=opened.config.context,
-        device=next(opened.network.parameters()).device,
+        device=opened.device,
         never=opened.never,
     )
 

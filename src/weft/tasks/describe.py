@@ -142,7 +142,7 @@ def describer_of(opened: Opened, others: Sequence[Opened] = ()) -> Writer:
         speaker=networks[0] if len(networks) == 1 else Ensemble(networks),
         tokenizer=tokenizer,
         context=min(each.config.context for each in (opened, *others)),
-        device=next(opened.network.parameters()).device,
+        device=opened.device,
         never=opened.never,
     )
 

@@ -53,7 +53,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
         views.append(_views(number, found.ids, mask, around, opened.config.context))
     gaps: list[list[tuple[Candidate, ...]]] = [[] for _ in texts]
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
-        ragged = Ragged.of([view.tokens for view in batch], next(opened.network.parameters()).device)
+        ragged = Ragged.of([view.tokens for view in batch], opened.device)
         starts = ragged.rows.firsts().tolist()
         places = [start + gap for start, view in zip(starts, batch, strict=True) for gap in view.gaps]
         hidden = opened.network(ragged.tokens, ragged.rows)[torch.tensor(places, device=ragged.tokens.device)]

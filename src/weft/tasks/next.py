@@ -40,7 +40,7 @@ def follows(opened: Opened, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
         _check(pair, number)
     firsts = tokenizer.ids([first for first, _ in pairs], specials=False)
     seconds = tokenizer.ids([second for _, second in pairs], specials=False)
-    device = next(opened.network.parameters()).device
+    device = opened.device
     answers: list[Follows] = []
     for batch in by_budget(zip(firsts, seconds, strict=True), lambda pair: min(sum(map(len, pair)), room) + extra):
         rows: list[list[int]] = []

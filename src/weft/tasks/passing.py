@@ -83,7 +83,7 @@ def through(
     by_token: bool,
 ) -> list[Tensor]:
     """What the head says of each window, on the CPU in float32: of each token (n C), or of the window (C)."""
-    device = next(opened.network.parameters()).device
+    device = opened.device
     found: list[Tensor] = [torch.empty(0)] * len(pieces)
     segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
     with torch.inference_mode():

@@ -20,6 +20,7 @@ from weft.text.records import Patterns, find_files, read_texts
 from weft.text.resampling import Floats, Resampled, Score, interval
 from weft.text.tokenizer import Tokenizer
 
+LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
 BLOCK = 64  # neighbouring tokens that count as one example of the interval: what is near hangs together
 PIECE = 1 << 18  # characters that are cut into tokens at once
 NEAR = 256  # characters on each side of a place that tell whether a text may be cut there
@@ -80,12 +81,17 @@ def perplexity(
 ) -> Perplexity:
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
-    A window reads `length` tokens (the context) and the next is `stride` further on (half the length): each token is
-    foreseen once, with at least `length - stride` tokens before it where there are so many. The first token follows on
-    the token that parts documents; where the vocabulary has none it is left out.
+    A window reads `length` tokens (the context; 2048 of one without end) and the next is `stride` further on (half the
+    length): each token is foreseen once, with at least `length - stride` tokens before it where there are so many. The
+    first token follows on the token that parts documents; where the vocabulary has none it is left out.
     """
     tokenizer, context = tokenizer_of(opened), opened.config.context
-    length = context if length is None else length
+    reach = getattr(opened.config, "reach", None)  # of a model that looks back so far and no further
+    if reach is not None and length is not None and length > max(1, reach):
+        raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
+    if length is None:
+        length = min(context, LONG)
+        stride = max(1, length - reach) if stride is None and reach is not None else stride
     stride = max(1, length // 2) if stride is None else stride
     if not 1 <= length <= context:
         raise UserError(f"a window of {length} tokens: this model reads between 1 and {context}")

@@ -51,13 +51,17 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
 @torch.inference_mode()
 def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
-    device = next(opened.network.parameters()).device
+    device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
     hidden = opened.network(ragged.tokens, ragged.rows)
     # Words are scored only where something is asked for.
     lasts = (ragged.rows.lasts() + 1).tolist()
     places = [place for end, r in zip(lasts, readings, strict=True) for place in range(end - len(r.targets), end)]
     targets = [target for reading in readings for target in reading.targets]
+    if hasattr(opened.network, "said"):  # it knows the chance of one word without those of all others
+        asked, wanted = hidden[torch.tensor(places, device=device)], torch.tensor(targets, device=device)
+        whole = -opened.network.said(asked, wanted).double().cpu()  # type: ignore[operator]
+        return list(torch.split(whole, [len(reading.targets) for reading in readings]))
     most, found = max(1, SCORES // opened.heads["words"]), list[Tensor]()
     for first in range(0, len(places), most):
         some = slice(first, first + most)

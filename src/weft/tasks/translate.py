@@ -109,7 +109,7 @@ def translate(
             rules=Rules(banned=tuple((token,) for token in opened.never)),
             most=[most or limit_of(parts[number].tokens) for number in some],
             attention=alignments,
-            device=next(opened.network.parameters()).device,
+            device=opened.device,
         )
         for number, said in zip(some, spoken, strict=True):
             found[number] = said

@@ -27,6 +27,8 @@ class Work:
     def of(self, batch: Batch) -> float:
         if batch.source is not None:
             return 3.0 * self.network.operations(batch.source.rows, batch.rows)
+        if hasattr(self.network, "products"):
+            return 6.0 * self.network.products * len(batch.tokens)
         lengths = batch.rows.lengths().double()
         said = len(batch.targets.get("words", ()))
         matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * said)
