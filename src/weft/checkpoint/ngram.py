@@ -280,7 +280,7 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
             keys = network.get_buffer(f"keys_{order}").cpu().numpy()
             pairs = zip((keys // config.vocabulary).tolist(), (keys % config.vocabulary).tolist(), strict=True)
             texts = [f"{before[context]} {names[word]}" for context, word in pairs]
-            rows, before = range(len(texts)), texts
+            rows, before = list(range(len(texts))), texts
         for some in _cut(rows):
             lines = [_line(chances[row], texts[row], None if backs is None else backs[row]) for row in some]
             file.write("".join(lines).encode())

@@ -91,7 +91,8 @@ def models(as_json: Json = False) -> None:
 def _can(family: Any) -> list[str]:
     """The verbs that a family's models know as they are published."""
     own = VERBS.get(family.task, family.task)
-    return list(dict.fromkeys([own, *(("translate", "generate") if family.reads else ("embed",))]))
+    written = ("describe" if family.numbers else "translate", "generate")
+    return list(dict.fromkeys([own, *(written if family.reads else ("embed",))]))
 
 
 def info(

@@ -9,7 +9,7 @@ import torch
 
 from weft.checkpoint.folder import Opened
 from weft.data.examples import Examples
-from weft.data.pairs import Sequences
+from weft.data.pairs import Sequences, Vectors
 from weft.tasks.driving import half_precision, pass_tokens
 from weft.tasks.gathering import Material
 from weft.tasks.passing import tokenizer_of
@@ -92,7 +92,8 @@ def announce(
     rows = len(material.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
-        long = f"{len(train.read.tokens):,} tokens to read and {len(train.written.tokens):,} to write"
+        read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
+        long = f"{len(train.read.tokens):,} {read} and {len(train.written.tokens):,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
