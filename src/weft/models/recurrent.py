@@ -89,10 +89,14 @@ class RecurrentNetwork(nn.Module):
             )
             for number in range(c.layers)
         )
+        self.dropout = nn.Dropout(c.dropout)
+        # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
+        self.above = "words" in heads
         self.heads = nn.ModuleDict(
             {
-                # What a head reads has been dropped out already.
-                name: Words(wide, count, size, c.tied) if name == "words" else Labels(wide, count, 0.0)
+                name: Words(wide, count, size, c.tied)
+                if name == "words"
+                else Labels(wide, count, 0.0 if self.above else c.dropout)
                 for name, count in heads.items()
             }
         )
@@ -117,7 +121,7 @@ class RecurrentNetwork(nn.Module):
         for number, layer in enumerate(self.layers):
             begin = None if before is None else (before[number],)
             x, end = layer(x, rows, begin, last=carried is not None)
-            x = self._dropped(x, rows)
+            x = self._dropped(x, rows) if self.above or layer is not self.layers[-1] else x
             seen.append(x)
             after += list(end or ())
         if carried is not None:
@@ -128,8 +132,8 @@ class RecurrentNetwork(nn.Module):
 
     def _dropped(self, x: Tensor, rows: Rows) -> Tensor:
         if self.config.variational:
-            return locked_dropout(x, rows, self.config.dropout, self.training)
-        return F.dropout(x, self.config.dropout, self.training)
+            return locked_dropout(x, rows, self.dropout.p, self.training)
+        return self.dropout(x)
 
     def beginning(self, count: int) -> State:
         """The state of rows that have read nothing."""

@@ -169,6 +169,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         raise UserError(
             "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
         )
+    if recipe.training.watch_gradients:
+        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
     material = gather(recipe, say, progress, stop)
     task = material.task
     metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
