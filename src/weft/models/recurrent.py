@@ -40,7 +40,7 @@ class RecurrentConfig:
     variational: bool = False  # one mask for all places of a text, rather than one for each
     weight_dropout: float = 0.0  # of the recurrent weights: one mask for all texts of a pass and all their places
     tied: bool = True  # the word head reads the table of tokens backwards
-    weight_scale: float = 0.1  # tables begin evenly between this and its opposite
+    weight_scale: float = 0.3  # tables begin evenly between this and its opposite
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -31,7 +31,7 @@ from weft.data.pairs import Sequences
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.driving import Altered, begin, device_for, drive, resumable
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
@@ -184,6 +184,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         if family.reads:
             recipe = replace(recipe, model=sized(recipe.model, family, len(material.train), say))
+        elif not recipe.task.words:
+            recipe = replace(recipe, model=both_ways(recipe.model, family, say))
         tokenizers = _vocabularies(run, recipe, family, material, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
