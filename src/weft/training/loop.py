@@ -31,6 +31,7 @@ from weft.training.plan import rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.watching import Watch
 from weft.training.work import Work
 
 
@@ -69,6 +70,7 @@ def train(
     log: Log,
     stop: Stop,
     keep_best: Callable[[dict[str, float]], None],
+    watch: Watch | None = None,
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
     s, plan, device = setup, setup.plan, setup.device
@@ -139,6 +141,8 @@ def train(
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
+            if watch is not None and state.step == 0:
+                watch.look(0, network, group.batches[0].to(device))
             set_rate(optimizer, rate_at(state.step, plan, s.rate, s.steps))
             slot = state.step % plan.log_every
             if (
@@ -170,6 +174,8 @@ def train(
             if state.step % plan.log_every == 0 or state.step == s.steps:
                 losses = _check(s, state, history, checkpoints)
                 _say(s, state, terms, losses, moment, peak, log)
+                if watch is not None:
+                    watch.look(state.step, network, group.batches[0].to(device))
                 moment = Moment()
     finally:
         feed.close()
