@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.ladder import ladder as climb
 from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -104,14 +105,18 @@ def pretrain(
     train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
 
 
-def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
+def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
+        from weft.tasks.ladder import is_ladder
         from weft.tasks.resume import resume as go_on
 
+    if is_ladder(Path(run)):
+        climb(out=run)
+        return
     go_on(run, progress=progress)
 
 

@@ -258,8 +258,10 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
         _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
     batch = plan.batch or max(1, round(8192 / mean))
     in_epoch = count / batch
-    steps = plan.steps or (UNKNOWN if plan.minutes is not None else None) or (
-        math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch))
+    steps = (
+        plan.steps
+        or (UNKNOWN if plan.minutes is not None else None)
+        or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch)))
     )
     usual = 5e-4 * (768 / width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or (None if plan.minutes is not None else max(1, steps // 10))

@@ -98,7 +98,7 @@ def _chances(scores: torch.Tensor) -> Floats:
 
 
 def inside(character: str) -> bool:
-    """Whether a character is part of a word: letters, digits, what stands on them, apostrophes, halves of characters."""
+    """Whether a character is part of a word: a letter or digit, what stands on one, an apostrophe, half a character."""
     return character in "_'’\ufffd" or unicodedata.category(character)[0] in "LNM"
 
 

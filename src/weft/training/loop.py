@@ -32,7 +32,6 @@ from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 from weft.training.work import Work
 
-
 MEASURED = 200  # steps after which a run's speed is known, if not before
 UNKNOWN = 2000  # steps that a run counts with until then
 
