@@ -235,7 +235,7 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: Opened) -> di
         context = None
     prompt = read_json(place.about)["prompt"]
     most = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
-    complete(opened, [prompt], most=2, temperature=1.0)  # the first call is slower than those after it
+    complete(opened, [prompt], most=2, temperature=1.0, slide=True)  # the first call is slower than those after it
     begin = time.perf_counter()
     written = complete(opened, [prompt], most=most, least=most, temperature=1.0, seed=ladder.seed, slide=True)[0]
     seconds = time.perf_counter() - begin
