@@ -111,7 +111,12 @@ CASES = {
         "openai-gpt", openai_gpt, dict(FAMILIES["openai-gpt"].architectures), small={"inner": None}
     ),  # always 4 x width, so its config does not say it
     "gpt2": Case("gpt2", gpt2, dict(FAMILIES["gpt2"].architectures)),
+    "rnn": Case("rnn", None, {}),
+    "lstm": Case("lstm", None, {}, small={"embedding_width": 24}),
+    "gru": Case("gru", None, {}, small={"tied": False}),
     "vectors": Case("vectors", None, {}, size=None),
+    "mlp": Case("mlp", None, {}, size=None),
+    "cnn": Case("cnn", None, {}, size=None),
     "transformer": Case("transformer", None, {}),
     "marian": Case("marian", None, {}, small={"weight_scale": 0.1}),  # published folders have no word for Xavier's
     "t5": Case("t5", None, {}, small={"head_width": 20}),

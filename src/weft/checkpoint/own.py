@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.families import Family, check_heads
+from weft.checkpoint.families import Family, check_config, check_heads
 from weft.checkpoint.names import unfit
 from weft.config import build
 from weft.errors import UserError, listed, shown
@@ -36,6 +36,7 @@ def own_config(family: Family, published: Mapping[str, Any], where: str) -> tupl
         if not 1 <= outputs <= 1 << 26:
             raise UserError(f"{where} [heads]: {head} must be between 1 and {1 << 26}, not {outputs}")
     config = build(family.config, {**family.standard, **file.sizes}, where, "sizes")
+    check_config(family, config)
     if file.heads.get("words", config.vocabulary) != config.vocabulary:
         raise UserError(f"{where} [heads]: words must be the vocabulary, {config.vocabulary}")
     return config, dict(file.heads)

@@ -27,6 +27,7 @@ def pretrain(
     model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
     base: Annotated[str | None, typer.Option(help="From weights: a model folder to go on from.")] = None,
+    vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="Files, folders or globs to learn from; may be repeated.")
     ] = None,
@@ -86,7 +87,7 @@ def pretrain(
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
-        "model": {"family": model, "size": size, "base": base},
+        "model": {"family": model, "size": size, "base": base, "vectors": vectors},
         "text": {"files": text, "dev": dev, "column": column, "documents": documents},
         "tokenizer": {"folder": tokenizer, "size": vocabulary},
         "objective": {"name": objective, "length": length, "rows": rows},

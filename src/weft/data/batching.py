@@ -46,7 +46,8 @@ class Feed:
         numbers = np.empty_like(inside)
         for epoch in np.unique(epochs):
             key = key_of(feed.seed, "order", int(epoch))
-            numbers[epochs == epoch] = shuffled(key, inside[epochs == epoch], count)
+            there = inside[epochs == epoch]
+            numbers[epochs == epoch] = there if in_order(feed.source) else shuffled(key, there, count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
@@ -59,6 +60,11 @@ class Feed:
     def drawn(self, step: int) -> Drawn:
         """What a step read, for whoever wants to know what went wrong."""
         return self.at(step)[0].source.draw(*self.examples(step))
+
+
+def in_order(source: Source) -> bool:
+    """Whether each row goes on where one of the step before ended, so that nothing may be shuffled."""
+    return getattr(source, "ordered", False)
 
 
 def in_two_phases(feed: Feed, short: Source, border: int) -> Feed:
@@ -86,11 +92,14 @@ def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slic
 
 def every_example(source: Source, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
     """All examples of a source once, in order, in batches that stay within the budget: an evaluation."""
-    together = max(1, int(budget / source.mean))
+    # Rows that go on are read together with those of the same moment, never with their own next ones.
+    together = getattr(source, "streams", 0) or max(1, int(budget / source.mean))
     for begin in range(0, source.count, together):
         numbers = np.arange(begin, min(begin + together, source.count))
         for cut in cut_to_budget(source, numbers, budget):
-            yield prepare(source.draw(np.zeros_like(numbers[cut]), numbers[cut]))
+            drawn = source.draw(np.zeros_like(numbers[cut]), numbers[cut])
+            if len(drawn.tokens):  # some streams may be at their end before others
+                yield prepare(drawn)
 
 
 class Ahead(Generic[T]):

@@ -29,7 +29,10 @@ def shift(drawn: Drawn, longest: int | None = None) -> Batch:
     keep[lasts] = False
     labels = np.r_[drawn.tokens[1:], 0]
     lengths = np.diff(drawn.starts) - 1
-    return _batch(drawn.tokens[keep], lengths[lengths > 0], {"words": labels[keep]}, longest=longest)
+    targets = {"words": labels[keep]}
+    if drawn.examples is not None:  # rows that go on: of which stream each is
+        targets["streams"] = drawn.examples[lengths > 0]
+    return _batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
 
 
 def _batch(

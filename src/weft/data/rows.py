@@ -137,12 +137,12 @@ def _example(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
     return scrambled(1, numbers + (epochs << 40))
 
 
-def _identity(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.uint64]:
+def identity_of(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.uint64]:
     """N: a number of its own for each place of each example."""
     return np.repeat(_example(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
 
 
-def _starts(lengths: Places) -> Places:
+def starts_of(lengths: Places) -> Places:
     return np.r_[0, lengths.cumsum()]
 
 
@@ -196,8 +196,8 @@ class Packed:
         tokens, documents, given = self.framed.read(places % size)
         tokens, given = _around(tokens, given, lengths, frame)
         lengths = lengths + frame.row
-        starts = _starts(lengths)
-        identity = _identity(epochs, numbers, lengths)
+        starts = starts_of(lengths)
+        identity = identity_of(epochs, numbers, lengths)
         if self.apart:
             assert not frame.row, "rows that are cut at documents have no frame of their own"
             # Where the ring closes, the number of the document falls.
@@ -252,7 +252,7 @@ class Pieces:
         tokens, _, given = self.framed.read(flat(begins, lengths))
         tokens, given = _around(tokens, given, lengths, self.framed.frame)
         lengths = lengths + self.framed.frame.row
-        return Drawn(tokens, _starts(lengths), _identity(epochs, numbers, lengths), given)
+        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given)
 
 
 @dataclass(frozen=True)
@@ -357,8 +357,8 @@ class Pairs:
         lengths = np.array(sizes)
         return Drawn(
             np.concatenate(tokens),
-            _starts(lengths),
-            _identity(epochs, numbers, lengths),
+            starts_of(lengths),
+            identity_of(epochs, numbers, lengths),
             np.concatenate(given),
             np.concatenate(segments),
             follows,

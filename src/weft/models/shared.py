@@ -35,13 +35,16 @@ LIMITS = {
     "head_width": 1 << 16,
     "inner": 1 << 20,
     "kernel": 1 << 10,
+    "maps": 1 << 18,
+    "window": 1 << 12,
     "buckets": 1 << 16,
     "farthest": 1 << 24,
 }
 
 
 DROPOUTS = tuple(
-    f"{place}dropout" for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_")
+    f"{place}dropout"
+    for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_", "weight_")
 )
 
 

@@ -7,7 +7,7 @@ pass can be captured; single steps go by the equations. N: tokens; B: rows; T: p
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,12 @@ from weft.nn.dense import filled, gathered, spread
 from weft.nn.rows import Rows
 
 Cell = Literal["rnn", "lstm", "gru"]
+Bend = Literal["tanh", "relu"]  # what a plain cell does to its sum
 Reading = Literal["forwards", "backwards", "both"]
 Parts = tuple[Tensor, ...]  # what one layer carries from place to place, B W each: hidden, and the memory of an LSTM
 State = tuple[Parts, ...]  # of every layer; of both directions where there are two, the forward one first
 
-MODULES: dict[str, type[Any]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+MODES = {"rnn": "RNN_TANH", "lstm": "LSTM", "gru": "GRU"}  # torch's names; tanh and ReLU have the same weights
 PARTS = {"rnn": 1, "lstm": 2, "gru": 1}
 # An LSTM that holds its memory gets one column of weights more than its module has, so they cannot lie as cuDNN would
 # have them; copying them is nothing beside the recurrence.
@@ -29,12 +30,14 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 SHUT = 1e4  # closes a gate whatever else is added to it, and is still a number in half precision
 
 
-def cell_step(cell: Cell, given: Tensor, parts: Parts, weight: Tensor, bias: Tensor) -> Parts:
+def cell_step(
+    cell: Cell, given: Tensor, parts: Parts, weight: Tensor, bias: Tensor, activation: Bend = "tanh"
+) -> Parts:
     """One place of one layer, by the equations: what is given (B GW: the input, projected) meets what is carried."""
     hidden = parts[0]
     back = F.linear(hidden, weight, bias)  # B GW
     if cell == "rnn":
-        return ((given + back).tanh(),)
+        return ((given + back).tanh() if activation == "tanh" else (given + back).relu(),)
     if cell == "lstm":
         enter, keep, new, show = (given + back).chunk(4, -1)
         memory = keep.sigmoid() * parts[1] + enter.sigmoid() * new.tanh()
@@ -46,8 +49,32 @@ def cell_step(cell: Cell, given: Tensor, parts: Parts, weight: Tensor, bias: Ten
     return (new + keep * (hidden - new),)
 
 
+def locked_dropout(x: Tensor, rows: Rows, dropout: float, training: bool) -> Tensor:
+    """Dropout that strikes the same numbers at every place of a row (Gal and Ghahramani, 2016): N W -> N W"""
+    if not training or not dropout:
+        return x
+    mask = F.dropout(x.new_ones(rows.count, x.shape[-1]), dropout)
+    return x * mask.index_select(0, rows.numbers(x.shape[0]))
+
+
+class Carried:
+    """What rows take with them from one call to the next: from row to row in training, from word to word."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state  # None: nothing was read yet
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be asked for more than once."""
+        assert self.state is not None
+        self.state = tuple(tuple(part.index_select(0, rows) for part in parts) for parts in self.state)
+
+
 class Recurrent(nn.Module):
-    """A stack of recurrent layers that reads forwards, backwards or both ways, with dropout between the layers."""
+    """A stack of recurrent layers that reads forwards, backwards or both ways, with dropout between the layers.
+
+    `weight_drop` strikes recurrent weights (Merity et al., 2018): what is carried is dropped out at every place alike,
+    and the fused kernels need not know.
+    """
 
     def __init__(
         self,
@@ -57,16 +84,23 @@ class Recurrent(nn.Module):
         layers: int = 1,
         reading: Reading = "forwards",
         dropout: float = 0.0,
+        activation: Bend = "tanh",
+        weight_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.cell: Cell = cell
+        self.activation: Bend = activation
+        self.weight_drop = weight_drop
         self.width = width
         self.directions = {"forwards": (False,), "backwards": (True,), "both": (False, True)}[reading]
         self.dropout = dropout
         above = width * len(self.directions)
-        # One after the other: of each layer the forward direction, then the backward one.
+        # One after the other: of each layer the forward direction, then the backward one. Not nn.LSTM and its like,
+        # which the compiler refuses: what they would add is not used.
         self.layers = nn.ModuleList(
-            MODULES[cell](above if layer else inputs, width) for layer in range(layers) for _ in self.directions
+            nn.RNNBase(MODES[cell], above if layer else inputs, width)
+            for layer in range(layers)
+            for _ in self.directions
         )
 
     @property
@@ -90,27 +124,34 @@ class Recurrent(nn.Module):
             if number and not side:  # the layer above reads what all directions below have made
                 x = F.dropout(torch.cat(sides, -1), self.dropout, self.training)
                 sides = []
-            made, parts = self._through(module, x, rows, self.directions[side], before, last)
+            weights = self._weights(module)
+            made, parts = self._through(weights, x, rows, self.directions[side], before, last)
             sides.append(made)
             after.append(parts)
         return torch.cat(sides, -1), tuple(after) if last else None
 
+    def _weights(self, module: nn.Module) -> list[Tensor]:
+        """Of the input and of what is carried, and their biases: GW inputs, GW W, GW, GW."""
+        first, back, *biases = module._flat_weights  # type: ignore[misc]
+        if self.weight_drop and self.training:
+            back = F.dropout(back, self.weight_drop)
+        return [first, back, *biases]
+
     def _through(
-        self, module: nn.Module, x: Tensor, rows: Rows, backwards: bool, before: Parts, last: bool
+        self, weights: list[Tensor], x: Tensor, rows: Rows, backwards: bool, before: Parts, last: bool
     ) -> tuple[Tensor, Parts]:
         """One layer in one direction."""
         total = x.shape[0]
         even = total == rows.longest * rows.count  # then every column is full, and the kernel's own state is the last
         # In the precision of the weights: in half precision the kernels of a GPU cast both themselves.
-        square = spread(x, rows, backwards).to(next(module.parameters()).dtype)
+        square = spread(x, rows, backwards).to(weights[0].dtype)
         start = tuple(part.to(square.dtype)[None] for part in before)  # 1 B W
         memory: Tensor | None
         with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
             if self.cell == "lstm" and last and not even:
-                found, memory = self._held(module, square, rows, start)
+                found, memory = self._held(weights, square, rows, start)
             else:
-                found, end = module(square, start if self.cell == "lstm" else start[0])
-                memory = end[1] if self.cell == "lstm" else None
+                found, memory = self._fused(weights, square, start)
         side = gathered(found, rows, total, backwards)
         if not last:
             return side, ()
@@ -120,18 +161,38 @@ class Recurrent(nn.Module):
         hidden = torch.where((lengths > 0)[:, None], hidden, before[0].to(hidden.dtype))  # an empty row stays as it was
         return side, (hidden,) if memory is None else (hidden, memory[0])
 
-    def _held(self, module: Any, square: Tensor, rows: Rows, start: Parts) -> tuple[Tensor, Tensor]:
+    def _fused(self, weights: list[Tensor], square: Tensor, start: Parts) -> tuple[Tensor, Tensor | None]:
+        """torch's kernel for one layer: what it makes of each place (T B W), and the last memory of an LSTM."""
+        rest = (True, 1, 0.0, self.training, False, False)  # biases, one layer without dropout, forwards, places first
+        if self.cell == "lstm":
+            found, _, memory = torch._VF.lstm(square, start, weights, *rest)
+            return found, memory
+        kernels = {"rnn": torch._VF.rnn_tanh if self.activation == "tanh" else torch._VF.rnn_relu, "gru": torch._VF.gru}
+        return kernels[self.cell](square, start[0], weights, *rest)[0], None
+
+    def _held(self, weights: list[Tensor], square: Tensor, rows: Rows, start: Parts) -> tuple[Tensor, Tensor | None]:
         """An LSTM whose memory stays as it was from each row's end on: the kernel tells it after the last place only.
 
         An input more, 1 on filling, opens the forget gate and shuts the input gate; eight, for the sake of alignment.
         """
-        weight, *others = module._flat_weights
+        weight, *others = weights
         gates = [weight.new_full((self.width,), value) for value in (-SHUT, SHUT, 0.0, 0.0)]
         weight = torch.cat([weight, F.pad(torch.cat(gates)[:, None], (0, 7))], 1)
         ended = (~filled(rows)).t()[..., None].to(square.dtype)  # T B 1
         square = torch.cat([square, F.pad(ended, (0, 7))], -1)
-        found, _, memory = torch._VF.lstm(square, start, [weight, *others], True, 1, 0.0, self.training, False, False)
-        return found, memory
+        return self._fused([weight, *others], square, start)
+
+    def by_equations(self, x: Tensor, rows: Rows, state: State | None = None) -> tuple[Tensor, list[Parts]]:
+        """One layer that reads one way, without dropout, by the equations: N inputs -> N outputs, and the parts of each
+        place (B W), from the state before the first on. Slow, but every place can be asked what became of it.
+        """
+        assert len(self.layers) == 1 and x.shape[0] == rows.longest * rows.count, "one layer, and rows of one length"
+        steps = self.steps()
+        carried = [self.beginning(rows.count, x) if state is None else state]
+        for given in steps.given(spread(x, rows)):
+            carried.append(steps.step(given, carried[-1])[1])
+        found = torch.stack([state[0][0] for state in carried[1:]])
+        return gathered(found, rows, x.shape[0]), [state[0] for state in carried]
 
     def steps(self, fed: int = 0) -> Steps:
         """The same weights, place by place; the last `fed` columns of the input come only when their place does."""
@@ -141,13 +202,14 @@ class Recurrent(nn.Module):
     def initialise(self) -> None:
         """Recurrent matrices start as rotations, which neither shrink nor grow what is carried; an LSTM forgets little.
 
-        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1.)
+        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1; Le et al., 2015: with ReLU, what is
+        carried is handed on as it is.)
         """
         for module in self.layers:
             weight, back, bias, back_bias = module._flat_weights  # type: ignore[misc]
             nn.init.xavier_uniform_(weight)
             for gate in back.split(self.width):
-                nn.init.orthogonal_(gate)
+                (nn.init.eye_ if self.activation == "relu" else nn.init.orthogonal_)(gate)
             bias.zero_()
             back_bias.zero_()
             if self.cell == "lstm":
@@ -180,7 +242,7 @@ class Steps:
                 given = F.linear(F.dropout(after[-1][0], dropout, training), weight, bias)
             elif fed is not None:
                 given = given + F.linear(fed, self.fed_weight)
-            after.append(cell_step(self.network.cell, given, parts, back, back_bias))
+            after.append(cell_step(self.network.cell, given, parts, back, back_bias, self.network.activation))
         return after[-1][0], tuple(after)
 
 

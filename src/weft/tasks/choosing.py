@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import FAMILIES, Family, find_size
+from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
 from weft.data.spans import sentinel
@@ -16,12 +16,13 @@ from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
-from weft.text.learning import learn
+from weft.tasks.vectors import check_vectors
+from weft.text.learning import learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 
-CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
+CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
@@ -53,7 +54,9 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
     if "family" not in chosen:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
     family, config = find_size(chosen["family"], chosen.get("size"))
-    changed(config, sizes, "[model]")
+    check_config(family, changed(config, sizes, "[model]"))
+    if "vectors" in chosen:
+        check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
     return family
 
 
@@ -92,8 +95,12 @@ def vocabulary_for(
     say: Say,
     progress: Progress,
     inside: str = "",
+    like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's."""
+    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's.
+
+    `like`: a tokenizer of words, by whose rules the texts are cut into words.
+    """
     folder = run.folder / inside
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return Tokenizer.load(folder)
@@ -112,15 +119,19 @@ def vocabulary_for(
                 yield text
 
         with progress(f"learning a {kind} vocabulary", "documents") as read:
-            tokenizer = learn(
-                heard(),
-                kind,
-                given.size,
-                lowercase=given.lowercase,
-                minimum_count=given.minimum_count,
-                specials=None if speaks else family.specials,
-                around=None if speaks else family.around,
-                extra=[sentinel(number) for number in reversed(range(family.sentinels))],
+            tokenizer = (
+                learn_like(heard(), like, given.size, given.minimum_count)
+                if like is not None
+                else learn(
+                    heard(),
+                    kind,
+                    given.size,
+                    lowercase=given.lowercase,
+                    minimum_count=given.minimum_count,
+                    specials=None if speaks else family.specials,
+                    around=None if speaks else family.around,
+                    extra=[sentinel(number) for number in reversed(range(family.sentinels))],
+                )
             )
         less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")

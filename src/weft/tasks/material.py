@@ -11,6 +11,8 @@ from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
 from weft.data.shards import Corpus, Text, tokenised
 from weft.data.spans import Spans
+from weft.data.streams import Streams
+from weft.data.streams import held_out as held_out_streams
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.tasks.recipes import Recipe
@@ -117,7 +119,7 @@ def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, lengt
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         # One token that ends a text and begins the next need not stand there twice where texts follow each other.
-        before = () if start is None or (start == end and rows == "stream") else (start,)
+        before = () if start is None or (start == end and rows in ("stream", "carried")) else (start,)
         frame = Frame(before, () if end is None else (end,))
     elif name == "mlm":
         left, right = frame_of(tokenizer)
@@ -139,6 +141,8 @@ def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, lengt
         return Pairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed)
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
+    if rows == "carried":
+        return Streams(framed, length, True) if seed is not None else held_out_streams(framed)
     if rows == "documents":
         return Pieces(framed, length, extra)
     return Packed(framed, length, extra, rows == "apart", seed)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, Family, check_heads, find_size, usual_heads
+from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.outline import measure
 from weft.config import changed
@@ -274,6 +274,7 @@ def new(
     if padding is not None and hasattr(config, "padding"):  # positions are counted from it
         config = replace(config, padding=padding)
     config = changed(config, settings or {}, where)
+    check_config(family, config)
     check_vocabularies(config, tokenizer, target_tokenizer)
     if heads is None:
         outputs = usual_heads(family, config)

@@ -32,9 +32,7 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     epochs = plan.epochs if plan.epochs is not None else usual_epochs
     steps = plan.steps or max(1, round(epochs * in_epoch))
     static = opened.family.name == "vectors"
-    usual = 2e-3 if static else 5e-4 * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
-    if from_scratch and opened.family.name == "seq2seq":
-        usual *= 2  # measured on Multi30k: recurrent networks take larger steps
+    usual = 2e-3 if static else opened.family.rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
     if recipe.task.freeze == "encoder":
         usual = max(usual, 1e-3)  # a small head alone takes larger steps
     # Writing takes long: a run of many short epochs is judged ten times, not after each.

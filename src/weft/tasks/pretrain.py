@@ -18,8 +18,10 @@ from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed, in_two_phases
+from weft.data.streams import Streams
 from weft.errors import UserError, listed
 from weft.files import read_json
+from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
@@ -28,6 +30,7 @@ from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.vectors import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.loop import UNKNOWN
@@ -57,6 +60,8 @@ def pretrain(
     run = Run(Path(recipe.out))
     run.check_new()
     family = _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -90,6 +95,8 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
     base, folder = recipe.model.get("base"), recipe.tokenizer.folder
     if base is not None and Path(base).is_dir():
         values["model"] = {"base": str(Path(base).absolute())}
+    if "vectors" in recipe.model:
+        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
     if folder is not None:
         values["tokenizer"] = {"folder": str(Path(folder).absolute())}
     return changed(recipe, values)
@@ -97,7 +104,7 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    family = chosen_family(recipe.model, recipe.tokenizer, _sizes(recipe))
+    family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if "words" not in family.names.heads:
         raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
     if not family.objectives:
@@ -114,10 +121,10 @@ def _family(recipe: Recipe) -> Family:
     return family
 
 
-def _sizes(recipe: Recipe) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless said."""
+def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The sizes of a fresh model; its context is the length of the rows unless said, or where it has no end."""
     sizes = sizes_of(recipe.model)
-    if recipe.objective.length is not None:
+    if recipe.objective.length is not None and family.row is None:
         sizes.setdefault("context", recipe.objective.length)
     return sizes
 
@@ -128,9 +135,18 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
+    if rows == "carried" and not hasattr(family.network, "beginning"):
+        raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
-    tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
+    start: Start | None = None
+    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+        model, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=model)
+    like = None if start is None else start.tokenizer
+    tokenizer = (
+        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, say, progress)
+    )
     if tokenizer is None:
         raise UserError(f"{base}: has no tokenizer")
     if opened is None:
@@ -139,18 +155,25 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             str(settings["family"]),
             tokenizer,
             size=settings["size"],
-            settings=_sizes(recipe),
+            settings=_sizes(recipe, family),
             heads=objective.heads,
             seed=seed,
             where="[model]",
         )
         opened = made.opened
+        if start is not None:
+            fill_table(opened.network, tokenizer, start, seed, say)
     length = recipe.objective.length or family.row or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
     material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
-    plan = _resolved(recipe, material, opened.config.width, device)
+    plan = _resolved(recipe, material, opened, device)
+    if isinstance(material.source, Streams):
+        if material.short is not None:
+            raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
+        material = replace(material, source=material.source.of(plan.batch or 1))
+        objective = CarriedToken(Memory(plan.batch or 1))
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
@@ -203,6 +226,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
         minutes=plan.minutes,
+        # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
+        capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
     )
     kept = material.dev.hash if material.dev else material.corpus.hash
 
@@ -234,13 +259,19 @@ def _continued(base: str, objective: Objective, seed: int) -> Opened:
 
 
 def _tokenizer(
-    run: Run, recipe: Recipe, family: Family, name: str, stop: Stop, say: Say, progress: Progress
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    name: str,
+    like: Tokenizer | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
+    texts = text_of(recipe).read(skipped)
     try:
-        found = vocabulary_for(
-            run, recipe.tokenizer, family, name == "next", text_of(recipe).read(skipped), stop, say, progress
-        )
+        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, say, progress, like=like)
     except UserError as error:
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
@@ -250,7 +281,7 @@ def _tokenizer(
     return found
 
 
-def _resolved(recipe: Recipe, material: Material, width: int, device: torch.device) -> Training:
+def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.device) -> Training:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     count, mean = material.source.count, material.source.mean
@@ -263,7 +294,7 @@ def _resolved(recipe: Recipe, material: Material, width: int, device: torch.devi
         or (UNKNOWN if plan.minutes is not None else None)
         or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch)))
     )
-    usual = 5e-4 * (768 / width) ** 0.5  # smaller models take larger steps
+    usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or (None if plan.minutes is not None else max(1, steps // 10))
     return replace(
         plan,

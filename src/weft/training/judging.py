@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from weft.data.batching import every_example
+from weft.data.streams import Streams
 from weft.errors import UserError
+from weft.objectives.carrying import CarriedToken
 from weft.training.log import Log
 from weft.training.optim import Mean
 from weft.training.passes import autocast
@@ -45,6 +47,9 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict
     assert s.held_out is not None
     counts: dict[str, int] = {}
     totals: dict[str, Tensor] = {}
+    objective = s.objective
+    if isinstance(objective, CarriedToken) and isinstance(s.held_out, Streams):
+        objective = objective.anew(s.network, s.held_out.streams)
     if mean is not None:
         mean.swap()
     s.network.eval()
@@ -53,8 +58,8 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict
         with torch.no_grad(), autocast(s.device, s.precision):
             for batch in every_example(s.held_out, s.feed.prepare, budget):
                 stop.check("during the evaluation")
-                counts = total([counts, s.objective.counts(batch)])
-                for name, value in s.objective.sums(s.network, batch.to(s.device)).items():
+                counts = total([counts, objective.counts(batch)])
+                for name, value in objective.sums(s.network, batch.to(s.device)).items():
                     totals[name] = totals.get(name, 0) + value.double()
             verdict = s.judge() if s.judge is not None else None
     finally:

@@ -22,6 +22,7 @@ from weft.data.chance import key_of
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
+from weft.objectives.carrying import CarriedToken
 from weft.training.judging import evaluated, judge, keep, total
 from weft.training.log import Log, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
@@ -100,9 +101,13 @@ def train(
     tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer)}
     tensors |= {"ema": mean.tensors()} if mean is not None else {}
     tensors["history"] = {"history": history}
+    memory = s.objective.memory.lay_out(network) if isinstance(s.objective, CarriedToken) else None
+    tensors |= {"carried": memory.tensors()} if memory is not None else {}
     if stored is not None:
         for name in tensors:
             fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
+        if memory is not None:
+            memory.restored()
     scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
     if scaler.is_enabled():
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
@@ -172,6 +177,8 @@ def train(
             history[slot, :-1] = passes.losses
             history[slot, -1] = update(s, optimizer, scaler) if norm is None else norm
             state.step += 1
+            if memory is not None:
+                memory.settle()
             if mean is not None:
                 mean.update(state.step)
             read = sum(batch.size for batch in group.batches)

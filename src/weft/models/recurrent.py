@@ -1,0 +1,219 @@
+"""Recurrent networks (Elman, 1990; Hochreiter and Schmidhuber, 1997; Cho et al., 2014): one state, carried on.
+
+They say the next word, or read a text, both ways if asked, and say something of it or of each of its tokens.
+
+N: tokens; B: rows; W: width of one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_limits, matrices
+from weft.nn.dense import check_context, filled, spread
+from weft.nn.heads import Labels, WrittenWords, in_full
+from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout
+from weft.nn.rows import Ragged, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """Sizes of a recurrent network."""
+
+    vocabulary: int = 10000
+    context: int = 1 << 24  # a text may be as long as anything: what was read is one state
+    width: int = 512  # of each direction
+    embedding_width: int | None = None  # width unless said
+    layers: int = 2
+    cell: Cell = "lstm"  # the family decides it
+    activation: Bend = "tanh"  # of a plain cell (rnn)
+    bidirectional: bool = False  # reads both ways, so that it cannot foresee words
+    pooling: Literal["last", "mean", "max"] = "last"  # what a label of the whole text is read from
+    dropout: float = 0.2  # of the embeddings, between layers, and of what the heads read
+    variational: bool = False  # one mask for all places of a text, rather than one for each
+    weight_dropout: float = 0.0  # of the recurrent weights: one mask for all texts of a pass and all their places
+    tied: bool = True  # the word head reads the table of tokens backwards
+    weight_scale: float = 0.1  # tables begin evenly between this and its opposite
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if self.activation != "tanh" and self.cell != "rnn":
+            raise UserError(f"activation {self.activation} is for rnn; the gates of {self.cell} have their own")
+
+
+class Words(nn.Module):
+    """The table of tokens read backwards, by way of its own width, or a table of its own; common words have a bias."""
+
+    def __init__(self, width: int, vocabulary: int, table_width: int, tied: bool) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(width, table_width, bias=False) if tied and table_width != width else None
+        self.words = WrittenWords(width, vocabulary, tied, bias=True)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        return self.words(x if self.narrow is None else self.narrow(x), tokens)
+
+
+class RecurrentNetwork(nn.Module):
+    """The table of tokens, the layers, and the heads asked for: words, classify, tag."""
+
+    HEADS = ("words", "classify", "tag")
+    POOLED = ()
+
+    def __init__(self, config: RecurrentConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = self.config = config
+        if c.bidirectional and "words" in heads:
+            raise UserError(
+                "a network that reads both ways has seen the next word already: bidirectional is for labels "
+                "(weft finetune), not for a head that says words"
+            )
+        size = c.embedding_width or c.width
+        self.tokens = nn.Embedding(c.vocabulary, size)
+        wide = 2 * c.width if c.bidirectional else c.width
+        self.layers = nn.ModuleList(
+            Recurrent(
+                c.cell,
+                wide if number else size,
+                c.width,
+                reading="both" if c.bidirectional else "forwards",
+                activation=c.activation,
+                weight_drop=c.weight_dropout,
+            )
+            for number in range(c.layers)
+        )
+        self.heads = nn.ModuleDict(
+            {
+                # What a head reads has been dropped out already.
+                name: Words(wide, count, size, c.tied) if name == "words" else Labels(wide, count, 0.0)
+                for name, count in heads.items()
+            }
+        )
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        carried: Carried | None = None,
+    ) -> Tensor:
+        """N tokens -> N width of all directions; segments mean nothing here.
+
+        `states`, where given, gets the embeddings and what each layer makes; `carried` what the rows begin with, and
+        then what they end with.
+        """
+        check_context(rows, self.config.context)
+        x = self._dropped(self.tokens(tokens), rows)
+        seen, after = [x], []
+        before = None if carried is None else carried.state
+        for number, layer in enumerate(self.layers):
+            begin = None if before is None else (before[number],)
+            x, end = layer(x, rows, begin, last=carried is not None)
+            x = self._dropped(x, rows)
+            seen.append(x)
+            after += list(end or ())
+        if carried is not None:
+            carried.state = tuple(after)
+        if states is not None:
+            states += seen
+        return x
+
+    def _dropped(self, x: Tensor, rows: Rows) -> Tensor:
+        if self.config.variational:
+            return locked_dropout(x, rows, self.config.dropout, self.training)
+        return F.dropout(x, self.config.dropout, self.training)
+
+    def beginning(self, count: int) -> State:
+        """The state of rows that have read nothing."""
+        return tuple(parts for layer in self.layers for parts in layer.beginning(count, self.tokens.weight))  # type: ignore[operator]
+
+    def unrolled(self, tokens: Tensor, rows: Rows, begin: State | None = None) -> tuple[Tensor, list[list[Parts]]]:
+        """The same by the equations and without dropout, for rows of one length: hidden, and by layer and place (from
+        the state before the first on) what was carried, each a part of the graph of gradients."""
+        x, seen = self.tokens(tokens), []
+        for number, layer in enumerate(self.layers):
+            x, parts = layer.by_equations(x, rows, None if begin is None else (begin[number],))  # type: ignore[operator]
+            seen.append(parts)
+        return x, seen
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: a text as one vector; 0 for a text without tokens."""
+        some = (rows.lengths() > 0)[:, None]
+        if self.config.pooling == "mean":
+            full = in_full(hidden)
+            sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
+            return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
+        if self.config.pooling == "max":
+            square = spread(hidden, rows).masked_fill(~filled(rows).t()[..., None], -torch.inf)  # T B W
+            square = F.pad(
+                square, (0, 0, 0, 0, 0, 1), value=-torch.inf
+            )  # so that there is a place where no row has any
+            return torch.where(some, square.amax(0), 0.0)
+        hidden = F.pad(hidden, (0, 0, 0, 1))  # so that there is a place to name where no row has any
+        lasts, firsts = rows.lasts().clamp(min=0), rows.firsts()
+        width = self.config.width
+        last = torch.cat([hidden[lasts, :width], hidden[firsts, width:]], -1)  # each direction ends at another end
+        return torch.where(some, last, 0.0)
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says: of each token (words, tag), or of each row (classify)."""
+        if head == "words":
+            return self.words(hidden)
+        return self.heads[head](hidden if head == "tag" else self.pooled(hidden, rows))
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Carried]:
+        """Read the prompts; scores of each row's next word (B vocabulary, float32), and what to remember."""
+        assert source is None, "a language model has no source"
+        carried = Carried()
+        hidden = self(prompt.tokens, prompt.rows, carried=carried)
+        return in_full(self.words(hidden[prompt.rows.lasts()])), carried
+
+    def step(self, tokens: Tensor, state: Carried) -> Tensor:
+        """Take in one token per row (B), by the equations; scores of the next one."""
+        assert state.state is not None
+        x, after = self.tokens(tokens), []
+        for layer, parts in zip(self.layers, state.state, strict=True):
+            steps = layer.steps()  # type: ignore[operator]
+            x, end = steps.step(steps.given(x), (parts,))
+            after += list(end)
+        state.state = tuple(after)
+        return in_full(self.words(x))
+
+    @property
+    def products(self) -> float:
+        """Uses of a weight for each token."""
+        found = matrices(self.layers, *self.heads.values())
+        tied = "words" in self.heads and self.config.tied
+        return found + (self.tokens.weight.numel() if tied else 0)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: tables as Zaremba et al. drew them, recurrent matrices as rotations, maps by their width."""
+        for module in self.modules():
+            if isinstance(module, Recurrent):
+                module.initialise()
+            elif isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    module.bias.zero_()
+        tables: list[nn.Module] = [self.tokens]
+        for module in self.modules():
+            if isinstance(module, WrittenWords) and module.bias is not None:
+                module.bias.zero_()
+                tables += [] if module.decoder is None else [module.decoder]
+        for table in tables:
+            table.weight.uniform_(-self.config.weight_scale, self.config.weight_scale)  # type: ignore[operator]
