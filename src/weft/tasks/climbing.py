@@ -15,6 +15,7 @@ from weft.files import read_json, read_text, write_json
 from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
 from weft.tasks.driving import device_for
+from weft.tasks.model import Model, load, new
 from weft.tasks.perplexity import perplexity
 from weft.tasks.pretrain import pretrain
 from weft.tasks.recipes import Recipe, Words
@@ -138,17 +139,27 @@ def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, An
         return read_json(place.result(name))
     ladder = read_toml(LadderRecipe, place.run.recipe)
     folder = place.rung(name)
-    recipe = _recipe(place, ladder, name)
-    if Run(folder).recipe.is_file():
+    if not rung_of(name, ladder.rungs).learns:
+        model = _as_made(place, ladder, name)
+    elif Run(folder).recipe.is_file():
         model = resume(folder, say=say, progress=progress)
     else:
-        model = pretrain(recipe, say=say, progress=progress)
+        model = pretrain(_recipe(place, ladder, name), say=say, progress=progress)
     device = device_for(ladder.device, None)
     model.to(device)
     found = {"name": name, **_trained(folder, read_json(place.about)), **_judged(place, ladder, name, model.opened)}
     found["device"] = device.type
     write_json(place.result(name), found)
     return found
+
+
+def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
+    """A model that has learned nothing."""
+    folder = place.rung(name)
+    if not (folder / "config.json").is_file():
+        family = dict(recipe_of(name, "", ladder.rungs)["model"])
+        new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+    return load(folder)
 
 
 def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
@@ -162,20 +173,26 @@ def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
     }
     shared |= {} if ladder.device is None else {"device": ladder.device}
     if "training" in values:
-        plan = values["training"]
-        if budget.tokens is not None:
+        plan, told = values["training"], dict[str, Any]()
+        if {"steps", "epochs", "minutes"} & set(plan):
+            pass  # a rung with a budget of its own
+        elif budget.tokens is not None:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
-            shared["training"] = {"steps": max(1, round(budget.tokens / rows))}
-        elif not {"steps", "epochs"} & set(plan):
-            shared["training"] = {"minutes": budget.minutes or 3.0}
+            told["steps"] = max(1, round(budget.tokens / rows))
+        else:
+            told["minutes"] = budget.minutes or 3.0
         if about.get("threads"):
-            shared["training"] |= {"threads": about["threads"]}
+            told["threads"] = about["threads"]
+        shared["training"] = told
     return build(Recipe, merged(values, shared), name)
 
 
 def _trained(folder: Path, text: dict[str, Any]) -> dict[str, Any]:
     """What a rung's own record tells: time, tokens, and the held-out loss on the way."""
     run = Run(folder)
+    if not run.recipe.is_file():
+        nothing = {"steps": 0, "tokens": 0, "epochs": 0.0, "seconds": 0.0, "getting_ready": 0.0}
+        return {**nothing, "tokens_per_second": None, "curve": []}
     lines = run.lines()
     told = [line for line in lines if "seconds" in line]
     last = told[-1] if told else {}

@@ -63,7 +63,7 @@ def _row(rung: Rung) -> list[str]:
         f"{rung['bytes_on_disk'] / 1e6:.2f} MB",
         f"{rung['seconds']:.1f} s",
         f"{rung['epochs']:.1f}",
-        f"{rung['tokens_per_second']:,}",
+        "" if rung["tokens_per_second"] is None else f"{rung['tokens_per_second']:,}",
         f"{rung['generation_tokens_per_second']:,.0f}",
         "" if useful is None else str(useful),
     ]

@@ -21,6 +21,7 @@ class Rung:
     sees: str  # what it can see of the text before the word that it foresees
     model: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learns: bool = True  # else it stays as it is made
 
 
 def _counting(order: int) -> Rung:
@@ -62,7 +63,8 @@ RUNGS: dict[str, Rung] = {
         about="gives every token of the vocabulary the same chance: it has learned nothing, and all others are "
         "measured against it",
         sees="nothing",
-        model={"family": "ngram", "order": 1, "smoothing": "add-k", "k": 1e12},
+        model={"family": "ngram", "order": 1},
+        learns=False,
     ),
     "unigram": Rung(
         title="unigram",
@@ -79,17 +81,17 @@ RUNGS: dict[str, Rung] = {
         model={"family": "mlp"},
         sizes={
             "tiny": {
-                "model": {"window": 4, "width": 16, "embedding_width": 8},
+                "model": {"window": 4, "width": 8, "inner": 16},
                 "objective": {"length": 16},
                 "training": {"rate": 1e-2},
             },
             "small": {
-                "model": {"window": 10, "width": 256, "embedding_width": 32, "dropout": 0.0},
+                "model": {"window": 10, "width": 32, "inner": 512, "dropout": 0.0},
                 "objective": {"length": 64},
                 "training": {"batch": 16, "rate": 4e-3},
             },
             "large": {
-                "model": {"window": 16, "width": 1024, "embedding_width": 64, "dropout": 0.2},
+                "model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2},
                 "objective": {"length": 128},
                 "training": {"batch": 64, "rate": 1e-3},
             },

@@ -45,7 +45,8 @@ class Suggestions:
     words: tuple[Suggestion, ...]
     n_tokens: int  # of the text that was read
     truncated: bool  # whether the text was longer than the model's context
-    exact: bool  # no beginning was left aside that could have become one of these words
+    exact: bool  # no beginning was left aside that could have become a likelier word
+    aside: float  # the chance of all that was left aside: so much likelier a word may be at most
 
 
 @torch.inference_mode()
@@ -74,7 +75,13 @@ def suggest(
         if tokens:
             return _tokens(opened, tokenizer, kept, most, len(prompt))
         found = _Search(opened, kept, plain, closed and bool(plain), most, width)
-        return Suggestions(words=found.words(), n_tokens=len(prompt), truncated=len(prompt) > room, exact=found.exact)
+        return Suggestions(
+            words=found.words(),
+            n_tokens=len(prompt),
+            truncated=len(prompt) > room,
+            exact=found.exact,
+            aside=found.aside,
+        )
     finally:
         opened.network.train(training)
 
@@ -89,7 +96,7 @@ def _tokens(opened: Opened, tokenizer: Tokenizer, prompt: list[int], most: int, 
         Suggestion(text=name, probability=float(chances[token]), tokens=(token,))
         for name, token in zip(names, best, strict=True)
     )
-    return Suggestions(words=words, n_tokens=size, truncated=size > len(prompt), exact=True)
+    return Suggestions(words=words, n_tokens=size, truncated=size > len(prompt), exact=True, aside=0.0)
 
 
 def _chances(scores: torch.Tensor) -> Floats:
@@ -164,7 +171,7 @@ class _Search:
         self.tokenizer, self.spelling = tokenizer, _Spelling.of(tokenizer)
         self.prompt, self.most, self.width = prompt, most, width
         self.known = dict[tuple[str, bool], _Found]()
-        self.exact = True
+        self.exact, self.aside = True, 0.0
         self.after_word = bool(text) and inside(text[-1]) and not closed
         self.longest = min(LONGEST, opened.config.context - len(prompt))
         begun = Ragged.of([prompt], self.device)
@@ -190,6 +197,11 @@ class _Search:
         if chance > found.best:
             found.best, found.tokens = chance, tokens
 
+    def _leave(self, chances: list[float]) -> None:
+        """Beginnings that are not followed any further."""
+        self.aside += sum(chances)
+        self.exact &= max(chances, default=0.0) <= self._worst()
+
     def _worst(self) -> float:
         """What a word needs to be among those asked for."""
         chances = sorted((found.chance for found in self.known.values()), reverse=True)
@@ -204,11 +216,9 @@ class _Search:
             following = sorted((f for f in following if f.chance > 0), key=lambda f: (-f.chance, f.tokens))
             # A beginning may still add to a word that is known, so those that nearly count are followed too.
             kept = [f for f in following if f.chance > 0.01 * worst][: self.width]
-            self.exact &= all(f.chance <= worst for f in following[len(kept) :])
+            kept = kept if depth < self.longest else []
+            self._leave([f.chance for f in following[len(kept) :]])
             if not kept:
-                return
-            if depth == self.longest:
-                self.exact &= kept[0].chance <= worst
                 return
             state.pick(torch.tensor([f.row for f in kept], device=self.device))  # type: ignore[attr-defined]
             tokens = torch.tensor([f.tokens[-1] for f in kept], device=self.device)
@@ -235,7 +245,7 @@ class _Search:
         few = min(self.width + self.most + 1, len(chances))
         best = np.argpartition(-chances, few - 1)[:few] if few < len(chances) else np.arange(len(chances))
         if few < len(chances):
-            self.exact &= begun.chance * float(np.delete(chances, best).max(initial=0.0)) <= self._worst()
+            self._leave((begun.chance * np.delete(chances, best)).tolist())
         found = list[_Begun]()
         for token in best[chances[best] > 0].tolist():
             piece, chance = spelling.texts[token], begun.chance * float(chances[token])
