@@ -179,6 +179,7 @@ def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
         elif budget.tokens is not None:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
             told["steps"] = max(1, round(budget.tokens / rows))
+            told["warmup"] = min(plan.get("warmup", 0), told["steps"] // 4)
         else:
             told["minutes"] = budget.minutes or 3.0
         if about.get("threads"):

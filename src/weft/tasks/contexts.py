@@ -16,8 +16,9 @@ from weft.tasks.scoring import Reading, surprises
 from weft.text.resampling import Floats
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-WORK = 1 << 18  # tokens that are read for all of them together
+WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
 MOST, LEAST = 1024, 32  # places that are foreseen
+APART = 8  # tokens at least from one place to the next: neighbours tell little more than one of them
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,18 @@ class ByContext:
 def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
     """Places of a text, evenly apart, each with at least `longest` tokens before it."""
     cost = sum(context for context in CONTEXTS if context <= longest)
-    count = max(1, min(MOST, work // max(1, cost), size - longest))
+    count = max(1, min(MOST, work // max(1, cost), (size - longest) // APART))
     return [longest + place * (size - longest) // count for place in range(count)]
 
 
 @torch.inference_mode()
-def by_context(opened: Opened, tokens: Sequence[int], work: int = WORK) -> ByContext:
+def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
     """The loss at the same places of a text, after each of `CONTEXTS` tokens that the model can read.
 
     Each context is read from nothing, as if the text began there. The places are the same for every model of one
     vocabulary.
     """
+    work = WORK if opened.device.type == "cpu" else 4 * WORK
     longest = max((context for context in CONTEXTS if context <= len(tokens) // 2), default=0)
     places = places_of(len(tokens), longest, work) if longest else []
     if len(places) < LEAST:

@@ -159,7 +159,7 @@ def train(
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
-            set_rate(optimizer, rate_at(state.step, plan, s.rate, s.steps))
+            set_rate(optimizer, rate_at(state.step, s.plan, s.rate, s.steps))
             slot = state.step % plan.log_every
             if (
                 state.step == s.feed.border

@@ -40,7 +40,8 @@ class Setup:
     def of_steps(self, steps: int) -> Setup:
         """The same run when its number of steps is known."""
         every = self.plan.evaluate_every or max(1, steps // 10)
-        return replace(self, steps=steps, evaluate_every=every, save_every=self.plan.save_every or every)
+        plan = replace(self.plan, warmup=min(self.plan.warmup, steps // 4)) if self.plan.warmup >= 1 else self.plan
+        return replace(self, plan=plan, steps=steps, evaluate_every=every, save_every=self.plan.save_every or every)
 
     def due(self, every: int, step: int) -> bool:
         return step == self.steps or (step > 0 and step % every == 0)
