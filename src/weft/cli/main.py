@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import arpa, describe, models, search, sequences, tasks, tokenizer, training, words, zero
+from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, words, zero
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -54,6 +54,8 @@ app.command("central")(search.central)
 app.command("next")(search.follows)
 app.command("choose")(zero.choose)
 app.command("perplexity")(zero.perplexity)
+app.command("suggest")(ladder.suggest)
+app.command("ladder")(ladder.ladder)
 
 
 @app.callback(invoke_without_command=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.ladder import ladder as climb
 from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -51,6 +52,7 @@ def pretrain(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="As many steps as fit into so much time of training.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
@@ -102,6 +104,7 @@ def pretrain(
         "training": {
             "steps": steps,
             "epochs": epochs,
+            "minutes": minutes,
             "batch": batch,
             "rate": rate,
             "precision": precision,
@@ -114,14 +117,18 @@ def pretrain(
     train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
 
 
-def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
+def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
+        from weft.tasks.ladder import is_ladder
         from weft.tasks.resume import resume as go_on
 
+    if is_ladder(Path(run)):
+        climb(out=run)
+        return
     go_on(run, progress=progress)
 
 
