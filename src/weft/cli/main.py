@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import arpa, models, search, sequences, tasks, tokenizer, training, words, zero
+from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, words, zero
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -46,6 +46,7 @@ app.command("generate")(words.generate)
 app.command("translate")(sequences.translate)
 for verb, what in (("summarise", "Write a summary of each text"), ("rewrite", "Write each text anew")):
     app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
+app.command("describe", context_settings={"ignore_unknown_options": True})(describe.describe)  # "-0.5 1.2 3"
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
 app.command("rank")(search.rank)
@@ -53,6 +54,8 @@ app.command("central")(search.central)
 app.command("next")(search.follows)
 app.command("choose")(zero.choose)
 app.command("perplexity")(zero.perplexity)
+app.command("suggest")(ladder.suggest)
+app.command("ladder")(ladder.ladder)
 
 
 @app.callback(invoke_without_command=True)

@@ -96,8 +96,11 @@ class Recipe:
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite"]
-WRITES = ("translate", "summarise", "rewrite")  # tasks that write a text from what they read
+TaskName = Literal[
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+]
+FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
+WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
@@ -177,6 +180,11 @@ class Tuning(Training):
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minutes is not None:
+            raise UserError("minutes are for pre-training; give steps or epochs")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecipe:
@@ -246,7 +254,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
-    both = {"steps", "epochs"}
+    both = {"steps", "epochs", "minutes"}
     if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
         values["training"] = {key: value for key, value in values["training"].items() if key not in both}
     values = merged(values, settings)
