@@ -13,9 +13,8 @@ import torch
 
 from tests.data.test_counts import END, START, VOCABULARY, counted, some_documents
 from weft.checkpoint.ngram import from_tables
-from weft.data.smoothing import FLOOR, tables
+from weft.data.smoothing import tables
 from weft.errors import UserError
-from weft.models import ngram
 from weft.models.ngram import Ngram, NgramConfig, UnseenContext
 from weft.nn.rows import Ragged
 
@@ -80,6 +79,8 @@ def test_chances_sum_to_one_and_one_word_is_as_all_words_say(smoothing: str, ord
         alone = network.said(hidden, torch.full((len(hidden),), word))
         assert alone.dtype == torch.float64
         assert torch.allclose(alone, whole[:, word].double(), atol=1e-5), word
+        single = [network.said(hidden[at : at + 1], torch.tensor([word])).item() for at in range(0, len(hidden), 9)]
+        assert single == alone[::9].tolist()
 
 
 def written_out(documents: list[list[int]], order: int, vocabulary: int) -> Any:
@@ -198,7 +199,3 @@ def test_where_nothing_ever_followed_the_text_ends() -> None:
 def test_sizes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         NgramConfig(**settings)
-
-
-def test_the_floor_is_one() -> None:
-    assert ngram.FLOOR == FLOOR

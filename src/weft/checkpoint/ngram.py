@@ -18,10 +18,11 @@ from tokenizers import Tokenizer as Library
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened
-from weft.data.smoothing import FLOOR, Floats, Table
+from weft.data.smoothing import Floats, Table
 from weft.errors import UserError, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
+from weft.nn.lookup import FLOOR
 from weft.text.compressed import open_sources, read_lines
 from weft.text.tokenizer import Roles, Tokenizer
 from weft.text.vocabularies import spaced

@@ -7,7 +7,6 @@ shorter context: their weights are the chance of each word that is not listed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.counts import Counts, Numbers
+from weft.nn.lookup import FLOOR
 
-FLOOR = -99.0 * math.log(10.0)  # as good as never; the least that an ARPA file says
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where a text is too small to tell them, as lmplz has them
 Floats = NDArray[np.float64]
 

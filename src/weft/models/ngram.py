@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.nn.lookup import FLOOR, find, put_listed, score_one, walk
 from weft.nn.rows import Ragged, Rows
 
 HIGHEST = 7
-FLOOR = -99.0 * math.log(10.0)  # as good as never; the least that an ARPA file says
+FEW = 4  # words that are looked up one by one
 MOST = 1 << 36  # n-grams of one order
 Smoothing = Literal["kneser-ney", "witten-bell", "add-k", "maximum-likelihood", "back-off"]
 UNSEEN = "never occurs in the text, so maximum likelihood has no chances to give; a smoothing such as kneser-ney has"
@@ -119,9 +120,7 @@ class Ngram(nn.Module):
             if order < config.order:
                 self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
 
-    @property
-    def products(self) -> int:
-        return 0  # it looks up, and multiplies nothing
+    products = 0  # it looks up, and multiplies nothing
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
@@ -141,22 +140,18 @@ class Ngram(nn.Module):
 
     # ------------------------------------------------------------------------------------------ looking up
 
-    def find(self, order: int, contexts: Tensor, words: Tensor) -> Tensor:
-        """The place of each n-gram among those of its order, -1 where it is not stored; contexts may be -1 too."""
-        keys = self.get_buffer(f"keys_{order}")
-        if not len(keys):
-            return torch.full_like(words, -1)
-        wanted = contexts * self.config.vocabulary + words
-        places = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-        return torch.where((contexts >= 0) & (words >= 0) & (keys[places] == wanted), places, -1)
+    def _keys(self) -> list[Tensor]:
+        """Of the orders from 2."""
+        return [self.get_buffer(f"keys_{order}") for order in range(2, self.config.order + 1)]
 
     def _contexts(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
         """For 1 token back, 2 and so on: the place of these tokens among the n-grams, -1 where they are none."""
+        lengths, keys = (hidden >= 0).sum(1), self._keys()
         for length in range(1, self.config.order):
-            places = hidden[:, -length]
-            for order in range(2, length + 1):
-                places = self.find(order, places, hidden[:, order - 1 - length])
-            yield length, places
+            tokens = hidden[:, -length:]
+            if self.config.direct:  # whatever is shorter than the whole is not asked for
+                tokens = torch.where((lengths == length)[:, None], tokens, -1)
+            yield length, walk(keys, self.config.vocabulary, tokens)
 
     def _left(self, hidden: Tensor, length: int, places: Tensor, scores: Tensor, words: Tensor | None) -> Tensor:
         """The scores with this context's say about words that are not listed after it: n, or n V (`words` None)."""
@@ -168,8 +163,7 @@ class Ngram(nn.Module):
             more = torch.where(seen, found, 0.0)
             return scores + (more if words is not None else more[:, None])
         # No shorter context is asked: what the whole one says of any other word, but for those that are never said.
-        unseen = FLOOR if self.config.smoothing == "maximum-likelihood" else -math.log(self.config.said)
-        left, here = torch.where(seen, found, unseen), (hidden >= 0).sum(1) == length
+        left, here = torch.where(seen, found, self._unseen()), (hidden >= 0).sum(1) == length
         left, here = (left, here) if words is not None else (left[:, None], here[:, None])
         silent = scores.new_zeros(self.config.vocabulary, dtype=torch.bool)
         silent[list(self.config.silent)] = True
@@ -177,14 +171,19 @@ class Ngram(nn.Module):
 
     def said(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The log chance of one word at each place, without a table of all: n C, n -> n float64"""
-        scores, lengths = self.get_buffer("chances_1")[targets].double(), (hidden >= 0).sum(1)
+        if len(targets) <= FEW and not hidden.is_cuda:
+            arrays = {name: buffer.numpy() for name, buffer in self._buffers.items() if buffer is not None}
+            unseen = self._unseen() if self.config.direct else None
+            rows = zip(hidden.tolist(), targets.tolist(), strict=True)
+            alone = [score_one(arrays, self.config.vocabulary, *row, unseen, self.config.silent) for row in rows]
+            return self._without_floor(torch.tensor(alone, dtype=torch.float64))
+        scores, keys = self.get_buffer("chances_1")[targets].double(), self._keys()
         for length, places in self._contexts(hidden):
             scores = self._left(hidden, length, places, scores, targets)
-            chances = self.get_buffer(f"chances_{length + 1}")
-            if len(chances):
-                listed = self.find(length + 1, places, targets)
-                used = (listed >= 0) & ((lengths == length) | (not self.config.direct))
-                scores = torch.where(used, chances[listed.clamp(min=0)].double(), scores)
+            rows = (places >= 0).nonzero()[:, 0]
+            listed = find(keys[length - 1], places[rows] * self.config.vocabulary + targets[rows])
+            rows, listed = rows[listed >= 0], listed[listed >= 0]
+            scores[rows] = self.get_buffer(f"chances_{length + 1}")[listed].double()
         return self._without_floor(scores)
 
     def words(self, hidden: Tensor) -> Tensor:
@@ -197,21 +196,16 @@ class Ngram(nn.Module):
         return scores.float()
 
     def _words(self, hidden: Tensor) -> Tensor:
-        scores, lengths = self.get_buffer("chances_1").double().repeat(hidden.shape[0], 1), (hidden >= 0).sum(1)
+        scores = self.get_buffer("chances_1").double().repeat(hidden.shape[0], 1)
         for length, places in self._contexts(hidden):
             scores = self._left(hidden, length, places, scores, None)
-            self._put(scores, length + 1, torch.where(lengths == length, places, -1) if self.config.direct else places)
+            keys, chances = self.get_buffer(f"keys_{length + 1}"), self.get_buffer(f"chances_{length + 1}")
+            put_listed(scores, keys, chances, self.config.vocabulary, places)
         return self._without_floor(scores)
 
-    def _put(self, scores: Tensor, order: int, contexts: Tensor) -> None:
-        """The chances that are listed after each context, in place of what stands there."""
-        keys, size = self.get_buffer(f"keys_{order}"), self.config.vocabulary
-        asked = (contexts >= 0).nonzero()[:, 0]
-        first = torch.searchsorted(keys, contexts[asked] * size)
-        counts = torch.searchsorted(keys, (contexts[asked] + 1) * size) - first
-        which = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        places = first[which] + torch.arange(len(which), device=which.device) - (counts.cumsum(0) - counts)[which]
-        scores[asked[which], keys[places] % size] = self.get_buffer(f"chances_{order}")[places].double()
+    def _unseen(self) -> float:
+        """Of any word, after a context that was never seen, where no shorter one is asked."""
+        return FLOOR if self.config.smoothing == "maximum-likelihood" else -math.log(self.config.said)
 
     def _without_floor(self, scores: Tensor) -> Tensor:
         """What maximum likelihood has never seen has no chance at all."""

@@ -1,0 +1,281 @@
+"""n-grams beside KenLM (lmplz and its Python package) and NLTK: perplexity, ARPA files both ways, time, queries.
+
+    WEFT_DATA=DIR python benchmarks/ngram.py [--lmplz PATH] [--order 5] [--out benchmarks/results/ngram.json]
+
+DIR holds nltk/brown.zip and books/warandpeace.txt.xz. Texts are cut into words once, by Weft's pattern, and written
+with spaces between them, so that every program counts the same words; of 20 sentences or paragraphs one is held out.
+Everything runs on one core; queries are timed by the processor's clock. Without lmplz, kenlm or nltk their part is left out, and that is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import lzma
+import math
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch  # noqa: E402
+
+import weft  # noqa: E402
+from weft.checkpoint.folder import Opened  # noqa: E402
+from weft.checkpoint.ngram import read_arpa, write_arpa  # noqa: E402
+from weft.nn.rows import Ragged  # noqa: E402
+from weft.text.learning import WORDS  # noqa: E402
+
+TEN = math.log(10.0)
+FEW = 2000  # sentences that NLTK learns from: it is slow
+ALONE = 1000  # that we are asked about one by one
+ASKED = {"KneserNeyInterpolated": 150, "MLE": 2000}  # tokens that NLTK is asked about
+
+
+def brown(data: Path) -> list[str]:
+    """The sentences of the Brown corpus, without their tags."""
+    found = []
+    with zipfile.ZipFile(data / "nltk" / "brown.zip") as archive:
+        for name in sorted(archive.namelist()):
+            if re.fullmatch(r"brown/c[a-r]\d\d", name):
+                for line in archive.read(name).decode().splitlines():
+                    found.append(" ".join(word.rpartition("/")[0] for word in line.split()))
+    return found
+
+
+def war_and_peace(data: Path) -> list[str]:
+    """The paragraphs of the novel."""
+    with lzma.open(data / "books" / "warandpeace.txt.xz", "rt", encoding="utf-8") as file:
+        return re.split(r"\n\s*\n", file.read())
+
+
+def written(texts: list[str], folder: Path) -> tuple[Path, Path, int]:
+    """A text to count and one to be judged by, words apart; and how many words are counted."""
+    lines = [" ".join(re.findall(WORDS, text)) for text in texts]
+    lines = [line for line in lines if line]
+    train, dev = folder / "train.txt", folder / "dev.txt"
+    kept = [line for number, line in enumerate(lines) if number % 20 != 19]
+    train.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    dev.write_text("\n".join(lines[19::20]) + "\n", encoding="utf-8")
+    return train, dev, sum(line.count(" ") + 1 for line in kept)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What comes of work, and its seconds: by the clock, and of the processor (its children's too)."""
+
+    def used() -> float:
+        both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(each.ru_utime + each.ru_stime for each in both)
+
+    clock, processor = time.perf_counter(), used()
+    found = work()
+    return found, time.perf_counter() - clock, used() - processor
+
+
+def scores(opened: Opened, lines: list[str]) -> torch.Tensor:
+    """The log10 of the chance of every word and of every end, in one call."""
+    tokenizer: Any = opened.tokenizer
+    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+    batch = Ragged.of([[start, *ids, end] for ids in tokenizer.ids(lines, specials=False)])
+    network: Any = opened.network
+    asked = torch.ones(len(batch.tokens), dtype=torch.bool)
+    asked[batch.rows.lasts()] = False
+    hidden = network(batch.tokens, batch.rows)[asked]
+    given = torch.ones(len(batch.tokens), dtype=torch.bool)
+    given[batch.rows.firsts()] = False
+    return network.said(hidden, batch.tokens[given]) / TEN
+
+
+def kenlm_scores(path: Path, lines: list[str]) -> torch.Tensor:
+    model = importlib.import_module("kenlm").Model(str(path))
+    told = [score for line in lines for score, _, _ in model.full_scores(line, bos=True, eos=True)]
+    return torch.tensor(told, dtype=torch.float64)
+
+
+def perplexity(logs: torch.Tensor) -> float:
+    return float(10 ** -logs.mean())
+
+
+def one_text(name: str, texts: list[str], order: int, lmplz: str | None, kenlm: bool) -> dict[str, Any]:
+    """Ours and lmplz's model of one text."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        os.environ["WEFT_CACHE"] = str(folder / "cache")
+        train, dev, words = written(texts, folder)
+        lines = dev.read_text(encoding="utf-8").splitlines()
+
+        def count() -> Any:
+            return weft.pretrain(
+                model={"family": "ngram", "order": order},
+                text={"files": [str(train)], "holdout": 0.0},
+                out=str(folder / "run"),
+                say=lambda text: None,
+            )
+
+        model, clock, processor = timed(count)
+        line = json.loads((folder / "run" / "run" / "metrics.jsonl").read_text())
+        ours, _, seconds = timed(lambda: scores(model.opened, lines))
+        found: dict[str, Any] = {
+            "text": name,
+            "words": words,
+            "held_out_tokens": len(ours),
+            "entries": list(model.config.entries),
+            "bytes": sum(buffer.nbytes for buffer in model.network.buffers()),
+            "perplexity": perplexity(ours),
+            "seconds": clock,
+            "processor_seconds": processor,
+            "of_which_counting": line["seconds"],
+            "tokens_scored_per_second": len(ours) / seconds,
+        }
+        _, found["arpa_write_seconds"], _ = timed(lambda: write_arpa(model.opened, folder / "ours.arpa"))
+        if kenlm:
+            found["our_arpa_in_kenlm_max_difference"] = float(
+                (kenlm_scores(folder / "ours.arpa", lines) - ours).abs().max()
+            )
+        if lmplz is not None:
+            command = [lmplz, "-o", str(order), "-S", "1G", "-T", scratch, "--text", str(train)]
+            command += ["--arpa", str(folder / "theirs.arpa")]
+            _, clock, processor = timed(lambda: subprocess.run(command, check=True, capture_output=True))
+            theirs = read_arpa(folder / "theirs.arpa")
+            read = scores(theirs, lines)
+            witness = kenlm_scores(folder / "theirs.arpa", lines) if kenlm else read
+            found |= {
+                "lmplz_perplexity": perplexity(witness),
+                "relative_difference": abs(perplexity(ours) / perplexity(witness) - 1),
+                "lmplz_seconds": clock,
+                "lmplz_processor_seconds": processor,
+                "lmplz_entries": list(theirs.config.entries),
+            }
+            if kenlm:
+                found["their_arpa_in_weft_max_difference"] = float((witness - read).abs().max())
+        return found
+
+
+def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
+    """Queries by NLTK's models and ours, of the same smoothing on the same few sentences."""
+    lm = importlib.import_module("nltk.lm")
+    prepare = importlib.import_module("nltk.lm.preprocessing")
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        os.environ["WEFT_CACHE"] = str(folder / "cache")
+        train, dev, _ = written(texts[: FEW + FEW // 19], folder)
+        sentences = [line.split() for line in train.read_text(encoding="utf-8").splitlines()]
+        lines = dev.read_text(encoding="utf-8").splitlines()
+        for name, smoothing in (("KneserNeyInterpolated", "kneser-ney"), ("MLE", "maximum-likelihood")):
+            theirs = getattr(lm, name)(order)
+            _, fitting, _ = timed(
+                lambda theirs=theirs: theirs.fit(*prepare.padded_everygram_pipeline(order, sentences))
+            )
+            asked = [
+                (padded[place], padded[place - order + 1 : place])
+                for line in lines
+                for padded in [["<s>"] * (order - 1) + line.split() + ["</s>"]]
+                for place in range(order - 1, len(padded))
+            ][: ASKED[name]]
+            _, _, seconds = timed(lambda theirs=theirs, asked=asked: [theirs.score(*each) for each in asked])
+            model, ours, _ = timed(
+                lambda smoothing=smoothing: weft.pretrain(
+                    model={"family": "ngram", "order": order, "smoothing": smoothing},
+                    text={"files": [str(train)], "holdout": 0.0},
+                    out=str(folder / smoothing),
+                    say=lambda text: None,
+                )
+            )
+            scores(model.opened, lines)
+            logs, _, bulk = timed(lambda model=model: scores(model.opened, lines))
+            network, tokenizer = model.network, model.tokenizer
+            ids = [tokenizer.id_of("start"), *tokenizer.ids([" ".join(lines)], specials=False)[0]][:ALONE]
+            batch = Ragged.of([ids])
+            pairs = list(zip(network(batch.tokens, batch.rows)[:-1, None], batch.tokens[1:, None], strict=True))
+            _, _, single = timed(lambda network=network, pairs=pairs: [network.said(*pair) for pair in pairs])
+            one = len(pairs)
+            rows.append(
+                {
+                    "smoothing": smoothing,
+                    "sentences": len(sentences),
+                    "nltk_fit_seconds": fitting,
+                    "weft_seconds": ours,
+                    "nltk_queries_per_second": len(asked) / seconds,
+                    "weft_queries_per_second": len(logs) / bulk,
+                    "weft_one_by_one_per_second": one / single,
+                    "times": len(logs) / bulk / (len(asked) / seconds),
+                    "times_one_by_one": one / single / (len(asked) / seconds),
+                }
+            )
+    return rows
+
+
+def there(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("WEFT_DATA", ".")))
+    parser.add_argument(
+        "--lmplz", default=shutil.which("lmplz"), help="KenLM's program; found on the path unless given"
+    )
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ngram.json")
+    given = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core, children too
+    torch.set_num_threads(1)
+    if given.lmplz is None:
+        print("no lmplz (--lmplz PATH): perplexities stand alone", file=sys.stderr)
+    missing = [name for name in ("kenlm", "nltk") if not there(name)]
+    if missing:
+        print(f"not installed, left out: {', '.join(missing)}", file=sys.stderr)
+    texts = {"Brown": brown(given.data), "War and Peace": war_and_peace(given.data)}
+    found: dict[str, Any] = {
+        "machine": f"{platform.machine()} CPU, one core, Python {platform.python_version()}, torch {torch.__version__}",
+        "order": given.order,
+        "texts": [],
+    }
+    for name, text in texts.items():
+        row = one_text(name, text, given.order, given.lmplz, "kenlm" not in missing)
+        found["texts"].append(row)
+        print(f"\n{name}: {row['words']:,} words, {sum(row['entries']):,} n-grams, {row['bytes'] / 1e6:.0f} MB")
+        print(f"  perplexity        weft {row['perplexity']:.4f}   lmplz {row.get('lmplz_perplexity', math.nan):.4f}")
+        if "relative_difference" in row:
+            print(f"  they differ by    {100 * row['relative_difference']:.5f} %")
+        print(
+            f"  seconds           weft {row['seconds']:.2f} ({row['processor_seconds']:.2f} of the processor; "
+            f"counting {row['of_which_counting']:.2f})   lmplz {row.get('lmplz_seconds', math.nan):.2f} "
+            f"({row.get('lmplz_processor_seconds', math.nan):.2f})"
+        )
+        for key in ("our_arpa_in_kenlm_max_difference", "their_arpa_in_weft_max_difference"):
+            if key in row:
+                print(f"  {key.replace('_', ' ')}: {row[key]:.2g} (log10)")
+    if "nltk" not in missing:
+        found["nltk"] = beside_nltk(texts["Brown"], given.order)
+        print("\nqueries per second, order", given.order, "beside NLTK")
+        for row in found["nltk"]:
+            print(
+                f"  {row['smoothing']:<20} NLTK {row['nltk_queries_per_second']:>10,.0f}   weft "
+                f"{row['weft_queries_per_second']:>12,.0f} ({row['times']:,.0f} x), one by one "
+                f"{row['weft_one_by_one_per_second']:,.0f} ({row['times_one_by_one']:,.1f} x)"
+            )
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"\n{given.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
