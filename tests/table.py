@@ -115,6 +115,7 @@ CASES = {
     "lstm": Case("lstm", None, {}, small={"embedding_width": 24}),
     "gru": Case("gru", None, {}, small={"tied": False}),
     "vectors": Case("vectors", None, {}, size=None),
+    "ngram": Case("ngram", None, {}, size=None, small={"order": 4, "entries": (101, 900, 2000, 3000)}),
     "mlp": Case("mlp", None, {}, size=None),
     "cnn": Case("cnn", None, {}, size=None),
     "transformer": Case("transformer", None, {}),
@@ -136,4 +137,5 @@ def read_of(name: str, tokens: list[int]) -> Any:
 PLAIN = [name for name in CASES if name not in READERS]
 PEERED = [name for name, case in CASES.items() if case.peer is not None]
 ATTENTIVE = [name for name in PLAIN if hasattr(CASES[name].config(), "heads")]
+LEARNED = [name for name in PLAIN if not FAMILIES[name].counts]  # by steps, so that they have gradients
 SPEAKERS = [name for name in PLAIN if FAMILIES[name].speaks]

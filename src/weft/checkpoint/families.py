@@ -20,6 +20,7 @@ from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.mlp import Mlp, MlpConfig
+from weft.models.ngram import Ngram, NgramConfig
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -81,23 +82,16 @@ class Family:
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
 
 
-def _own_reader(
-    name: str, paper: str, config: type[Any], network: type[Any], sizes: Mapping[str, Any], **more: Any
-) -> Family:
-    """An encoder-decoder that nobody else publishes."""
-    usual: dict[str, Any] = {"tokenizer": "unigram", "task": "translate", "speaks": True, "reads": True, "around": "t5"}
-    return Family(
-        name=name,
-        paper=paper,
-        config=config,
-        network=network,
-        names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(network.HEADS, ())),
-        table=ConfigTable(read={}),
-        architectures={},
-        sizes=sizes,
-        specials=sequences.SPECIALS,
-        **{**usual, **more},
-    )
+def _ours(network: type[Any]) -> dict[str, Any]:
+    """Of a family that nobody else has: no published names, no published config."""
+    names = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(network.HEADS, ()))
+    return {"network": network, "names": names, "table": ConfigTable(read={}), "architectures": {}}
+
+
+def _our_reader(network: type[Any], task: str = "translate") -> dict[str, Any]:
+    """Of an encoder-decoder that nobody else has."""
+    usual: dict[str, Any] = {"tokenizer": "unigram", "specials": sequences.SPECIALS, "around": "t5"}
+    return {**_ours(network), **usual, "task": task, "speaks": True, "reads": True}
 
 
 FAMILIES = {
@@ -212,7 +206,13 @@ FAMILIES = {
             speaks=True,
             rows="stream",
         ),
-        _own_reader("transformer", "Vaswani et al., 2017", TransformerConfig, Transformer, sequences.TRANSFORMER_SIZES),
+        Family(
+            name="transformer",
+            paper="Vaswani et al., 2017",
+            config=TransformerConfig,
+            **_our_reader(Transformer),
+            sizes=sequences.TRANSFORMER_SIZES,
+        ),
         Family(
             name="marian",
             paper="Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020",
@@ -232,24 +232,27 @@ FAMILIES = {
             around="t5",
             standard=marian.STANDARD,
         ),
-        _own_reader(
-            "seq2seq",
-            "Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
-            Seq2SeqConfig,
-            Seq2Seq,
-            sequences.SEQ2SEQ_SIZES,
+        Family(
+            name="seq2seq",
+            paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
+            config=Seq2SeqConfig,
+            **_our_reader(Seq2Seq),
+            sizes=sequences.SEQ2SEQ_SIZES,
             rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
         ),
-        _own_reader(
-            "conv-seq2seq", "Gehring et al., 2017", ConvSeq2SeqConfig, ConvSeq2Seq, sequences.CONVOLUTION_SIZES
+        Family(
+            name="conv-seq2seq",
+            paper="Gehring et al., 2017",
+            config=ConvSeq2SeqConfig,
+            **_our_reader(ConvSeq2Seq),
+            sizes=sequences.CONVOLUTION_SIZES,
         ),
-        _own_reader(
-            "vec2seq",
-            "Vinyals et al., 2015",
-            Vec2SeqConfig,
-            Vec2Seq,
-            sequences.VECTOR_SIZES,
-            task="describe",
+        Family(
+            name="vec2seq",
+            paper="Vinyals et al., 2015",
+            config=Vec2SeqConfig,
+            **_our_reader(Vec2Seq, "describe"),
+            sizes=sequences.VECTOR_SIZES,
             numbers=True,
             rate=1e-3,
         ),
@@ -279,10 +282,7 @@ FAMILIES = {
                 name=cell,
                 paper=paper,
                 config=RecurrentConfig,
-                network=RecurrentNetwork,
-                names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(RecurrentNetwork.HEADS, ())),
-                table=ConfigTable(read={}),
-                architectures={},
+                **_ours(RecurrentNetwork),
                 sizes=recurrent.SIZES.get(cell, {}),
                 tokenizer="bpe",
                 task="complete",
@@ -296,13 +296,21 @@ FAMILIES = {
             for cell, paper in recurrent.PAPERS.items()
         ),
         Family(
+            name="ngram",
+            paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
+            config=NgramConfig,
+            **_ours(Ngram),
+            sizes={},
+            tokenizer="word",
+            task="complete",
+            speaks=True,
+            counts=True,
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
-            network=Vectors,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Vectors),
             trained=(),
             sizes={},
             tokenizer="word",
@@ -313,10 +321,7 @@ FAMILIES = {
             name="mlp",
             paper="Bengio et al., 2003",
             config=MlpConfig,
-            network=Mlp,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Mlp.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Mlp),
             sizes={},
             tokenizer="word",
             task="complete",
@@ -328,10 +333,7 @@ FAMILIES = {
             name="cnn",
             paper="Kim, 2014",
             config=CnnConfig,
-            network=Cnn,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Cnn.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Cnn),
             trained=(),
             sizes={},
             tokenizer="word",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.ladder import ladder as climb
 from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -43,16 +44,25 @@ def pretrain(
     documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
     rows: Annotated[
-        str | None, typer.Option(help="stream: full rows across documents; apart: full, not across; documents.")
+        str | None,
+        typer.Option(
+            help="stream: full rows across documents; apart: full, not across; documents; "
+            "carried: each row goes on where one of the step before ended (rnn, lstm, gru)."
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="As many steps as fit into so much time of training.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
     ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
+    watch_gradients: Annotated[
+        bool | None,
+        typer.Option("--watch-gradients", help="Note how far back gradients reach: rnn, lstm, gru."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides weights, order, masks and dropout; 0.")] = None,
     tensorboard: Annotated[bool | None, typer.Option(help="Write TensorBoard events too.")] = None,
@@ -65,6 +75,8 @@ def pretrain(
     The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume goes on.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
+
+    Example: weft pretrain --model lstm --text corpus.txt --out runs/lstm --watch-gradients
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
@@ -92,25 +104,31 @@ def pretrain(
         "training": {
             "steps": steps,
             "epochs": epochs,
+            "minutes": minutes,
             "batch": batch,
             "rate": rate,
             "precision": precision,
             "compile": compile,
             "ema": ema,
             "patience": patience,
+            "watch_gradients": watch_gradients,
         },
     }
     train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
 
 
-def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
+def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
+        from weft.tasks.ladder import is_ladder
         from weft.tasks.resume import resume as go_on
 
+    if is_ladder(Path(run)):
+        climb(out=run)
+        return
     go_on(run, progress=progress)
 
 

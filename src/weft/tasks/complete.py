@@ -13,6 +13,7 @@ from weft.tasks.answers import Text
 from weft.tasks.describe import limit_for, vectors_of
 from weft.tasks.passing import tokenizer_of
 from weft.tasks.translate import around, limit_of
+from weft.tasks.unseen import unseen_in_words
 from weft.tasks.writing import Stream, Writer, check_width, manner_of
 from weft.text.windows import frame
 
@@ -32,7 +33,8 @@ def complete(
     writer, manner = writer_of(opened), manner_of(options)
     check_width(manner.beam or 1, opened.config.vocabulary)
     if not opened.family.reads:
-        return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
+        with unseen_in_words(opened):
+            return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
     sources = read(opened, prompts)
     limits = [limit_from(opened, source) if most is None else most for source in sources]
     found = writer.write([[opened.config.begin]] * len(sources), manner, most=limits, sources=sources, heard=heard)
@@ -53,7 +55,8 @@ def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: A
         training = opened.network.training
         opened.network.eval()
         try:
-            yield from found
+            with unseen_in_words(opened):
+                yield from found
         finally:
             opened.network.train(training)
         return found.answer

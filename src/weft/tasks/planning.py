@@ -19,6 +19,7 @@ from weft.tasks.sequences import SequenceTask
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
+EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
@@ -27,6 +28,8 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     plan = recipe.training
     from_scratch = "base" not in recipe.model
     usual_batch, usual_epochs = _pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+    if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
+        usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
     batch = min(plan.batch or usual_batch, train.count)
     in_epoch = math.ceil(train.count / batch)
     epochs = plan.epochs if plan.epochs is not None else usual_epochs

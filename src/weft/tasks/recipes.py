@@ -42,7 +42,7 @@ class Vocabulary:
 
     folder: str | None = None
     kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
-    size: int = 8000
+    size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
     minimum_count: int | None = None
@@ -180,6 +180,11 @@ class Tuning(Training):
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minutes is not None:
+            raise UserError("minutes are for pre-training; give steps or epochs")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecipe:
@@ -249,7 +254,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
-    both = {"steps", "epochs"}
+    both = {"steps", "epochs", "minutes"}
     if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
         values["training"] = {key: value for key, value in values["training"].items() if key not in both}
     values = merged(values, settings)
