@@ -9,12 +9,26 @@ from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from weft.tasks.finetune import finetune
+    from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
     from weft.tasks.pretrain import pretrain
     from weft.tasks.resume import resume
+    from weft.tasks.suggest import suggest
     from weft.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Tokenizer", "UserError", "__version__", "finetune", "load", "new", "pretrain", "resume"]
+__all__ = [
+    "Model",
+    "Tokenizer",
+    "UserError",
+    "__version__",
+    "finetune",
+    "ladder",
+    "load",
+    "new",
+    "pretrain",
+    "resume",
+    "suggest",
+]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
@@ -24,6 +38,8 @@ _LAZY = {
     "pretrain": "weft.tasks.pretrain",
     "finetune": "weft.tasks.finetune",
     "resume": "weft.tasks.resume",
+    "ladder": "weft.tasks.ladder",
+    "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",
 }
 

@@ -39,6 +39,7 @@ svg { display: block; width: 100%; min-width: 32rem; height: auto; } circle:hove
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--rule); text-align: left; white-space: nowrap; }
 .number { text-align: right; }
+pre { white-space: pre-wrap; padding: 0.6rem 0.8rem; border: 1px solid var(--rule); margin: 0.3rem 0 1rem; }
 """
 
 
@@ -124,7 +125,7 @@ def thinned(points: Sequence[Point | None], most: int) -> list[Point | None]:
 
 
 def axes(
-    points: Sequence[Point], x: str, y: str, log_y: bool, width: int, height: int
+    points: Sequence[Point], x: str, y: str, log_y: bool, width: int, height: int, log_x: bool = False
 ) -> tuple[Callable[[Point], Point], list[str]]:
     """Axes that fit all the points: where a point lies, in pixels from the upper left corner, and what to draw."""
     roof, ground, right = 48.0, height - 44.0, width - 30.0
@@ -132,19 +133,22 @@ def axes(
     y_ticks = (log_ticks if log_y else ticks)(min(up), max(up), max(2, (height - 92) // 45))
     left = max(wide(short(value)) for value in y_ticks) + 10
     counts = all(float(value).is_integer() for value in across)
-    x_ticks = ticks(min(across), max(across), max(2, int(right - left) // 80), counts)
-    scale = math.log if log_y else float
-    low, high, floor, ceiling = x_ticks[0], x_ticks[-1], scale(y_ticks[0]), scale(y_ticks[-1])
+    x_about = max(2, int(right - left) // 80)
+    x_ticks = (
+        log_ticks(min(across), max(across), x_about) if log_x else ticks(min(across), max(across), x_about, counts)
+    )
+    scale, x_scale = math.log if log_y else float, math.log if log_x else float
+    low, high, floor, ceiling = x_scale(x_ticks[0]), x_scale(x_ticks[-1]), scale(y_ticks[0]), scale(y_ticks[-1])
 
     def at(point: Point) -> Point:
         return (
-            left + (point[0] - low) / (high - low) * (right - left),
+            left + (x_scale(point[0]) - low) / (high - low) * (right - left),
             ground - (scale(point[1]) - floor) / (ceiling - floor) * (ground - roof),
         )
 
     grid, drawn = "", []
     for value in y_ticks:
-        level = at((low, value))[1]
+        level = at((x_ticks[0], value))[1]
         grid += f"M{left:.1f} {level:.1f}H{right:.1f}"
         drawn.append(words(left - 6, level + 4, short(value), width, 'class="y" text-anchor="end"'))
     for value in x_ticks:
@@ -157,16 +161,24 @@ def axes(
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], x: str, y: str, *, log_y: bool = False, width: int = 760, height: int = 340
+    title: str,
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    *,
+    log_y: bool = False,
+    log_x: bool = False,
+    width: int = 760,
+    height: int = 340,
 ) -> str:
     """One <svg> with axes that fit every point; the legend comes below and adds to the height."""
-    lowest = 1 / HUGE if log_y else -HUGE
+    lowest, leftmost = (1 / HUGE if log else -HUGE for log in (log_y, log_x))
     shown: list[list[Point | None]] = [
-        [(a, b) if abs(a) < HUGE and lowest < b < HUGE else None for a, b in line.points] for line in lines
+        [(a, b) if leftmost < a < HUGE and lowest < b < HUGE else None for a, b in line.points] for line in lines
     ]
     drawn = [words(0, FONT + 2, title, width, 'font-weight="bold"')]
     if found := [point for points in shown for point in points if point]:
-        at, frame = axes(found, x, y, log_y, width, height)
+        at, frame = axes(found, x, y, log_y, width, height, log_x)
         drawn += frame
     else:
         drawn.append(words(width / 2, height / 2, "nothing yet", width, 'text-anchor="middle"'))
@@ -207,6 +219,58 @@ def line_chart(
         f'font-family="system-ui, sans-serif" font-size="{FONT}">\n'
         + "\n".join([*drawn, *paths[True], *paths[False], *dots, *legend])
         + "\n</svg>"
+    )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a chart, with the ends of its interval where it has one, and words at its end."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    faint: bool = False
+
+
+def bar_chart(title: str, bars: Sequence[Bar], x: str, *, width: int = 760) -> str:
+    """One <svg> of level bars from zero, the intervals as thin lines across their ends."""
+    side, roof = 26.0, FONT + 18.0
+    left = min(200.0, max((wide(bar.name) for bar in bars), default=0.0) + 12)
+    room = max((wide(f"{bar.value:.3f} {bar.note}") for bar in bars), default=0.0) + 16
+    ends = [end for bar in bars for end in (bar.value, bar.high or bar.value) if math.isfinite(end)]
+    scale = (width - left - min(room, width / 2)) / max(ends, default=1.0)
+    height = roof + side * len(bars) + 26
+    drawn = [words(0, FONT + 2, title, width, 'font-weight="bold"')]
+    for place, bar in enumerate(bars):
+        y = roof + side * place
+        drawn.append(words(left - 8, y + side / 2 + 4, bar.name, left - 8, 'class="down" text-anchor="end"'))
+        if not math.isfinite(bar.value):
+            drawn.append(words(left + 8, y + side / 2 + 4, bar.note, width - left))
+            continue
+        size, tip = max(0.0, bar.value) * scale, f"{bar.name}: {bar.value:.4f}"
+        end = left + size
+        if bar.low is not None and bar.high is not None:
+            tip += f" (95 % between {bar.low:.4f} and {bar.high:.4f})"
+        drawn.append(
+            f'<rect x="{left:.1f}" y="{y + 4:.1f}" width="{size:.1f}" height="{side - 8}" '
+            f'style="fill: var(--line-0, {LIGHT[0]})" fill-opacity="{0.45 if bar.faint else 1}">'
+            f"<title>{safe(tip)}</title></rect>"
+        )
+        if bar.low is not None and bar.high is not None:
+            near, far = (left + max(0.0, value) * scale for value in (bar.low, bar.high))
+            drawn.append(
+                f'<path class="interval" d="M{near:.1f} {y + side / 2:.1f}H{far:.1f}" stroke="currentColor" '
+                'stroke-width="2"/>'
+            )
+            end = max(end, far)
+        drawn.append(words(end + 8, y + side / 2 + 4, f"{bar.value:.3f} {bar.note}".strip(), width - end, 'class="x"'))
+    drawn.append(words(left, height - 8, x, width - left))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{safe(title)}" width="{width}" '
+        f'height="{height:.0f}" viewBox="0 0 {width} {height:.0f}" fill="currentColor" '
+        f'font-family="system-ui, sans-serif" font-size="{FONT}">\n' + "\n".join(drawn) + "\n</svg>"
     )
 
 
@@ -261,6 +325,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def paragraph(text: str) -> str:
     """A paragraph of plain words."""
     return f"<p>{safe(text)}</p>"
+
+
+def verbatim(text: str) -> str:
+    """Text as it stands, line by line."""
+    return f"<pre>{safe(text)}</pre>"
 
 
 def heading(text: str) -> str:

@@ -48,6 +48,7 @@ def finetune(
     ] = None,
     model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
+    vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
     column: Columns = None,
     names: Names = None,
@@ -59,7 +60,7 @@ def finetune(
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="balanced: rows of rare labels count more.")] = None,
     metric: Annotated[str | None, typer.Option(help="The score that decides which model is kept.")] = None,
-    freeze: Annotated[str | None, typer.Option(help="encoder, or all-but-2: what is left as it is.")] = None,
+    freeze: Annotated[str | None, typer.Option(help="encoder, tokens, or all-but-2: what is left as it is.")] = None,
     mix: Annotated[bool | None, typer.Option(help="Let the head read a learned mix of all layers.")] = None,
     words: Annotated[float | None, typer.Option(help="How much next words count beside the task (GPT): 0.5.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
@@ -113,7 +114,7 @@ def finetune(
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
-        "model": {"family": model, "size": size, "base": base},
+        "model": {"family": model, "size": size, "base": base, "vectors": vectors},
         "data": {
             "files": data,
             "dev": dev,
@@ -261,7 +262,7 @@ def _rows(model: Any, two: bool, columns: dict[str, str], data: tuple[str, ...],
     from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
     from weft.tasks.tag import words_of
 
-    usual = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
+    usual = {"answer": ("question", "context"), "describe": ("vector",)}.get(model.task, ("text", "pair")[: 1 + two])
     found: dict[str, str] = {}
     before = ""
     for record in Files(data, columns, *how).records():
@@ -295,7 +296,7 @@ def _told(given: Any, answer: Any) -> str:
         case "Labels":
             said = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
             return f"{said or '(none)'}  {text}"
-        case "Translation":
+        case "Translation" | "Text":
             return _line(answer.text)
         case "Value":
             return f"{answer.value:.4f}  {text}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.ladder import ladder as climb
 from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -26,6 +27,7 @@ def pretrain(
     model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
     base: Annotated[str | None, typer.Option(help="From weights: a model folder to go on from.")] = None,
+    vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="Files, folders or globs to learn from; may be repeated.")
     ] = None,
@@ -50,6 +52,7 @@ def pretrain(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="As many steps as fit into so much time of training.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
@@ -94,13 +97,14 @@ def pretrain(
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
-        "model": {"family": model, "size": size, "base": base},
+        "model": {"family": model, "size": size, "base": base, "vectors": vectors},
         "text": {"files": text, "dev": dev, "column": column, "documents": documents},
         "tokenizer": {"folder": tokenizer, "size": vocabulary},
         "objective": {"name": objective, "length": length, "rows": rows},
         "training": {
             "steps": steps,
             "epochs": epochs,
+            "minutes": minutes,
             "batch": batch,
             "rate": rate,
             "precision": precision,
@@ -113,14 +117,18 @@ def pretrain(
     train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
 
 
-def resume(run: Annotated[str, typer.Argument(help="A run folder that was broken off.")]) -> None:
+def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
     """Go on with a run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
+        from weft.tasks.ladder import is_ladder
         from weft.tasks.resume import resume as go_on
 
+    if is_ladder(Path(run)):
+        climb(out=run)
+        return
     go_on(run, progress=progress)
 
 

@@ -27,6 +27,7 @@ LIMITS = {
     "decoder_heads": 1 << 14,
     "decoder_inner": 1 << 20,
     "context": 1 << 24,
+    "features": 1 << 20,
     "segments": 1 << 16,
     "width": 1 << 18,
     "embedding_width": 1 << 18,
@@ -35,6 +36,8 @@ LIMITS = {
     "head_width": 1 << 16,
     "inner": 1 << 20,
     "kernel": 1 << 10,
+    "maps": 1 << 18,
+    "window": 1 << 12,
     "buckets": 1 << 16,
     "farthest": 1 << 24,
 }

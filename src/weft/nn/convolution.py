@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from weft.nn.rows import Rows
 
 
-def neighbours(x: Tensor, rows: Rows, offsets: Sequence[int]) -> Tensor:
-    """N W -> N KW: what stands at each of some distances from each token, zeros beyond the ends of its row."""
+def neighbours(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | None = None) -> Tensor:
+    """N W -> N KW: what stands at each of some distances from each token; beyond the ends of its row `beyond` (W), or
+    zeros."""
     total = x.shape[0]
     before, after = max(0, -min(offsets)), max(0, max(offsets))
     padded = F.pad(x, (0, 0, before, after))
@@ -28,7 +29,9 @@ def neighbours(x: Tensor, rows: Rows, offsets: Sequence[int]) -> Tensor:
     for offset in offsets:
         moved = padded[before + offset : before + offset + total]
         outside = rows.once(("outside", offset), lambda offset=offset: ~inside(offset))  # type: ignore[misc]
-        found.append(moved.masked_fill(outside, 0.0) if offset else moved)
+        if offset:
+            moved = moved.masked_fill(outside, 0.0) if beyond is None else torch.where(outside, beyond, moved)
+        found.append(moved)
     return torch.cat(found, -1)
 
 

@@ -13,13 +13,14 @@ from weft.errors import UserError, listed
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
 from weft.tasks.model import HEADS, find_folder, new
-from weft.tasks.recipes import WRITES, TaskRecipe
+from weft.tasks.recipes import FROM_TEXT, WRITES, TaskRecipe
+from weft.tasks.vectors import find_vectors
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
     """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
     if family.reads:
-        return WRITES
+        return ("describe",) if family.numbers else FROM_TEXT
     return tuple(
         task
         for task, head in HEADS.items()
@@ -30,14 +31,18 @@ def tasks_for(family: Family) -> tuple[str, ...]:
 def check_model(recipe: TaskRecipe) -> None:
     """All that can be wrong with the choice of a model, said before any data is read."""
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
     work = recipe.task
     if work.name == "answer" and family.speaks:
         raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
-    if work.name in WRITES and not family.reads:
-        able = listed([each.name for each in FAMILIES.values() if each.reads])
-        raise UserError(f"{work.name} needs a model that reads one text and writes another ({able}), not {family.name}")
+    if work.name in WRITES and work.name not in tasks_for(family):
+        able = listed([each.name for each in FAMILIES.values() if work.name in tasks_for(each)])
+        does = "writes from vectors" if work.name == "describe" else "reads one text and writes another"
+        raise UserError(f"{work.name} needs a model that {does} ({able}), not {family.name}")
     if work.name not in tasks_for(family):
-        raise UserError(f"{family.name} has no head for {work.name}; it learns {', '.join(tasks_for(family))}")
+        able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
+        raise UserError(f"{family.name} has no head for {work.name}{able}")
     if recipe.tokenizer.apart and not hasattr(family.config, "source_vocabulary"):
         raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
     if work.words and not family.speaks:

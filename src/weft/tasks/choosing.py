@@ -16,12 +16,14 @@ from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
-from weft.text.learning import learn
+from weft.tasks.vectors import check_vectors
+from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 
-CHOICES = ("family", "size", "base")  # keys of [model] that are not sizes
+USUAL = 8000  # tokens of a vocabulary
+CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
 LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
@@ -55,6 +57,8 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
     family, config = find_size(chosen["family"], chosen.get("size"))
     check_config(family, changed(config, sizes, "[model]"))
+    if "vectors" in chosen:
+        check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
     return family
 
 
@@ -105,18 +109,26 @@ def vocabulary_for(
     say: Say,
     progress: Progress,
     inside: str = "",
+    like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's."""
+    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's.
+
+    `like`: a tokenizer of words, by whose rules the texts are cut into words.
+    """
     folder = run.folder / inside
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return Tokenizer.load(folder)
     if given.folder is not None:
         tokenizer = Tokenizer.load(Path(given.folder))
     else:
-        kind = given.kind or family.tokenizer
+        kind = given.kind or (family.tokenizer if like is None else "word")
         if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
             kind = "bpe"
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+
+        every = family.counts and given.size is None and kind in ("word", "character")  # nothing to learn for each
+        size = given.size or (LARGEST if every else USUAL)
+        least = 1 if every and given.minimum_count is None else given.minimum_count
 
         def heard() -> Iterator[str]:
             for text in texts:
@@ -125,17 +137,21 @@ def vocabulary_for(
                 yield text
 
         with progress(f"learning a {kind} vocabulary", "documents") as read:
-            tokenizer = learn(
-                heard(),
-                kind,
-                given.size,
-                lowercase=given.lowercase,
-                minimum_count=given.minimum_count,
-                specials=None if speaks else family.specials,
-                around=None if speaks else family.around,
-                extra=[sentinel(number) for number in reversed(range(family.sentinels))],
+            tokenizer = (
+                learn_like(heard(), like, size, least)
+                if like is not None
+                else learn(
+                    heard(),
+                    kind,
+                    size,
+                    lowercase=given.lowercase,
+                    minimum_count=least,
+                    specials=None if speaks else family.specials,
+                    around=None if speaks else family.around,
+                    extra=[sentinel(number) for number in reversed(range(family.sentinels))],
+                )
             )
-        less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
+        less = f" ({size} were asked for; the text has no more)" if not every and tokenizer.vocabulary < size else ""
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)

@@ -101,7 +101,8 @@ def drive(
             watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
             state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best, watch)
     except Interrupted as interrupted:
-        message = f"stopped after step {state.step:,} of {setup.steps:,}, all saved"
+        of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
+        message = f"stopped after step {state.step:,}{of}, all saved"
         raise Interrupted(interrupted.number, message) from None
     finally:
         log.close()

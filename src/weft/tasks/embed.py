@@ -122,7 +122,8 @@ class Embedder:
         self.normalise = bool(card.normalise) if normalise is None else normalise
         self.layers = Layers.of(str(layers), getattr(opened.config, "layers", 0))
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        self.width: int = opened.config.width * side_by_side
+        width: int = getattr(opened.network, "features", opened.config.width)  # of what the last layer says
+        self.width = width * side_by_side
         self.before, self.after = frame(opened.tokenizer)
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
         self.size = min(window.length, context) - len(self.before) - len(self.after)

@@ -27,11 +27,12 @@ from weft.checkpoint.folder import TARGET, Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
-from weft.data.pairs import Sequences
+from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, device_for, drive, resumable
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
@@ -39,11 +40,12 @@ from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import WRITES, TaskName, TaskRecipe, read_recipe
+from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
 from weft.tasks.translate import writer_of
+from weft.tasks.vectors import Start, begun_from, fill_table
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
@@ -62,6 +64,7 @@ def finetune(
     *,
     task: str | Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
+    vectors: str | os.PathLike[str] | None = None,
     dev: str | os.PathLike[str] | Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
@@ -75,7 +78,7 @@ def finetune(
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
     """
     if not isinstance(recipe, TaskRecipe):
-        said = _said(settings, more, data, dev, task, base, out)
+        said = _said(settings, more, data, dev, task, base, vectors, out)
         if recipe is None and "name" not in said.get("task", {}):
             raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
         recipe = read_recipe(recipe, said, TaskRecipe)
@@ -90,9 +93,9 @@ def finetune(
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
-        two = ", or --source FILE and --target FILE" if recipe.task.name in WRITES else ""
+        two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
         raise UserError(f"no data: give --data FILE{two}")
-    if recipe.task.name not in WRITES and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
+    if recipe.task.name not in FROM_TEXT and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
@@ -116,7 +119,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
     said: dict[str, Any] = {**(settings or {}), **more}
-    data, dev, task, base, out = given
+    data, dev, task, base, vectors, out = given
 
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
@@ -133,8 +136,9 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
             put("data", key, [os.fspath(name) for name in several])
     if task is not None:
         put("task", "name", task)
-    if base is not None:
-        put("model", "base", os.fspath(base))
+    for key, value in (("base", base), ("vectors", vectors)):
+        if value is not None:
+            put("model", key, os.fspath(value))
     if out is not None:
         said["out"] = os.fspath(out)
     return said
@@ -152,9 +156,11 @@ def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
     )
     if both := learned & judges:
         raise UserError(f"{min(both)}: is both learned from and judged by")
-    base, folder = recipe.model.get("base"), recipe.tokenizer.folder
-    if base is not None and Path(base).exists():
-        values["model"] = {"base": str(Path(base).absolute())}
+    folder = recipe.tokenizer.folder
+    for key in ("base", "vectors"):
+        name = recipe.model.get(key)
+        if name is not None and (key == "vectors" or Path(name).exists()):
+            values["model"] = {key: str(Path(name).expanduser().absolute())}
     if folder is not None:
         values["tokenizer"] = {"folder": str(Path(folder).absolute())}
     return changed(recipe, values)
@@ -180,15 +186,24 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         metric = "loss"
         say("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
     tokenizers: tuple[Any, ...] = ()
+    start: Start | None = None
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         if family.reads:
-            recipe = replace(recipe, model=sized(recipe.model, family, len(material.train), say))
+            known = {"features": task.features} if isinstance(task, DescribeTask) else {}
+            recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), say))
         elif not recipe.task.words:
             recipe = replace(recipe, model=both_ways(recipe.model, family, say))
-        tokenizers = _vocabularies(run, recipe, family, material, stop, say, progress)
+        if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+            model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
+            recipe = replace(recipe, model=model)
+        tokenizers = _vocabularies(run, recipe, family, material, start, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
+    if isinstance(task, DescribeTask) and begun_with.fresh:
+        task.settle(opened, material.train)
+    if start is not None:
+        fill_table(opened.network, tokenizers[0], start, recipe.seed, say)
     if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
         task = replace(task, prefix=opened.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
     if isinstance(task, SequenceTask):
@@ -300,18 +315,25 @@ def _read_window(window: Window, train: Examples | Sequences) -> Window:
     """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
     if not isinstance(train, Sequences):
         return window
-    length = min(window.length, train.read.longest)
+    length = min(window.length, (train.written if isinstance(train.read, Vectors) else train.read).longest)
     return Window(length=length, stride=length)
 
 
 def _vocabularies(
-    run: Run, recipe: TaskRecipe, family: Family, material: Material, stop: Stop, say: Say, progress: Progress
+    run: Run,
+    recipe: TaskRecipe,
+    family: Family,
+    material: Material,
+    start: Start | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
 ) -> tuple[Tokenizer, ...]:
     """One vocabulary for all texts, or one for what is read and another for what is written."""
 
     def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
-        alone = family.speaks and not family.reads
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside)
+        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
 
     ahead = recipe.task.prefix or ""
     read = (ahead + text for row in material.train for text in row.texts)

@@ -25,13 +25,16 @@ from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
+from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.vectors import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
+from weft.training.loop import UNKNOWN
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
@@ -58,6 +61,8 @@ def pretrain(
     run = Run(Path(recipe.out))
     run.check_new()
     family = _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -91,6 +96,8 @@ def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe
     base, folder = recipe.model.get("base"), recipe.tokenizer.folder
     if base is not None and Path(base).is_dir():
         values["model"] = {"base": str(Path(base).absolute())}
+    if "vectors" in recipe.model:
+        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
     if folder is not None:
         values["tokenizer"] = {"folder": str(Path(folder).absolute())}
     return changed(recipe, values)
@@ -108,6 +115,8 @@ def _family(recipe: Recipe) -> Family:
         raise UserError(
             f"objective {name} makes its own rows, pairs of texts: rows {recipe.objective.rows} means nothing"
         )
+    if family.counts:
+        check_counting(recipe)
     if recipe.training.watch_gradients and not hasattr(family.network, "unrolled"):
         raise UserError(f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru")
     if (recipe.objective.rows or family.rows) == "carried":
@@ -131,6 +140,9 @@ def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
 
 
 def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+    if family.counts:
+        words = _tokenizer(run, recipe, family, "next", None, stop, say, progress)
+        return count_text(run, recipe, family, words, fresh, stop, say, progress)
     seed = recipe.seed
     device = device_for(recipe.device, recipe.training.threads)
     base = recipe.model.get("base")
@@ -138,7 +150,14 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
-    tokenizer = opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, stop, say, progress)
+    start: Start | None = None
+    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+        model, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=model)
+    like = None if start is None else start.tokenizer
+    tokenizer = (
+        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, say, progress)
+    )
     if tokenizer is None:
         raise UserError(f"{base}: has no tokenizer")
     if opened is None:
@@ -153,6 +172,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
             where="[model]",
         )
         opened = made.opened
+        if start is not None:
+            fill_table(opened.network, tokenizer, start, seed, say)
     length = recipe.objective.length or family.row or opened.config.context
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
@@ -183,7 +204,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
             raise Altered(f"{run.folder}: the text is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
-    steps = plan.steps or 1
+    steps = plan.steps or begun.state.steps or UNKNOWN
     card = replace(
         opened.card,
         task="fill" if name == "spans" else family.task,  # what was learned; a T5 is for more than that
@@ -193,6 +214,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     )
     opened = replace(opened, card=card)
     feed = Feed(material.source, material.prepare, seed, plan.batch or 1)
+    if material.short is not None and plan.minutes is not None:
+        raise UserError("short rows are for a share of the steps, and minutes do not say how many there are")
     if material.short is not None:
         feed = in_two_phases(feed, material.short, round(recipe.objective.short_share * steps))
     _announce(run, recipe, opened, material, feed, begun.state, steps, device, say)
@@ -211,6 +234,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         seed=seed,
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
+        minutes=plan.minutes,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
         capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
     )
@@ -244,13 +268,19 @@ def _continued(base: str, objective: Objective, seed: int) -> Opened:
 
 
 def _tokenizer(
-    run: Run, recipe: Recipe, family: Family, name: str, stop: Stop, say: Say, progress: Progress
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    name: str,
+    like: Tokenizer | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
+    texts = text_of(recipe).read(skipped)
     try:
-        found = vocabulary_for(
-            run, recipe.tokenizer, family, name == "next", text_of(recipe).read(skipped), stop, say, progress
-        )
+        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, say, progress, like=like)
     except UserError as error:
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
@@ -268,14 +298,16 @@ def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.
         _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
     batch = plan.batch or max(1, round(8192 / mean))
     in_epoch = count / batch
-    steps = plan.steps or (
-        math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch))
+    steps = (
+        plan.steps
+        or (UNKNOWN if plan.minutes is not None else None)
+        or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch)))
     )
     usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
-    every = plan.evaluate_every or max(1, steps // 10)
+    every = plan.evaluate_every or (None if plan.minutes is not None else max(1, steps // 10))
     return replace(
         plan,
-        steps=steps,
+        steps=steps if plan.minutes is None else None,
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
@@ -305,12 +337,14 @@ def _announce(
         short = feed.first
         first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
+    minutes = recipe.training.minutes if state.steps is None else None
+    amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
+    epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""
     say(
         f"{run.folder}: {opened.family.name}, {size_of(opened.config)}, "
         f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
-        f"plan: {steps:,} steps of {feed.rows} rows of about {material.source.mean:.0f} tokens, "
-        f"{steps * feed.rows / material.source.count:.1f} epochs{first}"
+        f"plan: {amount} of {feed.rows} rows of about {material.source.mean:.0f} tokens{epochs}{first}"
         + (f"; from step {state.step:,}" if state.step else "")
     )
     if state.finished:

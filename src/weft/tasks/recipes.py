@@ -42,7 +42,7 @@ class Vocabulary:
 
     folder: str | None = None
     kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
-    size: int = 8000
+    size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
     minimum_count: int | None = None
@@ -83,7 +83,7 @@ class Recipe:
     seed: int = 0
     device: str | None = None  # the first GPU where there is one
     tensorboard: bool = False
-    model: dict[str, Any] = field(default_factory=dict)  # family and size, or base; and keys of the family's config
+    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
     text: Words = Words()
     tokenizer: Vocabulary = Vocabulary()
     objective: Aim = Aim()
@@ -96,9 +96,14 @@ class Recipe:
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite"]
-WRITES = ("translate", "summarise", "rewrite")  # tasks that write a text from what they read
+TaskName = Literal[
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+]
+FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
+WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
+# The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
+FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
 
@@ -138,7 +143,7 @@ class Work:
     class_weights: Literal["none", "balanced"] = "none"  # balanced: rows of rare labels count more
     metric: str | None = None  # the score that decides which model is kept
     words: float = 0.0  # how much the next tokens count beside the task; for models that speak
-    freeze: str | None = None  # encoder, or all-but-K: what is not trained
+    freeze: str | None = None  # encoder, tokens (their table alone), or all-but-K: what is not trained
     mix: bool = False  # the head reads a learned mix of all layers
     length: int | None = None  # tokens of a window; as the model's context, 384 for answers
     stride: int | None = None  # tokens from one window to the next
@@ -159,8 +164,8 @@ class Work:
         for name, value, least in (("length", self.length, 4), ("stride", self.stride, 1)):
             if value is not None and not least <= value < 1 << 24:
                 raise UserError(f"{name} must be at least {least}, not {value}")
-        if self.freeze is not None and not re.fullmatch(r"encoder|all-but-[1-9][0-9]{0,3}", self.freeze):
-            raise UserError(f"freeze must be encoder or all-but-K such as all-but-2, not {self.freeze!r}")
+        if self.freeze is not None and not re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze):
+            raise UserError(f"freeze must be encoder, tokens or all-but-K such as all-but-2, not {self.freeze!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +180,11 @@ class Tuning(Training):
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minutes is not None:
+            raise UserError("minutes are for pre-training; give steps or epochs")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecipe:
@@ -185,7 +195,7 @@ class TaskRecipe:
     seed: int = 0
     device: str | None = None
     tensorboard: bool = False
-    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size and keys of its config
+    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
     data: Rows = Rows()
     tokenizer: Vocabulary = Vocabulary()  # of a model from scratch
     training: Tuning = Tuning()
@@ -244,7 +254,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     training = settings.get("training", {})
-    both = {"steps", "epochs"}
+    both = {"steps", "epochs", "minutes"}
     if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
         values["training"] = {key: value for key, value in values["training"].items() if key not in both}
     values = merged(values, settings)
@@ -252,4 +262,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
         given = values.get("training", {})
         values["training"] = {**FROM_NOTHING, **given} if isinstance(given, dict) else given
+    if isinstance(model, dict) and "vectors" in model:
+        given = values.get("tokenizer", {})
+        values["tokenizer"] = {**FROM_VECTORS, **given} if isinstance(given, dict) else given
     return build(kind, values, "--set" if settings else where)

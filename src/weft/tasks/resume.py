@@ -23,7 +23,10 @@ def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Pr
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
     with listening() as stop, run.held(), resumable(run):
         try:
-            task = "task" in tomllib.loads(read_text(run.recipe))
+            values = tomllib.loads(read_text(run.recipe))
+            task = "task" in values
+            if "ladder" in values:
+                raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
         except ValueError:
             task = False  # whoever reads it next says what is wrong with it
         run.tidy()

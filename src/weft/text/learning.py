@@ -81,6 +81,25 @@ def learn(
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
+def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
+    """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
+    roles = SPECIALS["word"]
+    names = [name for name in vars(roles).values() if name is not None]
+    _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
+    minimum = 1 if minimum_count is None else minimum_count
+    assert like.kind == "word" and roles.unknown is not None
+    library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
+    library.normalizer, library.pre_tokenizer = like.library.normalizer, like.library.pre_tokenizer
+    library.decoder = like.library.decoder
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
+    )
+    library.train_from_iterator(_counted(texts, None), trainer)
+    if library.get_vocab_size() == len(names):
+        raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
+    return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
+
+
 def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:
     assert not isinstance(texts, str), "texts are expected, not one text"
     number = 0

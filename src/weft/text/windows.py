@@ -86,9 +86,10 @@ def framing_of(
 ) -> Framing:
     """How this tokenizer frames texts; of a pair, a model that speaks is told where the second begins."""
     before, after = frame(tokenizer)
-    two = pair_frame(tokenizer)
+    two, end = pair_frame(tokenizer), tokenizer.id_of("end")
+    if two is None and end is not None and not before and not after:
+        two = [], [end], []  # a vocabulary of words puts nothing around a text, but may know where one ends
     if speaks:
-        end = tokenizer.id_of("end")
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)

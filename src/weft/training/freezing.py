@@ -12,7 +12,13 @@ ABOVE = ("heads", "pooler", "mix")  # what stands above an encoder
 
 
 def freeze(network: nn.Module, what: str) -> None:
-    """`encoder`, or `all-but-K`: all of it but its last K layers; no gradients there, and no dropout."""
+    """`encoder`, or `all-but-K`: all of it but its last K layers; no gradients there, and no dropout.
+
+    `tokens`: the table of tokens alone, such as one that was filled with word vectors.
+    """
+    if what == "tokens":
+        network.get_submodule("tokens").requires_grad_(False)
+        return
     stack = getattr(network, "layers", None)
     layers = list(stack) if isinstance(stack, nn.ModuleList) else []
     free = [module for name, module in network.named_children() if name in ABOVE]

@@ -34,6 +34,9 @@ from weft.training.state import Checkpoints, State
 from weft.training.watching import Watch
 from weft.training.work import Work
 
+MEASURED = 200  # steps after which a run's speed is known, if not before
+UNKNOWN = 2000  # steps that a run counts with until then
+
 
 class Exploded(UserError):
     """A loss that is no number or far too large: to go on from the last checkpoint would end here again."""
@@ -46,6 +49,23 @@ class Moment:
     tokens: int = 0
     operations: float = 0.0
     begin: float = field(default_factory=time.perf_counter)
+
+
+@dataclass
+class Pace:
+    """How fast a run is, from lines of its record; the first tells of compiling and capturing, and is left out."""
+
+    begin: tuple[int, float] | None = None  # step and seconds at the end of the first line
+
+    def steps(self, state: State, minutes: float) -> int | None:
+        """How many steps fit into so many minutes; None until enough has been seen."""
+        if self.begin is None:
+            self.begin = (state.step, state.seconds)
+            return None
+        done, seconds = state.step - self.begin[0], state.seconds - self.begin[1]
+        if done < MEASURED and seconds < min(10.0, 6 * minutes):
+            return None
+        return max(state.step + 1, self.begin[0] + round(60 * minutes * done / max(1e-9, seconds)))
 
 
 @contextmanager
@@ -73,7 +93,7 @@ def train(
     watch: Watch | None = None,
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
-    s, plan, device = setup, setup.plan, setup.device
+    s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
     network = s.network.to(device).train()
     optimizer = make_optimizer(network, plan, s.rate)
     mean = Mean(network, plan.ema) if plan.ema is not None else None
@@ -101,7 +121,7 @@ def train(
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
     groups = iter(feed)
-    moment = Moment()
+    moment, pace = Moment(), Pace()
 
     def save() -> None:
         _check(s, state, history, checkpoints)
@@ -143,7 +163,7 @@ def train(
             group = next(groups)
             if watch is not None and state.step == 0:
                 watch.look(0, network, group.batches[0].to(device))
-            set_rate(optimizer, rate_at(state.step, plan, s.rate, s.steps))
+            set_rate(optimizer, rate_at(state.step, s.plan, s.rate, s.steps))
             slot = state.step % plan.log_every
             if (
                 state.step == s.feed.border
@@ -176,6 +196,12 @@ def train(
                 _say(s, state, terms, losses, moment, peak, log)
                 if watch is not None:
                     watch.look(state.step, network, group.batches[0].to(device))
+                if s.minutes is not None and state.steps is None and (steps := pace.steps(state, s.minutes)):
+                    state.steps, s = steps, s.of_steps(steps)
+                    log.line(f"{steps:,} steps fit into {s.minutes:g} minutes at this speed")
+                    feed.close()
+                    feed = _feed(s, state)
+                    groups = iter(feed)
                 moment = Moment()
     finally:
         feed.close()

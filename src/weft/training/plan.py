@@ -30,7 +30,8 @@ class Training:
     """Steps, rates and habits of a training run."""
 
     steps: int | None = None  # updates of the weights; or
-    epochs: float | None = None  # times through the text; without either: 3, and at least 1000 steps
+    epochs: float | None = None  # times through the text; or
+    minutes: float | None = None  # of training; without any of these: 3 epochs, and at least 1000 steps
     batch: int | None = None  # examples in a step; without it, as many as have about 8192 tokens
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
     rate: float | None = None  # the highest learning rate; without it, by the width of the model
@@ -57,13 +58,14 @@ class Training:
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise UserError("steps and epochs cannot both be given")
+        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"{given[0]} and {given[1]} cannot both be given")
         for name, most in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise UserError(f"{name} must be between 1 and {most}, not {value}")
-        for name in ("epochs", "rate", "epsilon", "clip", "explode"):
+        for name in ("epochs", "minutes", "rate", "epsilon", "clip", "explode"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:
                 raise UserError(f"{name} must be above 0, not {value}")

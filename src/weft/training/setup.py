@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,14 @@ class Setup:
     evaluate_first: bool = False  # also before the first step: what continued training began with
     judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
     pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
+    minutes: float | None = None  # of training: the speed of the first steps decides how many there are
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
+
+    def of_steps(self, steps: int) -> Setup:
+        """The same run when its number of steps is known."""
+        every = self.plan.evaluate_every or max(1, steps // 10)
+        plan = replace(self.plan, warmup=min(self.plan.warmup, steps // 4)) if self.plan.warmup >= 1 else self.plan
+        return replace(self, plan=plan, steps=steps, evaluate_every=every, save_every=self.plan.save_every or every)
 
     def due(self, every: int, step: int) -> bool:
         return step == self.steps or (step > 0 and step % every == 0)

@@ -27,6 +27,7 @@ class State:
     """All that a run knows beside its tensors."""
 
     step: int = 0  # updates done
+    steps: int | None = None  # that fit into the minutes of the plan, once its speed is known
     pass_tokens: int = 0  # halved where memory ran out
     tokens: int = 0  # read so far
     slots: int = 0  # places that they took, padding of the attention included

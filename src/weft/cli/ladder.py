@@ -1,0 +1,260 @@
+"""`weft ladder` and `weft suggest`: language models side by side, on one text and on one beginning of a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.words import Device, opened
+from weft.errors import UserError, listed
+
+if TYPE_CHECKING:
+    from weft.tasks.suggest import Suggestion, Suggestions
+
+BAR = 8  # characters of a bar that is full
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def suggest(
+    given: Annotated[
+        list[str], typer.Argument(metavar="MODEL... TEXT", help="Model folders, and last the text to go on from.")
+    ],
+    most: Annotated[int, typer.Option(help="So many words of each model.")] = 10,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Tokens of each model's own vocabulary, not words.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = None,
+    online: Online = False,
+) -> None:
+    """Show the likeliest next words of a text with their chances, a column for each model.
+
+    A word is put together from a model's tokens, whatever these are. +s is an ending of the last word.
+
+    Example: weft suggest runs/* "The weaver"
+    """
+    if len(given) < 2:
+        raise UserError("give at least one model folder, and last the text: weft suggest MODEL... TEXT")
+    *names, text = given
+    if len(names) == 1 and Path(text).is_dir() and (Path(text) / "config.json").is_file():
+        raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
+    with leaving_at_once():
+        from weft.tasks.scoring import tokenizer_of
+        from weft.tasks.suggest import suggest as foresee
+
+    found = dict[str, Suggestions | UserError]()
+    families, others, silent = dict[str, str](), list[str](), list[str]()
+    for name in names:
+        if len(names) > 1 and Path(name).exists() and not (Path(name) / "config.json").is_file():
+            others.append(name)  # runs/* finds all kinds of things
+            continue
+        model = opened(name, None, device, online)
+        try:
+            tokenizer_of(model.opened)
+        except UserError:
+            if len(names) == 1:
+                raise
+            silent.append(name)
+            continue
+        families[name] = model.opened.family.name
+        try:
+            found[name] = foresee(model, text, most=most, tokens=tokens)
+        except UserError as error:
+            if len(names) == 1:
+                raise
+            found[name] = error
+    for what, some in (("no model folder", others), ("does not foresee words", silent)):
+        if some:
+            print(f"weft: note: left out: {listed(some)} ({what})", file=sys.stderr)
+    if not found:
+        raise UserError("none of these is a model that foresees words")
+    if as_json:
+        print(json.dumps({"text": text, "tokens": tokens, "models": _values(found, families)}, ensure_ascii=False))
+        return
+    print(f"{'next tokens' if tokens else 'next words'} after: {harmless(text)}")
+    print(_columns(found, tokens))
+    for name, each in found.items():
+        if not isinstance(each, UserError) and each.truncated:
+            print(f"weft: note: {name} read only the end of the text", file=sys.stderr)
+
+
+def _values(found: dict[str, Suggestions | UserError], families: dict[str, str]) -> list[dict[str, Any]]:
+    rows = list[dict[str, Any]]()
+    for name, each in found.items():
+        about: dict[str, Any] = {"model": name, "family": families[name]}
+        rows.append(about | ({"error": str(each)} if isinstance(each, UserError) else asdict(each)))
+    return rows
+
+
+def _columns(found: dict[str, Suggestions | UserError], tokens: bool) -> str:
+    """Models beside each other, as many as the terminal has room for, the others below them."""
+    blocks, width = list[list[str]](), shutil.get_terminal_size().columns
+    prefix = os.path.commonpath(list(found)) if len(found) > 1 else ""
+    for name, each in found.items():
+        title = os.path.relpath(name, prefix) if prefix else name
+        if isinstance(each, UserError):
+            blocks.append([title, *_wrapped(str(each), 30)])
+            continue
+        words = [_word(word, tokens) for word in each.words]
+        wide = max(map(len, words), default=0)
+        lines = [
+            f"{word.ljust(wide)} {100 * s.probability:6.2f} % {_bar(s.probability)}"
+            for word, s in zip(words, each.words, strict=True)
+        ]
+        blocks.append([title, *lines])
+    together, said = list[list[str]](), list[str]()
+    for block in blocks:
+        used = sum(max(map(len, other)) + 3 for other in together)
+        if together and used + max(map(len, block)) > width:
+            said.append(_beside(together))
+            together = []
+        together.append(block)
+    return "\n\n".join([*said, _beside(together)])
+
+
+def _word(word: Suggestion, tokens: bool) -> str:
+    if tokens:
+        return repr(word.text)[:24]
+    text = harmless(word.text).replace("\n", "\\n") or "(end of the text)"
+    return ("+" if word.joined else "") + (text if len(text) <= 24 else f"{text[:23]}…")
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * BAR * 8)
+    return (BLOCKS[8] * (eighths // 8) + BLOCKS[eighths % 8]).strip()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width)
+
+
+def _beside(blocks: list[list[str]]) -> str:
+    height = max(map(len, blocks))
+    widths = [max(map(len, block)) for block in blocks]
+    rows = [
+        "   ".join(
+            (block[row] if row < len(block) else "").ljust(width) for block, width in zip(blocks, widths, strict=True)
+        ).rstrip()
+        for row in range(height)
+    ]
+    return "\n".join(rows)
+
+
+def ladder(
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECIPE] [FILE]...", help="A TOML recipe; after --text, more files.")
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="Files, folders or globs to learn from.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="The folder of the ladder; one that is there is gone on with.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Of training, for each model; 3.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Or: tokens that each model reads, such as 20M.")] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Some of the rungs, with commas: ngram-2,lstm,transformer; all of them.")
+    ] = None,
+    vocabulary: Annotated[
+        str | None, typer.Option(help="characters, or the size of a sub-word vocabulary; by the size of the text.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="tiny, small or large; small on a CPU, large on a GPU.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="What the samples begin with.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(help="Models that are trained at once, each in a process of its own; 1.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides weights, order and samples; 0.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="RUNG.SECTION.KEY=VALUE, such as lstm.model.width=512.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Train every language model of the line on one text with equal budgets, and compare them.
+
+    Uniform, unigram, n-grams of order 2 to 5, MLP, RNN, GRU, LSTM, two-layer LSTM, Transformer: a table, ladder.json
+    and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out goes on.
+
+    Example: weft ladder --text corpus/weaver.txt --minutes 0.02 --size tiny --models unigram,ngram-3 --out ladder
+    """
+    with leaving_at_once():
+        from weft.config import merged, settings_of
+        from weft.tasks.ladder import ladder as climb
+        from weft.tasks.ladder_page import HEADER, failures, rows_of, verdict
+        from weft.tasks.rungs import RUNGS
+
+    if only is not None:
+        _only(Path(out or ""), only)
+        return
+    names = list(given or [])
+    recipe = names.pop(0) if names and (text is None or names[0].endswith(".toml")) else None
+    if names and text is None:
+        raise UserError(f"{names[0]}: one recipe is enough; text is named by --text")
+    said: dict[str, Any] = {}
+    for key, value in settings_of(settings or []).items():
+        known = key in ("ladder", "text", "rungs", "seed", "device", "out")
+        said = merged(said, {key: value} if known else {"rungs": {key: value}})
+        if not known and key not in RUNGS and not isinstance(value, dict):
+            raise UserError(f"--set {key}: write it as RUNG.SECTION.KEY=VALUE, such as lstm.model.width=512")
+    flags: dict[str, dict[str, Any]] = {
+        "": {"out": out, "device": device, "seed": seed},
+        "text": {"files": None if text is None else [*text, *names], "column": column},
+        "ladder": {
+            "minutes": minutes,
+            "tokens": None if tokens is None else _number(tokens),
+            "models": None if models is None else [name.strip() for name in models.split(",") if name.strip()],
+            "vocabulary": vocabulary,
+            "size": size,
+            "prompt": prompt,
+            "parallel": parallel,
+        },
+    }
+    found = climb(recipe, merged(said, sections_of(flags)), progress=progress)
+    print(table(list(HEADER), rows_of(found)))
+    for failure in failures(found):
+        print(failure)
+    print(verdict(found))
+
+
+def _number(text: str) -> int:
+    """20M -> 20,000,000."""
+    letters = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+    plain = text.strip().lower().replace(",", "").replace("_", "")
+    by = letters.get(plain[-1:], 1)
+    try:
+        return round(float(plain[:-1] if by > 1 else plain) * by)
+    except (ValueError, OverflowError):
+        raise UserError(f"--tokens {text}: a number is expected, such as 20M") from None
+
+
+def _only(folder: Path, name: str) -> None:
+    """One rung, in the process that `weft ladder` has started for it."""
+    from weft.tasks.climbing import Place
+    from weft.tasks.ladder import here
+
+    place = Place(folder)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        import signal
+
+        os.kill(os.getpid(), signal.SIGTERM)  # whoever wanted this rung is gone: save it and end
+
+    threading.Thread(target=watch, daemon=True).start()
+    from weft.tasks.saying import to_stderr
+
+    here(place, name, to_stderr, progress)
+    if place.failure(name).is_file():
+        raise typer.Exit(2)

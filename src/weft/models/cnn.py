@@ -1,0 +1,115 @@
+"""Convolutional network for sentences (Kim, 2014): feature maps of several widths, of each its largest value in a text.
+
+Every place of a text is looked at with its neighbours, zeros beyond the ends of the text: a text may so be shorter than
+the widest kernel, whatever else is in the batch. Kim's upper bound of 3 on the length of the output weights is left out
+(Zhang and Wallace, 2015, found next to no effect); AdamW's decay does its work here. N: tokens; B: rows; W: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import LIMITS, check_limits
+from weft.nn.convolution import neighbours
+from weft.nn.dense import check_context
+from weft.nn.heads import Labels
+from weft.nn.rows import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class CnnConfig:
+    """Sizes of a convolutional network for sentences; the defaults are Kim's, with narrower vectors."""
+
+    vocabulary: int = 8000
+    context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read
+    width: int = 128  # of the table of tokens; 300 in the paper
+    kernels: tuple[int, ...] = (3, 4, 5)  # tokens that a feature map sees at a time
+    maps: int = 100  # feature maps of each kernel
+    both: bool = False  # two tables, one that learns and one that stays as it begins (Kim's two channels)
+    dropout: float = 0.5  # of the features that the head reads
+    weight_scale: float | None = None  # None: so that what goes in and what comes out vary alike
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        most = LIMITS["kernel"]
+        if not 1 <= len(self.kernels) <= 64 or not all(1 <= kernel <= most for kernel in self.kernels):
+            raise UserError(f"kernels must be 1 to 64 numbers between 1 and {most}, not {list(self.kernels)}")
+        if len(set(self.kernels)) < len(self.kernels):
+            raise UserError(f"kernels must differ, not {list(self.kernels)}; more maps see the same number of tokens")
+
+
+def sight(kernel: int) -> tuple[int, int]:
+    """The farthest places to the left and to the right that a kernel sees: one more to the right where it is even."""
+    left = (kernel - 1) // 2
+    return -left, kernel - 1 - left
+
+
+class Cnn(nn.Module):
+    """The table of tokens, the convolutions, and a head that reads the largest value of each feature map."""
+
+    HEADS = ("classify",)
+    POOLED = ()
+    fixed: Tensor  # the table that stays as it begins, where there are two
+
+    def __init__(self, config: CnnConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = self.config = config
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        if c.both:  # no parameter: nothing can train it
+            self.register_buffer("fixed", torch.empty(c.vocabulary, c.width))
+        self.channels = c.width * (1 + c.both)
+        self.convolutions = nn.ModuleList(nn.Linear(kernel * self.channels, c.maps) for kernel in c.kernels)
+        self.features = c.maps * len(c.kernels)
+        self.heads = nn.ModuleDict({name: Labels(self.features, outputs, c.dropout) for name, outputs in heads.items()})
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """N tokens -> N features, none below 0; segments mean nothing here, `states` gets the vectors and these."""
+        check_context(rows, self.config.context)
+        x = self.tokens(tokens)
+        vectors = torch.cat([x, F.embedding(tokens, self.fixed)], -1) if self.config.both else x
+        sights = [sight(kernel) for kernel in self.config.kernels]
+        first, last = min(left for left, _ in sights), max(right for _, right in sights)
+        seen = neighbours(vectors, rows, range(first, last + 1))  # what the widest sees; the others see a part of it
+        maps = [
+            convolution(seen[:, (left - first) * self.channels : (right - first + 1) * self.channels])
+            for convolution, (left, right) in zip(self.convolutions, sights, strict=True)
+        ]
+        hidden = torch.cat(maps, -1).relu()
+        if states is not None:
+            states += [x, hidden]
+        return hidden
+
+    def largest(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B features: the largest of each in each row; 0 for a row of no words."""
+        numbers = rows.numbers(hidden.shape[0])[:, None].expand_as(hidden)
+        return hidden.new_zeros(rows.count, hidden.shape[1]).scatter_reduce(0, numbers, hidden, "amax")
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says of each row."""
+        return self.heads[head](self.largest(hidden, rows))
+
+    @property
+    def products(self) -> int:
+        """Products that one token costs, forward; the heads, once a text, cost next to nothing."""
+        return sum(parameter.numel() for parameter in self.convolutions.parameters() if parameter.dim() == 2)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: ReLU lets half of what varies through, which the convolutions make up for."""
+        c = self.config
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, c.weight_scale or (2.0 / module.in_features) ** 0.5)
+                module.bias.zero_()
+        self.tokens.weight.normal_(0.0, c.weight_scale or 0.5)
+        if c.both:
+            self.fixed.copy_(self.tokens.weight)

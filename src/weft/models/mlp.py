@@ -1,0 +1,150 @@
+"""The neural language model of a fixed window (Bengio et al., 2003): the vectors of the last tokens side by side, one
+hidden layer, and scores of all words.
+
+y = b + W x + U tanh(d + H x), where x are the vectors of the window one after the other; W, the direct connections, is
+left out unless asked for. N: tokens; n: the places asked for; B: rows; K: tokens of the window; W: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.models.shared import check_limits
+from weft.nn.convolution import neighbours
+from weft.nn.dense import check_context
+from weft.nn.heads import WrittenWords, in_full
+from weft.nn.rows import Ragged, Rows
+
+NOTHING = -1  # in the place of a token, before a text begins
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpConfig:
+    """Sizes of a language model that looks at a fixed number of tokens."""
+
+    vocabulary: int = 8000
+    context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read
+    window: int = 8  # tokens that the next one is told from
+    width: int = 128  # of the table of tokens
+    inner: int = 512  # of the hidden layer
+    direct: bool = False  # connections from the vectors past the hidden layer (Bengio's W)
+    tied: bool = False  # the word head reads the table of tokens backwards
+    dropout: float = 0.1  # of the hidden layer
+    weight_scale: float | None = None  # None: so that what goes in and what comes out vary alike
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    @property
+    def reach(self) -> int:
+        """How many tokens back it looks."""
+        return self.window
+
+
+class Past:
+    """The state between two steps: the last K tokens of each row, the newest last."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens  # B K int64
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be asked for more than once."""
+        self.tokens = self.tokens.index_select(0, rows)
+
+
+class Mlp(nn.Module):
+    """The table of tokens, the hidden layer and the word head."""
+
+    HEADS = ("words",)
+    POOLED = ()
+
+    def __init__(self, config: MlpConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = self.config = config
+        read = c.window * c.width
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        # What stands before a text. Zeros would tell it as well, but only through what words are not; a vector of its
+        # own can say what texts begin with.
+        self.before = nn.Parameter(torch.empty(c.width))
+        self.hidden = nn.Linear(read, c.inner)
+        self.dropout = nn.Dropout(c.dropout)
+        # A tied table is as wide as a token's vector, so what it is to be compared with is brought to that width.
+        self.project = nn.Linear(c.inner, c.width, bias=False) if c.tied else None
+        self.direct = nn.Linear(read, c.width, bias=False) if c.tied and c.direct else None
+        self.features = c.width if c.tied else c.inner + read * c.direct  # what the word head reads
+        self.heads = nn.ModuleDict(
+            {name: WrittenWords(self.features, outputs, c.tied, bias=True) for name, outputs in heads.items()}
+        )
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """N tokens -> N features; segments mean nothing here, and `states`, where given, gets the vectors and these."""
+        check_context(rows, self.config.context)
+        x = self.tokens(tokens)
+        hidden = self._features(neighbours(x, rows, range(1 - self.config.window, 1), self.before))
+        if states is not None:
+            states += [x, hidden]
+        return hidden
+
+    def _features(self, seen: Tensor) -> Tensor:
+        """... KW -> what the word head reads: the hidden layer, beside or with what is connected directly."""
+        hidden = self.dropout(self.hidden(seen).tanh())
+        if self.project is None:
+            return torch.cat([hidden, seen], -1) if self.config.direct else hidden
+        return self.project(hidden) if self.direct is None else self.project(hidden) + self.direct(seen)
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n features -> n vocabulary"""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What the word head says of each token."""
+        return self.words(hidden)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Past]:
+        """Read the end of each prompt; scores of each row's next word (B vocabulary, float32), and what to remember."""
+        assert source is None, "a language model has no source"
+        places = prompt.rows.lasts()[:, None] + torch.arange(1 - self.config.window, 1, device=prompt.tokens.device)
+        before = places < prompt.rows.firsts()[:, None]
+        state = Past(prompt.tokens[places.clamp(min=0)].masked_fill(before, NOTHING))  # B K
+        return self._said(state), state
+
+    def step(self, tokens: Tensor, state: Past) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        state.tokens = torch.cat([state.tokens[:, 1:], tokens[:, None]], 1)
+        return self._said(state)
+
+    def _said(self, state: Past) -> Tensor:
+        vectors = self.tokens(state.tokens.clamp(min=0))  # B K W
+        seen = torch.where((state.tokens == NOTHING)[..., None], self.before, vectors)
+        return in_full(self.words(self._features(seen.flatten(1))))
+
+    @property
+    def products(self) -> int:
+        """Products that one token costs, forward, with the scores of all words."""
+        parts = (self.hidden, self.project, self.direct)
+        return sum(part.weight.numel() for part in parts if part) + self.features * self.config.vocabulary
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: the hidden layer begins where tanh bends; a tied table begins small, since it also scores."""
+        c = self.config
+        table = c.weight_scale or (c.width**-0.5 if c.tied else 1.0)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, c.weight_scale or module.in_features**-0.5)
+        if c.weight_scale is None:
+            self.hidden.weight.div_(table)
+        self.tokens.weight.normal_(0.0, table)
+        self.before.normal_(0.0, table)
+        self.hidden.bias.zero_()
+        for head in self.heads.values():
+            head.bias.zero_()  # type: ignore[operator]
