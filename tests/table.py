@@ -115,6 +115,7 @@ CASES = {
     "lstm": Case("lstm", None, {}, small={"embedding_width": 24}),
     "gru": Case("gru", None, {}, small={"tied": False}),
     "vectors": Case("vectors", None, {}, size=None),
+    "ngram": Case("ngram", None, {}, size=None, small={"order": 4, "entries": (101, 900, 2000, 3000)}),
     "mlp": Case("mlp", None, {}, size=None),
     "cnn": Case("cnn", None, {}, size=None),
     "transformer": Case("transformer", None, {}),
@@ -122,9 +123,19 @@ CASES = {
     "t5": Case("t5", None, {}, small={"head_width": 20}),
     "seq2seq": Case("seq2seq", None, {}),
     "conv-seq2seq": Case("conv-seq2seq", None, {}),
+    "vec2seq": Case("vec2seq", None, {}, small={"features": 12}),
 }
 READERS = [name for name in CASES if FAMILIES[name].reads]  # encoder-decoders: contracts/test_sequences.py
+WIDE = CASES["vec2seq"].config().features
+
+
+def read_of(name: str, tokens: list[int]) -> Any:
+    """A source of some family: the tokens themselves, or a vector that tells them apart."""
+    return [[*(token / 16 for token in tokens), *[0.0] * (WIDE - len(tokens))]] if FAMILIES[name].numbers else tokens
+
+
 PLAIN = [name for name in CASES if name not in READERS]
 PEERED = [name for name, case in CASES.items() if case.peer is not None]
 ATTENTIVE = [name for name in PLAIN if hasattr(CASES[name].config(), "heads")]
+LEARNED = [name for name in PLAIN if not FAMILIES[name].counts]  # by steps, so that they have gradients
 SPEAKERS = [name for name in PLAIN if FAMILIES[name].speaks]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.contracts.test_sequences import NETWORKS, _said
-from tests.table import CASES, SPEAKERS
+from tests.table import CASES, SPEAKERS, read_of
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
@@ -50,7 +50,8 @@ def drawn(kind: str, vocabulary: int, seed: int) -> Any:
 
 def sources_of(kind: str, texts: list[list[int]]) -> dict[str, Any]:
     """A model that reads is given sources; another has only its prompts."""
-    return {"sources": texts} if FAMILIES[KINDS[kind][0]].reads else {}
+    name = KINDS[kind][0]
+    return {"sources": [read_of(name, text) for text in texts]} if FAMILIES[name].reads else {}
 
 
 @torch.inference_mode()
@@ -81,7 +82,7 @@ def test_full_width_is_exhaustive_search(kind: str, seed: int, penalty: float, p
     choice = Beam(width=4**MOST, length_penalty=penalty, n=5)
     found = speak(network, prompts, choice=choice, context=40, most=MOST, ends=[END], **reads)
     for row, spoken in enumerate(found):
-        expected = exhaustive(network, prompts[row], sources[row] if reads else None, penalty)[:5]
+        expected = exhaustive(network, prompts[row], reads["sources"][row] if reads else None, penalty)[:5]
         assert [each.score for each in spoken] == pytest.approx([score for score, _ in expected], abs=1e-6)
         assert [each.tokens for each in spoken] == [said for _, said in expected]
 

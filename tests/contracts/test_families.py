@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.table import ATTENTIVE, CASES, PLAIN, SPEAKERS
+from tests.table import ATTENTIVE, CASES, LEARNED, PLAIN, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
@@ -56,7 +57,7 @@ def test_batch_equals_single(name: str, dtype: torch.dtype, tolerance: float) ->
         assert close(scores[row : row + 1], alone, tolerance)
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", LEARNED)
 def test_gradients_of_a_batch_are_the_sum_of_single_ones(name: str) -> None:
     network = network_of(name)
     hidden_of(network, TEXTS).square().sum().backward()
@@ -94,7 +95,7 @@ def check_cache(network: Any, tolerance: float) -> None:
     """Ragged prompts, a change of rows in the middle, and a cache that has to grow."""
     with torch.inference_mode():
         said = [list(text) for text in TEXTS]
-        device = next(network.parameters()).device
+        device = next(chain(network.parameters(), network.buffers())).device
         scores, state = network.start(Ragged.of(TEXTS, device))
         for step in range(4):
             if step == 2:
@@ -138,7 +139,7 @@ def test_watched_equals_unwatched_in_evaluation_and_training(name: str) -> None:
             layer.attention.watcher = None
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", LEARNED)
 def test_rows_seen_in_inference_can_train(name: str) -> None:
     network, batch = network_of(name), Ragged.of(TEXTS)
     with torch.inference_mode():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.contracts.test_families import PRECISIONS, close
-from tests.table import CASES, READERS
+from tests.table import CASES, READERS, read_of
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, find_size, usual_heads
 from weft.checkpoint.folder import Opened, open_folder, save_folder
@@ -40,6 +40,10 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("seq2seq", {"attention": "dot", "feeding": True, "cell": "gru"}),
     ("conv-seq2seq", {}),
     ("conv-seq2seq", {"kernel": 5, "tied": "all", "layers": 3}),
+    ("vec2seq", {}),
+    ("vec2seq", {"cell": "gru", "entrance": "input", "embedding_width": 20, "layers": 1}),
+    ("vec2seq", {"cell": "rnn", "tied": False, "embedding_width": 20}),
+    ("vec2seq", {"entrance": "input"}),
 ]
 every = pytest.mark.parametrize("name, settings", NETWORKS, ids=lambda x: x if isinstance(x, str) else _said(x))
 
@@ -63,7 +67,18 @@ def near(network: Any, found: Tensor, expected: Tensor, tolerance: float) -> boo
 
 def hidden_of(network: Any, texts: list[list[int]], sources: list[list[int]]) -> Tensor:
     batch = Ragged.of(texts)
-    return network(batch.tokens, batch.rows, source=Ragged.of(sources))
+    return network(batch.tokens, batch.rows, source=sources_of(network, sources))
+
+
+def sources_of(network: Any, sources: list[list[int]]) -> Ragged:
+    """What the sources are to this network: tokens, or vectors that tell them apart."""
+    name = "vec2seq" if hasattr(network.config, "features") else "seq2seq"
+    return Ragged.of([read_of(name, source) for source in sources])
+
+
+def looks(config: Any) -> bool:
+    """Whether a network looks back at what was read."""
+    return getattr(config, "attention", "") != "none" and not hasattr(config, "features")
 
 
 def test_every_encoder_decoder_is_in_the_list() -> None:
@@ -112,7 +127,7 @@ def test_cached_equals_uncached(name: str, settings: dict[str, Any], dtype: torc
     network = network_of(name, settings, dtype)
     said, sources = [list(text) for text in TEXTS], list(SOURCES)
     with torch.inference_mode():
-        scores, state = network.start(Ragged.of(TEXTS), Ragged.of(SOURCES), attention=True)
+        scores, state = network.start(Ragged.of(TEXTS), sources_of(network, SOURCES), attention=True)
         for step in range(6):
             if step in (2, 4):
                 order = torch.tensor([3, 0, 0, 4] if step == 2 else [0, 2, 1, 3])
@@ -134,7 +149,7 @@ def test_cached_equals_uncached(name: str, settings: dict[str, Any], dtype: torc
 
 def check_attention(network: Any, found: Tensor | None, sources: list[list[int]]) -> None:
     """It adds up to one over the row's own source, and there is none on filling."""
-    if getattr(network.config, "attention", "") == "none":
+    if not looks(network.config):
         assert found is None
         return
     assert found is not None and found.dtype == torch.float32 and found.shape == (len(sources), 12)
@@ -147,13 +162,13 @@ def check_attention(network: Any, found: Tensor | None, sources: list[list[int]]
 def test_attention_on_request_is_that_of_each_row_alone(name: str, settings: dict[str, Any]) -> None:
     network = network_of(name, settings)
     with torch.inference_mode():
-        _, state = network.start(Ragged.of(TEXTS), Ragged.of(SOURCES))
+        _, state = network.start(Ragged.of(TEXTS), sources_of(network, SOURCES))
         assert state.attention is None
-        _, state = network.start(Ragged.of(TEXTS), Ragged.of(SOURCES), attention=True)
+        _, state = network.start(Ragged.of(TEXTS), sources_of(network, SOURCES), attention=True)
         if state.attention is None:
             return
         for row, (text, source) in enumerate(zip(TEXTS, SOURCES, strict=True)):
-            _, alone = network.start(Ragged.of([text]), Ragged.of([source]), attention=True)
+            _, alone = network.start(Ragged.of([text]), sources_of(network, [source]), attention=True)
             assert close(state.attention[row, : len(source)], alone.attention[0], 1e-6)
 
 
@@ -165,9 +180,7 @@ def test_filling_changes_nothing(name: str, settings: dict[str, Any]) -> None:
     expected.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in network.parameters()]
     network.zero_grad()
-    texts, sources = (
-        Ragged.of([*real, *more]) for real, more in ((TEXTS, [[1, 1], [], [1]]), (SOURCES, [[], [1] * 3, [1]]))
-    )
+    texts, sources = Ragged.of([*TEXTS, [1, 1], [], [1]]), sources_of(network, [*SOURCES, [], [1] * 3, [1]])
     found = network(
         texts.tokens, Rows(texts.rows.starts, 11), source=Ragged(sources.tokens, Rows(sources.rows.starts, 16))
     )
@@ -212,8 +225,7 @@ def test_operations_grow_as_the_text_does(name: str, settings: dict[str, Any]) -
     network = network_of(name, settings)
     one, two, three = (network.operations(Rows.of([n]), Rows.of([n])) for n in (5, 10, 15))
     assert network.operations(Rows.of([5, 10]), Rows.of([5, 10])) == pytest.approx(one + two)
-    looks = getattr(config, "attention", "") != "none"
-    assert (three - two > two - one) if looks else three - two == pytest.approx(two - one)
+    assert (three - two > two - one) if looks(config) else three - two == pytest.approx(two - one)
 
 
 @pytest.mark.parametrize("name", ["transformer", "t5", "conv-seq2seq"])
@@ -226,18 +238,20 @@ def test_the_compiler_sees_one_whole_graph(name: str) -> None:
 @every
 def test_texts_longer_than_the_context_are_named(name: str, settings: dict[str, Any]) -> None:
     network = network_of(name, settings)
-    for texts, sources in (([[0] * 41], [[1]]), ([[0]], [[1] * 41])):
-        with pytest.raises(UserError, match="41 tokens is longer than the model's context of 40"):
+    long = "a text of 41 tokens is longer than the model's context of 40"
+    wide = "a vector of 41 numbers, where the model takes 12" if name == "vec2seq" else long
+    for texts, sources, match in (([[0] * 41], [[1]], long), ([[0]], [[1] * 41], wide)):
+        with pytest.raises(UserError, match=match):
             hidden_of(network, texts, sources)
 
 
 @every
 def test_states_begin_with_the_embeddings(name: str, settings: dict[str, Any]) -> None:
     network, batch, states = network_of(name, settings), Ragged.of(TEXTS), []
-    hidden = network(batch.tokens, batch.rows, None, states, source=Ragged.of(SOURCES))
+    hidden = network(batch.tokens, batch.rows, None, states, source=sources_of(network, SOURCES))
     assert len(states[0]) == len(batch.tokens) and torch.equal(states[-1], hidden)
     changed, other = Ragged.of([*TEXTS[:-1], [0, 9, 7]]), []  # the last token but one: nothing after it sees it yet
-    network(changed.tokens, changed.rows, None, other, source=Ragged.of(SOURCES))
+    network(changed.tokens, changed.rows, None, other, source=sources_of(network, SOURCES))
     same = (states[0] == other[0]).all(-1)
     assert same[:-2].all() and same[-1] and not same[-2] and not torch.equal(states[1][-1], other[1][-1])
 

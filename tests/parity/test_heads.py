@@ -149,7 +149,7 @@ def test_every_published_activation(family: str, key: str, name: str, tmp_path: 
         assert (network(batch.tokens, batch.rows) - expected).abs().max() <= 1e-9
 
 
-@pytest.mark.parametrize("family", SPEAKERS)
+@pytest.mark.parametrize("family", [name for name in SPEAKERS if name in PEERED])
 def test_cached_decoding_equals_the_peer(family: str, tmp_path: Path) -> None:
     case = CASES[family]
     architecture = next(name for name, heads in case.heads.items() if heads == ("words",))

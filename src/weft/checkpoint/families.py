@@ -20,11 +20,13 @@ from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.distilbert import DistilBert, DistilBertConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.mlp import Mlp, MlpConfig
+from weft.models.ngram import Ngram, NgramConfig
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.roberta import Roberta, RobertaConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.t5 import T5, T5Config
 from weft.models.transformer import Transformer, TransformerConfig
+from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
 from weft.models.vectors import Vectors, VectorsConfig
 
 
@@ -53,6 +55,7 @@ class Family:
     fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
     counts: bool = False  # learned by counting, in one pass and without steps
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
+    numbers: bool = False  # what it reads are vectors, not texts
     begins: str = "start"  # the role of the token that its writing begins from
     never: tuple[str, ...] = ()  # roles of the tokens that it never writes
     sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
@@ -77,6 +80,18 @@ class Family:
         if not self.architectures or not is_published(self.table, config, self.standard):
             return None
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
+
+
+def _ours(network: type[Any]) -> dict[str, Any]:
+    """Of a family that nobody else has: no published names, no published config."""
+    names = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(network.HEADS, ()))
+    return {"network": network, "names": names, "table": ConfigTable(read={}), "architectures": {}}
+
+
+def _our_reader(network: type[Any], task: str = "translate") -> dict[str, Any]:
+    """Of an encoder-decoder that nobody else has."""
+    usual: dict[str, Any] = {"tokenizer": "unigram", "specials": sequences.SPECIALS, "around": "t5"}
+    return {**_ours(network), **usual, "task": task, "speaks": True, "reads": True}
 
 
 FAMILIES = {
@@ -195,17 +210,8 @@ FAMILIES = {
             name="transformer",
             paper="Vaswani et al., 2017",
             config=TransformerConfig,
-            network=Transformer,
-            names=Names(prefix="", spellings=(), body=(), heads={"words": ()}),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_our_reader(Transformer),
             sizes=sequences.TRANSFORMER_SIZES,
-            tokenizer="unigram",
-            task="translate",
-            speaks=True,
-            reads=True,
-            specials=sequences.SPECIALS,
-            around="t5",
         ),
         Family(
             name="marian",
@@ -230,34 +236,25 @@ FAMILIES = {
             name="seq2seq",
             paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
             config=Seq2SeqConfig,
-            network=Seq2Seq,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Seq2Seq.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_our_reader(Seq2Seq),
             sizes=sequences.SEQ2SEQ_SIZES,
-            tokenizer="unigram",
-            task="translate",
-            speaks=True,
-            reads=True,
-            specials=sequences.SPECIALS,
-            around="t5",
             rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
         ),
         Family(
             name="conv-seq2seq",
             paper="Gehring et al., 2017",
             config=ConvSeq2SeqConfig,
-            network=ConvSeq2Seq,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(ConvSeq2Seq.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_our_reader(ConvSeq2Seq),
             sizes=sequences.CONVOLUTION_SIZES,
-            tokenizer="unigram",
-            task="translate",
-            speaks=True,
-            reads=True,
-            specials=sequences.SPECIALS,
-            around="t5",
+        ),
+        Family(
+            name="vec2seq",
+            paper="Vinyals et al., 2015",
+            config=Vec2SeqConfig,
+            **_our_reader(Vec2Seq, "describe"),
+            sizes=sequences.VECTOR_SIZES,
+            numbers=True,
+            rate=1e-3,
         ),
         Family(
             name="t5",
@@ -285,10 +282,7 @@ FAMILIES = {
                 name=cell,
                 paper=paper,
                 config=RecurrentConfig,
-                network=RecurrentNetwork,
-                names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(RecurrentNetwork.HEADS, ())),
-                table=ConfigTable(read={}),
-                architectures={},
+                **_ours(RecurrentNetwork),
                 sizes=recurrent.SIZES.get(cell, {}),
                 tokenizer="bpe",
                 task="complete",
@@ -302,13 +296,21 @@ FAMILIES = {
             for cell, paper in recurrent.PAPERS.items()
         ),
         Family(
+            name="ngram",
+            paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
+            config=NgramConfig,
+            **_ours(Ngram),
+            sizes={},
+            tokenizer="word",
+            task="complete",
+            speaks=True,
+            counts=True,
+        ),
+        Family(
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
-            network=Vectors,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Vectors.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Vectors),
             trained=(),
             sizes={},
             tokenizer="word",
@@ -319,10 +321,7 @@ FAMILIES = {
             name="mlp",
             paper="Bengio et al., 2003",
             config=MlpConfig,
-            network=Mlp,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Mlp.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Mlp),
             sizes={},
             tokenizer="word",
             task="complete",
@@ -334,10 +333,7 @@ FAMILIES = {
             name="cnn",
             paper="Kim, 2014",
             config=CnnConfig,
-            network=Cnn,
-            names=Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(Cnn.HEADS, ())),
-            table=ConfigTable(read={}),
-            architectures={},
+            **_ours(Cnn),
             trained=(),
             sizes={},
             tokenizer="word",

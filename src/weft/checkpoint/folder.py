@@ -272,10 +272,13 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
-    whole = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
-    if whole:
-        raise UserError(f"weights that are whole numbers: {listed(whole)}")
-    kind = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))  # mixed: what holds them all
+    places = {name for name, tensor in network.state_dict().items() if not tensor.is_floating_point()}  # in a table
+    for told, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
+        named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
+        if named:
+            raise UserError(f"weights that are {told}: {listed(named)}")
+    floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
     new = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in fresh}  # heads.NAME, pooler
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -283,7 +286,8 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
             module = network.get_submodule(name).to_empty(device="cpu")
             start_weights(module, scale)
             tensors |= {f"{name}.{inner}": tensor for inner, tensor in module.state_dict().items()}
-    network.load_state_dict({name: tensor.to(kind) for name, tensor in tensors.items()}, assign=True)
+    filled = {name: tensor if name in places else tensor.to(kind) for name, tensor in tensors.items()}
+    network.load_state_dict(filled, assign=True)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
 

@@ -3,6 +3,7 @@
 from weft.models.convolution import ConvSeq2SeqConfig
 from weft.models.seq2seq import Seq2SeqConfig
 from weft.models.transformer import TransformerConfig
+from weft.models.vec2seq import Vec2SeqConfig
 
 SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"}
 
@@ -52,4 +53,8 @@ CONVOLUTION_SIZES = {
     # Gehring et al. (2017): for summaries, and for English to Romanian.
     "conv-seq2seq-summaries": ConvSeq2SeqConfig(),
     "conv-seq2seq-romanian": ConvSeq2SeqConfig(vocabulary=40000, width=512, layers=20),
+}
+VECTOR_SIZES = {
+    # Vinyals et al. (2017), Show and tell: from the 2,048 numbers that Inception v3 makes of an image.
+    "show-and-tell": Vec2SeqConfig(vocabulary=12000, features=2048, entrance="input", tied=False),
 }

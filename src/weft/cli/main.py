@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import ladder, models, search, sequences, tasks, tokenizer, training, words, zero
+from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, words, zero
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(tokenizer.app, name="tokenizer")
+app.add_typer(arpa.app, name="arpa")
 app.command("models")(models.models)
 app.command("info")(models.info)
 app.command("new")(models.new)
@@ -45,6 +46,7 @@ app.command("generate")(words.generate)
 app.command("translate")(sequences.translate)
 for verb, what in (("summarise", "Write a summary of each text"), ("rewrite", "Write each text anew")):
     app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
+app.command("describe", context_settings={"ignore_unknown_options": True})(describe.describe)  # "-0.5 1.2 3"
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
 app.command("rank")(search.rank)
@@ -100,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _refuse(arguments: Sequence[str], message: str) -> int:
     verbs = [argument for argument in arguments if not argument.startswith("-")]
-    name = " ".join(verbs[: 2 if verbs[:1] in (["tokenizer"], ["cache"]) else 1])
+    name = " ".join(verbs[: 2 if verbs[:1] in (["tokenizer"], ["cache"], ["arpa"]) else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return 2
 

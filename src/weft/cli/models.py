@@ -84,13 +84,15 @@ def models(as_json: Json = False) -> None:
         print(f"{family.name}: {family.paper}; heads {', '.join(family.names.heads)}; {family.tokenizer} vocabulary")
     print("\nweft finetune")
     for family in FAMILIES.values():
-        print(f"{family.name}: {', '.join(tasks_for(family))}")
+        if tasks_for(family):
+            print(f"{family.name}: {', '.join(tasks_for(family))}")
 
 
 def _can(family: Any) -> list[str]:
     """The verbs that a family's models know as they are published."""
     own = VERBS.get(family.task, family.task)
-    return list(dict.fromkeys([own, *(("translate", "generate") if family.reads else ("embed",))]))
+    written = ("describe" if family.numbers else "translate", "generate")
+    return list(dict.fromkeys([own, *(written if family.reads else ("embed",))]))
 
 
 def info(
@@ -118,7 +120,8 @@ def info(
 
         loaded = load(model, online=online)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
-        kind = str(next(loaded.network.parameters()).dtype).removeprefix("torch.")
+        floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
+        kind = str(next(floats).dtype).removeprefix("torch.")
         tokenizer, target_tokenizer = loaded.tokenizer, loaded.target_tokenizer
         card, task = card_values(loaded.card), loaded.task
     found = measure(family, config, heads)

@@ -112,7 +112,7 @@ def parted(texts: list[str] | None) -> tuple[list[str], list[str]]:
     """Further model folders, and the texts after them."""
     given = list(texts or [])
     count = 0
-    while count < len(given) and _is_model(given[count]):
+    while count < len(given) and is_model(given[count]):
         count += 1
     if _is_path(name := "".join(given[count : count + 1])):
         raise UserError(
@@ -131,7 +131,7 @@ def _is_path(name: str) -> bool:
         return False
 
 
-def _is_model(name: str) -> bool:
+def is_model(name: str) -> bool:
     try:
         return (Path(name) / "config.json").is_file()
     except (OSError, ValueError):  # a long text is no name
@@ -143,6 +143,8 @@ def writing_model(folder: str, device: str | None, online: bool) -> Model:
     model = opened(folder, None, device, online)
     from weft.tasks.recipes import WRITES
 
+    if model.opened.family.numbers:
+        raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")
     if model.task not in WRITES:
         if not model.opened.family.reads:
             raise UserError(

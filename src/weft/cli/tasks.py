@@ -262,7 +262,7 @@ def _rows(model: Any, two: bool, columns: dict[str, str], data: tuple[str, ...],
     from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
     from weft.tasks.tag import words_of
 
-    usual = ("question", "context") if model.task == "answer" else ("text", "pair") if two else ("text",)
+    usual = {"answer": ("question", "context"), "describe": ("vector",)}.get(model.task, ("text", "pair")[: 1 + two])
     found: dict[str, str] = {}
     before = ""
     for record in Files(data, columns, *how).records():
@@ -296,7 +296,7 @@ def _told(given: Any, answer: Any) -> str:
         case "Labels":
             said = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
             return f"{said or '(none)'}  {text}"
-        case "Translation":
+        case "Translation" | "Text":
             return _line(answer.text)
         case "Value":
             return f"{answer.value:.4f}  {text}"

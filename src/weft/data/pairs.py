@@ -48,10 +48,29 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Vectors:
+    """One side of all rows where vectors are read: each stands for a text of one token."""
+
+    tokens: NDArray[np.float32]  # E features
+
+    longest = 1
+
+    @property
+    def starts(self) -> Places:
+        return np.arange(len(self.tokens) + 1)
+
+    def lengths(self, numbers: Places) -> Places:
+        return np.ones_like(numbers)
+
+    def take(self, numbers: Places) -> tuple[NDArray[np.float32], Places]:
+        return self.tokens[numbers], np.arange(len(numbers) + 1)
+
+
+@dataclass(frozen=True)
 class Sequences:
     """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
 
-    read: Side
+    read: Side | Vectors
     written: Side
     begin: int  # the token that writing begins from
     context: int = 1 << 30  # tokens of a side at most
@@ -60,7 +79,7 @@ class Sequences:
 
     @property
     def count(self) -> int:
-        return len(self.read.starts) - 1
+        return len(self.written.starts) - 1
 
     @property
     def rows_count(self) -> int:
@@ -92,12 +111,20 @@ class Sequences:
         read, read_starts = self.read.take(numbers)
         longest, longest_read = int(np.diff(starts).max(initial=1)), int(np.diff(read_starts).max(initial=1))
         if self.fixed:
-            longest, longest_read = (min(few(side), max(2, self.context)) for side in (longest, longest_read))
-            more = _rows_more(len(numbers), (len(words), longest), (len(read), longest_read))
+            longest = min(few(longest), max(2, self.context))
+            sides = [(len(words), longest)]
+            if isinstance(self.read, Side):
+                longest_read = min(few(longest_read), max(2, self.context))
+                sides.append((len(read), longest_read))
+            more = _rows_more(len(numbers), *sides)
             starts = _filled_up(starts, longest, more)
-            read_starts = _filled_up(read_starts, longest_read, more)
+            if isinstance(self.read, Side):
+                read_starts = _filled_up(read_starts, longest_read, more)
+            else:  # each row has one vector, whatever is put at the end
+                read_starts = np.arange(len(numbers) + more + 1)
             words = np.r_[words, np.full(starts[-1] - len(words), NOTHING)]
-            read = np.r_[read, np.zeros(read_starts[-1] - len(read), dtype=np.int64)]
+            room = np.zeros((int(read_starts[-1]) - len(read), *read.shape[1:]), dtype=read.dtype)
+            read = np.concatenate([read, room])
         tokens = np.r_[0, np.maximum(words[:-1], 0)]
         tokens[starts[:-1]] = self.begin
         return Batch(

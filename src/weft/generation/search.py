@@ -15,6 +15,7 @@ from weft.generation.rules import Judge, Rules
 from weft.generation.sampling import Chances, Sampling, choose
 from weft.generation.speaker import Speaker
 from weft.generation.spoken import Detail, Heard, Reason, Spoken, Talk, by_length
+from weft.nn.rows import Source
 
 __all__ = ["Beam", "Reason", "Rules", "Sampling", "Spoken", "speak", "speech"]
 
@@ -27,7 +28,7 @@ def speak(
     *,
     choice: Sampling | Beam,
     context: int | None,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
     most: int | Sequence[int] | None = None,
     ends: Collection[int] = (),
     rules: Rules | None = None,
@@ -68,7 +69,7 @@ def speech(
     *,
     choice: Sampling | Beam,
     context: int | None,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
     most: int | Sequence[int] | None = None,
     ends: Collection[int] = (),
     rules: Rules | None = None,
@@ -94,7 +95,7 @@ def speech(
     talk = Talk(
         speaker=speaker,
         prompts=[list(prompts[row]) for row in rows],
-        sources=None if sources is None else [list(sources[row]) for row in rows],
+        sources=None if sources is None else [sources[row] for row in rows],
         limits=[limits[row] for row in rows],
         limited=["length" if limits[row] == wishes[row] else "context" for row in rows],
         ends=frozenset(ends),
@@ -131,7 +132,7 @@ def _named(
 
 def _check(
     prompts: Sequence[Sequence[int]],
-    sources: Sequence[Sequence[int]] | None,
+    sources: Sequence[Source] | None,
     most: int | Sequence[int] | None,
     context: int | None,
     slide: bool,

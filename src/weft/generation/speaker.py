@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, listed
-from weft.nn.rows import Ragged
+from weft.nn.rows import Ragged, Source
 
 
 class State(Protocol):
@@ -102,7 +102,7 @@ class Voice:
         speaker: Speaker,
         prompts: Sequence[Sequence[int]],
         *,
-        sources: Sequence[Sequence[int]] | None = None,
+        sources: Sequence[Source] | None = None,
         context: int | None = None,
         slide: bool = False,
         room: int = 0,

@@ -5,7 +5,7 @@ B: rows; V: vocabulary; S: tokens of the longest source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.generation.rules import Judge
 from weft.generation.speaker import Speaker, Voice
+from weft.nn.rows import Source
 
 Reason = Literal["end", "stop", "length", "context"]
 Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
@@ -52,7 +53,7 @@ class Talk:
 
     speaker: Speaker
     prompts: list[list[int]]
-    sources: list[list[int]] | None
+    sources: Sequence[Source] | None
     limits: list[int]  # tokens that each row may say
     limited: list[Reason]  # what that limit is called
     ends: Collection[int]

@@ -27,6 +27,7 @@ LIMITS = {
     "decoder_heads": 1 << 14,
     "decoder_inner": 1 << 20,
     "context": 1 << 24,
+    "features": 1 << 20,
     "segments": 1 << 16,
     "width": 1 << 18,
     "embedding_width": 1 << 18,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+Source = Sequence[int] | Sequence[Sequence[float]]  # what one row reads: tokens, or vectors of numbers in their place
 
 
 def _runs_ahead(device: torch.device | str) -> bool:
@@ -91,17 +92,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Tokens of several texts in one flat run."""
+    """Tokens of several texts in one flat run; or vectors, all of one length, in place of tokens."""
 
-    tokens: Tensor  # N int64
+    tokens: Tensor  # N int64, or N features float
     rows: Rows
 
     @staticmethod
-    def of(texts: Sequence[Sequence[int]], device: torch.device | str | None = None) -> Ragged:
+    def of(texts: Sequence[Source], device: torch.device | str | None = None) -> Ragged:
         flat = [token for text in texts for token in text]
-        return Ragged(
-            torch.tensor(flat, dtype=torch.int64, device=device), Rows.of([len(text) for text in texts], device)
-        )
+        kind = torch.float32 if flat and isinstance(flat[0], Sequence) else torch.int64
+        return Ragged(torch.tensor(flat, dtype=kind, device=device), Rows.of([len(text) for text in texts], device))
 
     def to(self, device: torch.device | str) -> Ragged:
         return Ragged(self.tokens.to(device, non_blocking=_runs_ahead(device)), self.rows.to(device))

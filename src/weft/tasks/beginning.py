@@ -13,14 +13,14 @@ from weft.errors import UserError, listed
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
 from weft.tasks.model import HEADS, find_folder, new
-from weft.tasks.recipes import WRITES, TaskRecipe
+from weft.tasks.recipes import FROM_TEXT, WRITES, TaskRecipe
 from weft.tasks.vectors import find_vectors
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
     """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
     if family.reads:
-        return WRITES
+        return ("describe",) if family.numbers else FROM_TEXT
     return tuple(
         task
         for task, head in HEADS.items()
@@ -36,9 +36,10 @@ def check_model(recipe: TaskRecipe) -> None:
     work = recipe.task
     if work.name == "answer" and family.speaks:
         raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
-    if work.name in WRITES and not family.reads:
-        able = listed([each.name for each in FAMILIES.values() if each.reads])
-        raise UserError(f"{work.name} needs a model that reads one text and writes another ({able}), not {family.name}")
+    if work.name in WRITES and work.name not in tasks_for(family):
+        able = listed([each.name for each in FAMILIES.values() if work.name in tasks_for(each)])
+        does = "writes from vectors" if work.name == "describe" else "reads one text and writes another"
+        raise UserError(f"{work.name} needs a model that {does} ({able}), not {family.name}")
     if work.name not in tasks_for(family):
         able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")

@@ -17,11 +17,12 @@ from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
 from weft.tasks.vectors import check_vectors
-from weft.text.learning import learn, learn_like
+from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 
+USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
@@ -107,10 +108,14 @@ def vocabulary_for(
     if given.folder is not None:
         tokenizer = Tokenizer.load(Path(given.folder))
     else:
-        kind = given.kind or family.tokenizer
+        kind = given.kind or (family.tokenizer if like is None else "word")
         if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
             kind = "bpe"
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+
+        every = family.counts and given.size is None and kind in ("word", "character")  # nothing to learn for each
+        size = given.size or (LARGEST if every else USUAL)
+        least = 1 if every and given.minimum_count is None else given.minimum_count
 
         def heard() -> Iterator[str]:
             for text in texts:
@@ -120,20 +125,20 @@ def vocabulary_for(
 
         with progress(f"learning a {kind} vocabulary", "documents") as read:
             tokenizer = (
-                learn_like(heard(), like, given.size, given.minimum_count)
+                learn_like(heard(), like, size, least)
                 if like is not None
                 else learn(
                     heard(),
                     kind,
-                    given.size,
+                    size,
                     lowercase=given.lowercase,
-                    minimum_count=given.minimum_count,
+                    minimum_count=least,
                     specials=None if speaks else family.specials,
                     around=None if speaks else family.around,
                     extra=[sentinel(number) for number in reversed(range(family.sentinels))],
                 )
             )
-        less = "" if tokenizer.vocabulary == given.size else f" ({given.size} were asked for; the text has no more)"
+        less = f" ({size} were asked for; the text has no more)" if not every and tokenizer.vocabulary < size else ""
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)

@@ -8,9 +8,12 @@ from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
+from weft.nn.rows import Source
 from weft.tasks.answers import Text
+from weft.tasks.describe import limit_for, vectors_of
 from weft.tasks.passing import tokenizer_of
 from weft.tasks.translate import around, limit_of
+from weft.tasks.unseen import unseen_in_words
 from weft.tasks.writing import Stream, Writer, check_width, manner_of
 from weft.text.windows import frame
 
@@ -30,19 +33,20 @@ def complete(
     writer, manner = writer_of(opened), manner_of(options)
     check_width(manner.beam or 1, opened.config.vocabulary)
     if not opened.family.reads:
-        return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
+        with unseen_in_words(opened):
+            return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
     sources = read(opened, prompts)
-    limits = [limit_of(source) if most is None else most for source in sources]
+    limits = [limit_from(opened, source) if most is None else most for source in sources]
     found = writer.write([[opened.config.begin]] * len(sources), manner, most=limits, sources=sources, heard=heard)
     return [replace(answer, n_tokens=len(source)) for answer, source in zip(found, sources, strict=True)]
 
 
-def stream(opened: Opened, prompt: str, *, most: int | None = None, **options: Any) -> Stream:
+def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: Any) -> Stream:
     """Continue one prompt piece by piece; options as for `complete`."""
     writer, manner = writer_of(opened), manner_of(options)
     if opened.family.reads:
         source = read(opened, [prompt])[0]
-        limit = limit_of(source) if most is None else most
+        limit = limit_from(opened, source) if most is None else most
         found = writer.stream([opened.config.begin], manner, most=limit, source=source)
     else:
         found = writer.stream(begun(opened, [prompt])[0], manner, most=_ended(opened, most))
@@ -51,7 +55,8 @@ def stream(opened: Opened, prompt: str, *, most: int | None = None, **options: A
         training = opened.network.training
         opened.network.eval()
         try:
-            yield from found
+            with unseen_in_words(opened):
+                yield from found
         finally:
             opened.network.train(training)
         return found.answer
@@ -79,8 +84,15 @@ def writer_of(opened: Opened) -> Writer:
     )
 
 
-def read(opened: Opened, texts: Sequence[str]) -> list[list[int]]:
+def limit_from(opened: Opened, source: Source) -> int:
+    """Tokens that an answer may have where nobody says it."""
+    return limit_for(opened) if opened.family.numbers else limit_of(source)
+
+
+def read(opened: Opened, texts: Sequence[Any]) -> list[Source]:
     """What an encoder-decoder reads; one that is too long is a mistake here, where nothing goes through in pieces."""
+    if opened.family.numbers:
+        return [[vector] for vector in vectors_of(opened, texts)]
     before, after = around(opened)
     found = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
     for number, ids in enumerate(found, 1):
@@ -89,7 +101,7 @@ def read(opened: Opened, texts: Sequence[str]) -> list[list[int]]:
                 f"prompt {number} has {len(ids)} tokens, more than the model's context of {opened.config.context}; "
                 "weft translate reads long texts in pieces"
             )
-    return found
+    return list(found)
 
 
 def _prefixed(opened: Opened, texts: Sequence[str]) -> list[str]:

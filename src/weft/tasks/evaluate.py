@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
+from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
@@ -124,6 +125,8 @@ def evaluate(
     sides = _names(source), _names(target)
     if not isinstance(task, SequenceTask) and (any(sides) or beam is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
+    if any(sides) and isinstance(task, DescribeTask):
+        raise UserError("describe reads vectors: they come from a table, with a text beside each")
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
@@ -141,7 +144,7 @@ def evaluate(
     if columns is None and isinstance(files, Files):  # the columns of the training data may be called otherwise here
         files = Files(files.files, {k: v for k, v in wanted.items() if v in first.values}, *_rest(files))
     _, needed = task.needed(first, files.columns)
-    if isinstance(task, SequenceTask):
+    if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
     skipped = Skipped()
 
@@ -154,7 +157,8 @@ def evaluate(
         return example
 
     with progress(f"judging on {where}", "examples") as told:
-        examples = examples_of(files, needed, read, skipped)
+        examples: Iterable[Example] = examples_of(files, needed, read, skipped)
+        examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing_for(opened), examples, progress=told)
     metrics, reading = found.metrics, found.reading
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []

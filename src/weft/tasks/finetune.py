@@ -27,11 +27,12 @@ from weft.checkpoint.folder import TARGET, Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
-from weft.data.pairs import Sequences
+from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, device_for, drive, resumable
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
@@ -39,7 +40,7 @@ from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import WRITES, TaskName, TaskRecipe, read_recipe
+from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
@@ -92,9 +93,9 @@ def finetune(
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
-        two = ", or --source FILE and --target FILE" if recipe.task.name in WRITES else ""
+        two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
         raise UserError(f"no data: give --data FILE{two}")
-    if recipe.task.name not in WRITES and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
+    if recipe.task.name not in FROM_TEXT and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
@@ -187,13 +188,16 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         if family.reads:
-            recipe = replace(recipe, model=sized(recipe.model, family, len(material.train), say))
+            known = {"features": task.features} if isinstance(task, DescribeTask) else {}
+            recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), say))
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
             model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
             recipe = replace(recipe, model=model)
         tokenizers = _vocabularies(run, recipe, family, material, start, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
+    if isinstance(task, DescribeTask) and begun_with.fresh:
+        task.settle(opened, material.train)
     if start is not None:
         fill_table(opened.network, tokenizers[0], start, recipe.seed, say)
     if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
@@ -307,7 +311,7 @@ def _read_window(window: Window, train: Examples | Sequences) -> Window:
     """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
     if not isinstance(train, Sequences):
         return window
-    length = min(window.length, train.read.longest)
+    length = min(window.length, (train.written if isinstance(train.read, Vectors) else train.read).longest)
     return Window(length=length, stride=length)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weft.errors import UserError, listed
 from weft.tasks import sequences
 from weft.tasks.answer import AnswerTask
+from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
@@ -29,6 +30,10 @@ def fresh_task(recipe: TaskRecipe) -> Task:
         raise UserError(f"next words are learned beside what is said of whole texts, not beside {work.name}")
     if work.labels and work.name in ("regress", "answer", *WRITES):
         raise UserError(f"{work.name} has no labels, so none can be given")
+    if work.name == "describe":
+        if work.prefix is not None:
+            raise UserError("a prefix is put before texts that are read, and describe reads vectors")
+        return DescribeTask("describe", smoothing=work.smoothing, judged=work.judged)
     if work.name in WRITES:
         return sequences.fresh(recipe)
     if work.prefix is not None:
@@ -106,8 +111,10 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
         check_dev(len(dev), other)
-        if isinstance(task, sequences.SequenceTask) and swapped(
-            [row.texts[0] for row in dev], [row.target for row in dev], task.profiles
+        if (
+            isinstance(task, sequences.SequenceTask)
+            and task.profiles
+            and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
         ):
             say(f"weft: note: {swapped_line(listed([path.name for path in other.paths()], 2))}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
@@ -115,8 +122,9 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     rows = checked(task, rows, files, say)
     check_rows(len(rows), where)
     groups = task.groups(rows)
-    if groups is None:
-        kept, held = split_whole([row.texts[1] for row in rows], recipe.data.holdout, recipe.data.split)
+    if groups is None or isinstance(task, DescribeTask):
+        together = groups or [row.texts[1] for row in rows]
+        kept, held = split_whole(together, recipe.data.holdout, recipe.data.split)
     else:
         kept, held = split(groups, recipe.data.holdout, recipe.data.split)
         learned = {rows[number].texts for number in kept}  # a row that is there twice must not be on both sides
@@ -130,7 +138,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
 def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
     """A note where rows look as if they were to teach a base the other way round."""
     rows = material.train
-    if swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
+    if profiles and swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
         say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 

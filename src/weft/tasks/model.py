@@ -25,6 +25,7 @@ from weft.tasks.answers import Answer
 from weft.tasks.central import central
 from weft.tasks.choose import choose
 from weft.tasks.complete import complete, stream
+from weft.tasks.describe import describe, is_vector
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
@@ -54,6 +55,7 @@ TASKS = {
     "translate": translate,
     "summarise": translate,
     "rewrite": translate,
+    "describe": describe,
 }
 HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
 HEADS |= dict.fromkeys(WRITES, "words")
@@ -94,9 +96,11 @@ class Model:
     def __call__(self, texts: str | tuple[str, str] | Sequence[Any], /, **options: Any) -> Answer | list[Answer]:
         """Answer one text or many; a pair, or a question and its context, is a tuple of two.
 
-        `options` are those of the task (see `weft.tasks`).
+        Of a model that describes vectors: one list of numbers, or many. `options` are those of the task (see
+        `weft.tasks`).
         """
         one = isinstance(texts, str) or (isinstance(texts, tuple) and self.task in ("pair", "answer", "next"))
+        one = one or (self.opened.family.numbers and is_vector(texts))
         several: list[Any] = [texts] if one else list(texts)
         if not several:
             return []
@@ -112,8 +116,8 @@ class Model:
             self.network.train(training)
         return answers[0] if one else answers
 
-    def stream(self, text: str, /, **options: Any) -> Stream:
-        """Answer one text piece by piece, in whole characters; the stream's `answer` is there when it ends."""
+    def stream(self, text: Any, /, **options: Any) -> Stream:
+        """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
         if self.task not in ("complete", *WRITES):
             raise UserError(f"a model for {self.task} writes nothing that could be streamed")
         return stream(self.opened, text, **options)
@@ -186,8 +190,9 @@ def load(
     if head is not None and head not in opened.heads:
         has = listed(opened.heads) or "none"
         raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
-    if found in WRITES and not opened.family.reads:
-        raise UserError(f"{name}: {opened.family.name} does not read one text and write another, so it cannot {found}")
+    if found in WRITES and not (opened.family.reads and opened.family.numbers == (found == "describe")):
+        does = "write from a vector" if found == "describe" else "read one text and write another"
+        raise UserError(f"{name}: {opened.family.name} does not {does}, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
     model = Model(opened, found)

@@ -9,7 +9,7 @@ import torch
 
 from weft.checkpoint.folder import Opened
 from weft.data.examples import Examples
-from weft.data.pairs import Sequences
+from weft.data.pairs import Sequences, Vectors
 from weft.tasks.driving import half_precision, pass_tokens
 from weft.tasks.gathering import Material
 from weft.tasks.passing import tokenizer_of
@@ -19,6 +19,7 @@ from weft.tasks.sequences import SequenceTask
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
+EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
@@ -27,6 +28,8 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     plan = recipe.training
     from_scratch = "base" not in recipe.model
     usual_batch, usual_epochs = _pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+    if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
+        usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
     batch = min(plan.batch or usual_batch, train.count)
     in_epoch = math.ceil(train.count / batch)
     epochs = plan.epochs if plan.epochs is not None else usual_epochs
@@ -89,7 +92,8 @@ def announce(
     rows = len(material.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
-        long = f"{len(train.read.tokens):,} tokens to read and {len(train.written.tokens):,} to write"
+        read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
+        long = f"{len(train.read.tokens):,} {read} and {len(train.written.tokens):,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""

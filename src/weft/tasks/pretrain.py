@@ -25,6 +25,7 @@ from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
+from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
 from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
@@ -114,6 +115,8 @@ def _family(recipe: Recipe) -> Family:
         raise UserError(
             f"objective {name} makes its own rows, pairs of texts: rows {recipe.objective.rows} means nothing"
         )
+    if family.counts:
+        check_counting(recipe)
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     if name is not None and name not in family.objectives:
@@ -130,6 +133,9 @@ def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
 
 
 def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+    if family.counts:
+        words = _tokenizer(run, recipe, family, "next", None, stop, say, progress)
+        return count_text(run, recipe, family, words, fresh, stop, say, progress)
     seed = recipe.seed
     device = device_for(recipe.device, recipe.training.threads)
     base = recipe.model.get("base")

@@ -22,7 +22,11 @@ from weft.text.records import Record, Skipped, read_records
 
 # What people call the columns, likeliest first; a pair's two names belong together.
 NAMES = {
-    "text": ("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
+    "text": (
+        *("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
+        *("caption", "description"),
+    ),
+    "vector": ("vector", "features", "embedding", "numbers"),
     "label": ("label", "class", "category", "sentiment", "intent", "target", "topic"),
     "labels": ("labels", "label", "tags", "classes", "categories"),
     "value": ("value", "score", "rating", "label", "target", "stars"),
@@ -113,6 +117,7 @@ class Example:
     texts: tuple[str, ...]  # one, or two for a pair; question and context
     target: Any  # what is to be said of it; None where nobody knows
     where: str
+    numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
 
 
 Read = Callable[[Record, Mapping[str, str]], Example]

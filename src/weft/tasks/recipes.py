@@ -42,7 +42,7 @@ class Vocabulary:
 
     folder: str | None = None
     kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
-    size: int = 8000
+    size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
     minimum_count: int | None = None
@@ -96,8 +96,11 @@ class Recipe:
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal["classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite"]
-WRITES = ("translate", "summarise", "rewrite")  # tasks that write a text from what they read
+TaskName = Literal[
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+]
+FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
+WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from weft.text.metrics_summary import Rouge, rouge_of
 from weft.text.metrics_written import Written, chrf_of, letter_grams
 from weft.text.records import Record
 from weft.text.sentences import lead
+from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
@@ -92,6 +93,10 @@ class SequenceTask:
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         return ["" for _ in examples]
 
+    def gathered(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """The rows as they are judged."""
+        return examples
+
     def check(self, examples: Sequence[Example]) -> None:
         """Any text will do."""
 
@@ -105,9 +110,7 @@ class SequenceTask:
         """The pairs as a source of batches; those that are longer than the model can read are left out, and told."""
         reader, writer = tokenizer_of(opened), writer_of(opened)
         before, after = around(opened)
-        end = writer.id_of("end")
-        if end is None:
-            raise UserError("the tokenizer has no token to end a text with, so nothing can be written")
+        end = end_of(writer)
         read, written = list[list[int]](), list[list[int]]()
         long: list[tuple[int, Example]] = []
         for first in range(0, len(examples), CHUNK):
@@ -125,7 +128,7 @@ class SequenceTask:
             raise UserError(
                 f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
             )
-        notes = (_too_long(long, framing.length),) if long else ()
+        notes = (too_long(long, framing.length),) if long else ()
         return Sequences(Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes)
 
     # -------------------------------------------------------------------------------------- from network to answer
@@ -161,12 +164,12 @@ class SequenceTask:
         text = found.said.text
         if text.strip() == example.target.strip():
             return None
-        near = rouge_of(text, example.target)[2] if self.name == "summarise" else _chrf(text, example.target)
+        near = rouge_of(text, example.target)[2] if self.name == "summarise" else chrf_near(text, example.target)
         shown = {"near": f"{near:.3f}", "right": example.target, "said": text}
         return 1 - near, {**shown, "where": example.where, "text": example.texts[0]}
 
 
-def _chrf(text: str, right: str) -> float:
+def chrf_near(text: str, right: str) -> float:
     """How much of one text is in the other, by their letters: chrF of a single text, in 0..1."""
     sums: list[float] = []
     for ours, theirs in zip(letter_grams(text), letter_grams(right), strict=True):
@@ -174,9 +177,18 @@ def _chrf(text: str, right: str) -> float:
     return float(chrf_of(np.array(sums, dtype=np.float64))[0])
 
 
-def _too_long(long: list[tuple[int, Example]], length: int) -> str:
+def end_of(writer: Tokenizer) -> int:
+    """The token that ends what is written."""
+    end = writer.id_of("end")
+    if end is None:
+        raise UserError("the tokenizer has no token to end a text with, so nothing can be written")
+    return end
+
+
+def too_long(long: list[tuple[int, Example]], length: int) -> str:
+    """What is said of pairs that no model can learn from."""
     tokens, example = max(long, key=lambda each: each[0])
-    words = max(len(example.texts[0].split()), len(str(example.target).split()))
+    words = max(len(text.split()) for text in (*example.texts, str(example.target)))
     limit = f"longer than the model's context of {length:,} tokens: left out"
     if len(long) == 1:
         return f"1 pair of {words:,} words is {limit} ({example.where})"

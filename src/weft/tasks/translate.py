@@ -18,6 +18,7 @@ from weft.generation.rules import Rules
 from weft.generation.search import speak
 from weft.generation.speaker import Ensemble
 from weft.generation.spoken import Reason, Spoken
+from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.tasks.passing import tokenizer_of
@@ -51,7 +52,7 @@ def around(opened: Opened) -> tuple[list[int], list[int]]:
     return before, after or ([] if end is None else [end])
 
 
-def limit_of(source: Sequence[int]) -> int:
+def limit_of(source: Source) -> int:
     """Tokens that an answer may have where nobody says it: far more than any good one needs."""
     return 3 * len(source) + 32
 
@@ -78,6 +79,8 @@ def translate(
     answer (of a piece); unless given, three times what is read and 32 more, in the room that the model has.
     """
     check_writer(opened)
+    if opened.family.numbers:
+        raise UserError(f"this {opened.family.name} model writes from vectors, not from texts: weft describe")
     together(opened, others)
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):

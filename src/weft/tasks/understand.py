@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, shown
-from weft.tasks import answer, sequences, tag, texts
+from weft.tasks import answer, describe, sequences, tag, texts
 from weft.tasks.answers import Answer
 from weft.tasks.judging import Task, chunked
 from weft.tasks.passing import framing_for
@@ -16,6 +16,8 @@ from weft.tasks.recipes import WRITES
 
 def task_of(opened: Opened, name: str) -> Task:
     """The task that a model folder was made for, as its card says."""
+    if name == "describe":
+        return describe.task_of(opened)
     if name in WRITES:
         return sequences.task_of(opened, name)
     if name == "tag":

@@ -16,6 +16,7 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import speak, speech
 from weft.generation.speaker import Speaker
 from weft.generation.spoken import Spoken
+from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
 from weft.text.tokenizer import Tokenizer
 
@@ -127,7 +128,7 @@ class Writer:
         manner: Manner,
         *,
         most: int | Sequence[int] | None = None,
-        sources: Sequence[Sequence[int]] | None = None,
+        sources: Sequence[Source] | None = None,
         heard: Callable[[int], None] | None = None,
         rows: int | None = None,
     ) -> list[Text]:
@@ -152,7 +153,7 @@ class Writer:
         return answers
 
     def stream(
-        self, prompt: Sequence[int], manner: Manner, *, most: int | None = None, source: Sequence[int] | None = None
+        self, prompt: Sequence[int], manner: Manner, *, most: int | None = None, source: Source | None = None
     ) -> Stream:
         """An answer piece by piece, in whole characters."""
         choice = manner.choice()
@@ -161,7 +162,7 @@ class Writer:
         return Stream(self._pieces(prompt, manner, choice, most, source))
 
     def _pieces(
-        self, prompt: Sequence[int], manner: Manner, choice: Sampling, most: int | None, source: Sequence[int] | None
+        self, prompt: Sequence[int], manner: Manner, choice: Sampling, most: int | None, source: Source | None
     ) -> Generator[str, None, Text]:
         options = self._options([prompt], manner, [most])
         options["sources"] = None if source is None else [source]

@@ -1,0 +1,54 @@
+"""`weft arpa`: n-gram models to and from the file format that KenLM, SRILM and others have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.show import leaving_at_once, progress
+
+app = typer.Typer(help="Write and read n-gram models as ARPA files, as KenLM and SRILM do.", no_args_is_help=True)
+
+
+@app.command()
+def write(
+    model: Annotated[str, typer.Argument(help="The folder of an n-gram model.")],
+    out: Annotated[Path, typer.Argument(help="The file to write; compressed where its name ends in .gz.")],
+) -> None:
+    """Write an n-gram model as an ARPA file.
+
+    Example: weft arpa write runs/5gram 5gram.arpa.gz
+    """
+    with leaving_at_once():
+        from weft.checkpoint.ngram import write_arpa
+        from weft.tasks.model import load
+
+    loaded = load(model)
+    with progress("writing", "n-grams") as heard:
+        write_arpa(loaded.opened, out, heard)
+    print(
+        f"{out}: {sum(loaded.config.entries):,} n-grams up to order {loaded.config.order}, {out.stat().st_size:,} bytes"
+    )
+
+
+@app.command()
+def read(
+    file: Annotated[Path, typer.Argument(help="An ARPA file, plain or compressed.")],
+    out: Annotated[Path, typer.Option(help="The model folder to write; new or empty.")],
+) -> None:
+    """Make a model folder from an ARPA file; texts are cut at spaces, as the tools that write such files do.
+
+    Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
+    """
+    with leaving_at_once():
+        from weft.checkpoint.folder import save_folder
+        from weft.checkpoint.ngram import read_arpa
+        from weft.tasks.saying import to_stderr
+
+    with progress("reading", "lines") as heard:
+        found = read_arpa(file, to_stderr, heard)
+    save_folder(out, found)
+    entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(found.config.entries, 1))
+    print(f"{out}: ngram, {entries}")

@@ -1,0 +1,252 @@
+"""n-grams (Shannon, 1948; Kneser and Ney, 1995; Chen and Goodman, 1998): the chance of a word after the last few.
+
+There is nothing to learn by steps: tables of log chances are counted, and looked up by binary search. An n-gram is the
+place of its context among those of one order less, times the vocabulary, plus its last word: one number whatever the
+order.
+
+N: tokens; B: rows; C: order - 1, the tokens of a context; V: vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.nn.rows import Ragged, Rows
+
+HIGHEST = 7
+FLOOR = -99.0 * math.log(10.0)  # as good as never; the least that an ARPA file says
+MOST = 1 << 36  # n-grams of one order
+Smoothing = Literal["kneser-ney", "witten-bell", "add-k", "maximum-likelihood", "back-off"]
+UNSEEN = "never occurs in the text, so maximum likelihood has no chances to give; a smoothing such as kneser-ney has"
+
+
+class UnseenContext(UserError):
+    """Words after which the text never goes on; whoever knows the words says them."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__(f"a context ({' '.join(map(str, tokens))}) that {UNSEEN}")
+        self.tokens = tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramConfig:
+    """Sizes of an n-gram model."""
+
+    vocabulary: int = 8000
+    context: int = 1 << 24  # texts may be as long as anything; no more than the last order - 1 tokens are looked at
+    order: int = 5
+    smoothing: Smoothing = "kneser-ney"  # back-off: tables that somebody else has smoothed
+    k: float = 1.0  # what add-k adds to every count
+    prune: tuple[int, ...] = ()  # by order: n-grams that occur so often or less are left out; the last for all longer
+    entries: tuple[int, ...] = ()  # n-grams that are stored, by order; none but single words before counting
+    silent: tuple[int, ...] = ()  # tokens that are never said
+    end: int | None = None  # the token that ends a text
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.order <= HIGHEST:
+            raise UserError(f"order must be between 1 and {HIGHEST}, not {self.order}")
+        if not 1 <= self.vocabulary <= 1 << 26:
+            raise UserError(f"vocabulary must be between 1 and {1 << 26}, not {self.vocabulary}")
+        if not 1 <= self.context <= 1 << 24:
+            raise UserError(f"context must be between 1 and {1 << 24}, not {self.context}")
+        if not 0.0 < self.k <= 1e6:
+            raise UserError(f"k must be above 0 and at most 1000000, not {self.k}")
+        if self.prune and self.smoothing in ("maximum-likelihood", "add-k"):
+            raise UserError(f"prune fits smoothings that back off, not {self.smoothing}")
+        if len(self.prune) > self.order or any(a > b for a, b in zip(self.prune, self.prune[1:], strict=False)):
+            raise UserError("prune has a number for each order at most, and none is below the one before")
+        if self.prune and (self.prune[0] != 0 or self.prune[-1] > 1 << 40):
+            raise UserError("prune begins with 0: single words are never left out")
+        if self.entries and (len(self.entries) != self.order or self.entries[0] != self.vocabulary):
+            raise UserError("entries has a number for each order, the first that of the vocabulary")
+        if any(not 0 <= number <= MOST for number in self.entries):
+            raise UserError(f"entries must be between 0 and {MOST}")
+        if any(not 0 <= token < self.vocabulary for token in (*self.silent, self.end or 0)):
+            raise UserError("silent and end must be tokens of the vocabulary")
+
+    @property
+    def reach(self) -> int:
+        """How many tokens back it looks."""
+        return self.order - 1
+
+    @property
+    def direct(self) -> bool:
+        """Whether the whole context decides alone, whatever a shorter one would say."""
+        return self.smoothing in ("maximum-likelihood", "add-k")
+
+    @property
+    def said(self) -> int:
+        """How many words there are to choose from."""
+        return self.vocabulary - len(self.silent)
+
+    @property
+    def weight_scale(self) -> float:
+        return 0.0  # no weights
+
+
+class State:
+    """What each row looks back at."""
+
+    def __init__(self, context: Tensor) -> None:
+        self.context = context  # B C
+
+    def pick(self, rows: Tensor) -> None:
+        self.context = self.context.index_select(0, rows)
+
+
+class Ngram(nn.Module):
+    """The tables: of order 1 one entry for each word of the vocabulary, of the others those that were seen."""
+
+    HEADS = ("words",)
+    POOLED = ()
+
+    def __init__(self, config: NgramConfig, heads: Mapping[str, int]) -> None:
+        super().__init__()
+        self.config = config
+        self.heads = nn.ModuleDict()
+        entries = config.entries or (config.vocabulary, *[0] * (config.order - 1))
+        for order, size in enumerate(entries, 1):
+            if order > 1:
+                self.register_buffer(f"keys_{order}", torch.zeros(size, dtype=torch.int64))
+            self.register_buffer(f"chances_{order}", torch.zeros(size, dtype=torch.float64))
+            if order < config.order:
+                self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
+
+    @property
+    def products(self) -> int:
+        return 0  # it looks up, and multiplies nothing
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """N tokens -> N C: what the next word follows on, -1 where the text has not begun yet."""
+        if rows.longest > self.config.context:
+            raise UserError(
+                f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
+            )
+        reach, places = self.config.reach, rows.places(tokens.shape[0])
+        back = torch.arange(reach - 1, -1, -1, device=tokens.device)
+        at = torch.arange(tokens.shape[0], device=tokens.device)[:, None] - back  # N C
+        hidden = torch.where(places[:, None] >= back, tokens[at.clamp(min=0)], -1)
+        if states is not None:
+            states.append(hidden)
+        return hidden
+
+    # ------------------------------------------------------------------------------------------ looking up
+
+    def find(self, order: int, contexts: Tensor, words: Tensor) -> Tensor:
+        """The place of each n-gram among those of its order, -1 where it is not stored; contexts may be -1 too."""
+        keys = self.get_buffer(f"keys_{order}")
+        if not len(keys):
+            return torch.full_like(words, -1)
+        wanted = contexts * self.config.vocabulary + words
+        places = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        return torch.where((contexts >= 0) & (words >= 0) & (keys[places] == wanted), places, -1)
+
+    def _contexts(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """For 1 token back, 2 and so on: the place of these tokens among the n-grams, -1 where they are none."""
+        for length in range(1, self.config.order):
+            places = hidden[:, -length]
+            for order in range(2, length + 1):
+                places = self.find(order, places, hidden[:, order - 1 - length])
+            yield length, places
+
+    def _left(self, hidden: Tensor, length: int, places: Tensor, scores: Tensor, words: Tensor | None) -> Tensor:
+        """The scores with this context's say about words that are not listed after it: n, or n V (`words` None)."""
+        backs = self.get_buffer(f"backs_{length}")
+        seen, found = places >= 0, torch.zeros_like(places, dtype=torch.float64)
+        if len(backs):
+            found = backs[places.clamp(min=0)].double()
+        if not self.config.direct:  # the shorter context has the word, the longer one says how much that counts
+            more = torch.where(seen, found, 0.0)
+            return scores + (more if words is not None else more[:, None])
+        # No shorter context is asked: what the whole one says of any other word, but for those that are never said.
+        unseen = FLOOR if self.config.smoothing == "maximum-likelihood" else -math.log(self.config.said)
+        left, here = torch.where(seen, found, unseen), (hidden >= 0).sum(1) == length
+        left, here = (left, here) if words is not None else (left[:, None], here[:, None])
+        silent = scores.new_zeros(self.config.vocabulary, dtype=torch.bool)
+        silent[list(self.config.silent)] = True
+        return torch.where(here, torch.where(silent if words is None else silent[words], FLOOR, left), scores)
+
+    def said(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The log chance of one word at each place, without a table of all: n C, n -> n float64"""
+        scores, lengths = self.get_buffer("chances_1")[targets].double(), (hidden >= 0).sum(1)
+        for length, places in self._contexts(hidden):
+            scores = self._left(hidden, length, places, scores, targets)
+            chances = self.get_buffer(f"chances_{length + 1}")
+            if len(chances):
+                listed = self.find(length + 1, places, targets)
+                used = (listed >= 0) & ((lengths == length) | (not self.config.direct))
+                scores = torch.where(used, chances[listed.clamp(min=0)].double(), scores)
+        return self._without_floor(scores)
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """The log chances of all next words at the places asked for: n C -> n V"""
+        scores = self._words(hidden)
+        lost = scores.isinf().all(1)
+        if bool(lost.any()):
+            row = hidden[int(lost.nonzero()[0])]
+            raise UnseenContext(row[row >= 0].tolist())
+        return scores.float()
+
+    def _words(self, hidden: Tensor) -> Tensor:
+        scores, lengths = self.get_buffer("chances_1").double().repeat(hidden.shape[0], 1), (hidden >= 0).sum(1)
+        for length, places in self._contexts(hidden):
+            scores = self._left(hidden, length, places, scores, None)
+            self._put(scores, length + 1, torch.where(lengths == length, places, -1) if self.config.direct else places)
+        return self._without_floor(scores)
+
+    def _put(self, scores: Tensor, order: int, contexts: Tensor) -> None:
+        """The chances that are listed after each context, in place of what stands there."""
+        keys, size = self.get_buffer(f"keys_{order}"), self.config.vocabulary
+        asked = (contexts >= 0).nonzero()[:, 0]
+        first = torch.searchsorted(keys, contexts[asked] * size)
+        counts = torch.searchsorted(keys, (contexts[asked] + 1) * size) - first
+        which = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        places = first[which] + torch.arange(len(which), device=which.device) - (counts.cumsum(0) - counts)[which]
+        scores[asked[which], keys[places] % size] = self.get_buffer(f"chances_{order}")[places].double()
+
+    def _without_floor(self, scores: Tensor) -> Tensor:
+        """What maximum likelihood has never seen has no chance at all."""
+        exact = self.config.smoothing == "maximum-likelihood"
+        return torch.where(scores < FLOOR / 2, -math.inf, scores) if exact else scores
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        return self.words(hidden)
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, State]:
+        """Read the prompts; the log chances of each row's next word (B V), and what to remember."""
+        assert source is None, "an n-gram model has no source"
+        context = self(prompt.tokens, prompt.rows)[prompt.rows.lasts()]
+        return self.words(context), State(context)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Take in one token per row (B); where nothing ever followed on what was said, the text ends."""
+        state.context = torch.cat((state.context, tokens[:, None]), 1)[:, 1:]
+        scores = self._words(state.context)
+        if self.config.end is not None:  # a beam, or a rule, may have gone on with a word of no chance
+            scores[scores.isinf().all(1), self.config.end] = 0.0
+        return scores.float()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Nothing is counted yet: all words alike; tables of a size that was asked for are filled by chance."""
+        size = self.config.vocabulary
+        self.get_buffer("chances_1").fill_(-math.log(size))
+        for order in range(2, self.config.order + 1):
+            keys, below = self.get_buffer(f"keys_{order}"), len(self.get_buffer(f"chances_{order - 1}"))
+            drawn = torch.randint(max(1, below * size // max(1, len(keys))), keys.shape)
+            keys.copy_(drawn + torch.arange(len(keys)) * (below * size // max(1, len(keys))))
+            self.get_buffer(f"chances_{order}").uniform_(-8.0, -1.0)
+            self.get_buffer(f"backs_{order - 1}").uniform_(-2.0, 0.0)

@@ -1,0 +1,184 @@
+"""Texts written from a vector, such as captions from the features of an image (Vinyals et al., 2015: Show and tell).
+
+The vector sets the first state of a recurrent decoder, or is read by it before the first word.
+
+N: tokens; B: rows; T: places written; F: numbers of a vector; W: width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.models.shared import check_limits, check_writing, matrices
+from weft.nn.dense import check_context, gathered, spread
+from weft.nn.heads import NextWords, in_full
+from weft.nn.looking import Memory, Place, Speaking
+from weft.nn.recurrent import PARTS, Cell, Recurrent, State
+from weft.nn.rows import Ragged, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vec2SeqConfig:
+    """Sizes of a recurrent decoder that begins from a vector."""
+
+    vocabulary: int = 32000
+    features: int = 512  # numbers of a vector
+    context: int = 1024  # tokens written at most
+    width: int = 512
+    embedding_width: int | None = None  # width unless said
+    layers: int = 1
+    cell: Cell = "lstm"
+    entrance: Literal["state", "input"] = "state"  # the vector sets the first state, or is read before the first word
+    dropout: float = 0.3
+    tied: bool = True  # one table for words that are read and scored
+    begin: int = 0  # the token that writing begins from
+    weight_scale: float = 0.08
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        check_writing(self)
+
+
+class Vec2Seq(nn.Module):
+    """The way in, the decoder and the word head; vectors are taken by their distance from those of training."""
+
+    HEADS = ("words",)
+    POOLED = ()
+    center: Tensor
+    spread: Tensor
+
+    def __init__(self, config: Vec2SeqConfig, heads: Mapping[str, int]) -> None:
+        """`heads` says which heads to build and how many outputs each has."""
+        super().__init__()
+        c = self.config = config
+        size = c.embedding_width or c.width
+        self.register_buffer("center", torch.zeros(c.features))
+        self.register_buffer("spread", torch.ones(c.features))
+        self.tokens = nn.Embedding(c.vocabulary, size)
+        self.decoder = Recurrent(c.cell, size, c.width, c.layers, dropout=c.dropout)
+        self.entrance = nn.Linear(c.features, size if c.entrance == "input" else c.layers * PARTS[c.cell] * c.width)
+        self.narrow = nn.Linear(c.width, size, bias=False) if c.tied and size != c.width else None
+        self.dropout = nn.Dropout(c.dropout)
+        self.heads = nn.ModuleDict({name: NextWords(c.width, count, c.tied) for name, count in heads.items()})
+
+    @torch.no_grad()
+    def settle(self, vectors: Tensor) -> None:
+        """Take over where the vectors to learn from lie, number by number: E F; one that never changes stays as it is.
+
+        In float64: numbers may be large beside what they differ by.
+        """
+        vectors = vectors.double()
+        far = vectors.std(0, correction=0)
+        self.center.copy_(vectors.mean(0))
+        self.spread.copy_(torch.where(far > 1e-9 * vectors.abs().amax(0), far, 1.0))
+
+    def encode(self, source: Ragged) -> Memory:
+        """Take in the vectors, one for each row: B F."""
+        c, vectors = self.config, source.tokens
+        if vectors.dim() != 2 or vectors.shape[1] != c.features:
+            numbers = vectors.shape[1] if vectors.dim() == 2 else 1
+            raise UserError(f"a vector of {numbers} numbers, where the model takes {c.features}")
+        assert len(vectors) == source.rows.count, "a text is written from one vector"
+        x = self.entrance((vectors.to(self.center.dtype) - self.center) / self.spread)
+        may = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
+        if c.entrance == "input":
+            steps = self.decoder.steps()
+            _, state = steps.step(steps.given(self.dropout(x)), self.decoder.beginning(len(x), x))
+            return Memory(state, may, None, None)
+        parts = iter(x.chunk(c.layers * PARTS[c.cell], -1))  # B W each
+        # An LSTM's memory has no bounds; a state has.
+        first = tuple((next(parts).tanh(), *(next(parts) for _ in range(PARTS[c.cell] - 1))) for _ in range(c.layers))
+        return Memory(first, may, None, None)
+
+    def decode(self, tokens: Tensor, rows: Rows, memory: Memory, own: Tensor | None = None) -> Tensor:
+        """N tokens, each read before the word that follows it is told -> N width.
+
+        `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
+        """
+        check_context(rows, self.config.context)
+        if own is not None:
+            return gathered(self._one_by_one(spread(tokens, rows), memory.state, own), rows, len(tokens))
+        x, _ = self.decoder(self.dropout(self.tokens(tokens)), rows, memory.state, last=False)
+        return self.dropout(x)
+
+    def _one_by_one(self, words: Tensor, state: State, own: Tensor) -> Tensor:
+        """Words T B -> T B W, place by place."""
+        steps, told = self.decoder.steps(), list[Tensor]()
+        for word in words:
+            if told:
+                guess = self.words(told[-1].detach()).argmax(-1)
+                word = torch.where(torch.rand(guess.shape, device=guess.device) < own, guess, word)
+            top, state = steps.step(steps.given(self.dropout(self.tokens(word))), state)
+            told.append(self.dropout(top))
+        return torch.stack(told)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        source: Ragged | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """N tokens of what is written, given the vectors -> N width; `states` gets the embeddings and the result."""
+        assert source is not None and segments is None, "a text is written from a vector"
+        hidden = self.decode(tokens, rows, self.encode(source), own)
+        if states is not None:
+            states += [self.tokens(tokens), hidden]
+        return hidden
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all next words at the places asked for: n width -> n vocabulary"""
+        hidden = hidden if self.narrow is None else self.narrow(hidden)
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Speaking]:
+        """Read the vectors and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
+        assert source is not None, "a text is written from a vector"
+        memory, lengths = self.encode(source), prompt.rows.lengths()
+        speaking = Speaking(memory, Place(memory.state, torch.zeros_like(memory.state[0][0])), attention)
+        for number, words in enumerate(spread(prompt.tokens, prompt.rows)):
+            speaking.place = self._place(words, speaking.place.state).where(number < lengths, speaking.place)
+        return in_full(self.words(speaking.place.told)), speaking
+
+    def step(self, tokens: Tensor, state: Speaking) -> Tensor:
+        """Take in one token per row (B); scores of the next one."""
+        state.place = self._place(tokens, state.place.state)
+        return in_full(self.words(state.place.told))
+
+    def _place(self, words: Tensor, state: State) -> Place:
+        """One place of all rows: B -> what it leaves to the next."""
+        steps = self.decoder.steps()
+        top, after = steps.step(steps.given(self.tokens(words)), state)
+        return Place(after, self.dropout(top))
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        """Products and sums of a batch, forward: two for each use of a weight."""
+        c, written = self.config, int(rows.starts[-1])
+        size = self.tokens.weight.shape[1]
+        scored = c.vocabulary * (size if c.tied else c.width)
+        uses = (matrices(self.decoder, self.narrow) + scored) * written + matrices(self.entrance) * rows.count
+        uses += matrices(self.decoder) * rows.count if c.entrance == "input" else 0.0
+        return 2.0 * uses
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights: tables within the scale, recurrent matrices as rotations, maps by their width."""
+        self.center.zero_()
+        self.spread.fill_(1.0)
+        self.decoder.initialise()
+        for table in (*self.tokens.parameters(), *self.heads.parameters()):
+            table.uniform_(-self.config.weight_scale, self.config.weight_scale)
+        for module in (self.entrance, self.narrow):
+            if module is not None:
+                nn.init.xavier_uniform_(module.weight)
+        self.entrance.bias.zero_()

@@ -1,0 +1,255 @@
+"""A text written from a vector: captions of images by their features, words for whatever comes as numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.checkpoint.folder import Opened
+from weft.data.pairs import Sequences, Side, Vectors
+from weft.errors import UserError, shown
+from weft.generation.speaker import Ensemble
+from weft.tasks.answers import Text
+from weft.tasks.passing import Outcome
+from weft.tasks.reading import Example, list_in, text_in
+from weft.tasks.sequences import CHUNK, SequenceTask, chrf_near, end_of, too_long
+from weft.tasks.translate import together, writer_of
+from weft.tasks.writing import Writer, check_width, manner_of
+from weft.text.records import Record
+from weft.text.windows import Framing
+
+BEAM = 3  # as Vinyals et al. (2017) found best
+LEAST = 32  # tokens that a text may always have
+DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical")  # options with which nothing is searched for
+
+
+# ------------------------------------------------------------------------------------------------------------ vectors
+
+
+def numbers_of(value: Any, where: str) -> list[float]:
+    """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
+        except (ValueError, RecursionError):
+            raise UserError(f"{where}: {shown(value)!r} is no list of numbers") from None
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
+    if not value:
+        raise UserError(f"{where}: there are no numbers")
+    found = [_number(each) for each in value]
+    for place, each in enumerate(found, 1):
+        if not math.isfinite(each):
+            raise UserError(f"{where}: {shown(str(value[place - 1]))!r}, number {place} of {len(found)}, is no number")
+    return found
+
+
+def _number(value: Any) -> float:
+    """A number that single precision holds, else NaN."""
+    try:
+        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+    return found if abs(found) <= 3e38 else math.nan
+
+
+def is_vector(given: Any) -> bool:
+    """Whether one vector is given, rather than several."""
+    if isinstance(given, str):
+        return True
+    if getattr(given, "ndim", None) is not None:
+        return bool(given.ndim == 1)
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], int | float)
+
+
+def vectors_of(opened: Opened, given: Sequence[Any]) -> list[list[float]]:
+    """Vectors as the model takes them; what is wrong with one is said with its number."""
+    found = []
+    for number, each in enumerate(given, 1):
+        where = f"vector {number} of {len(given)}" if len(given) > 1 else "the vector"
+        found.append(numbers_of(each, where))
+        check_length(len(found[-1]), opened.config.features, where)
+    return found
+
+
+def check_length(numbers: int, features: int, where: str) -> None:
+    if numbers != features:
+        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
+
+
+def limit_for(opened: Opened) -> int:
+    """Tokens that a text may have where nobody says it: twice as many as any to learn from had."""
+    return max(LEAST, 2 * opened.card.window.length if opened.card.window else 0)
+
+
+def describe(
+    opened: Opened,
+    vectors: Sequence[Any],
+    *,
+    task: str = "describe",
+    others: Sequence[Opened] = (),
+    beam: int | None = None,
+    most: int | None = None,
+    heard: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[Text]:
+    """Write a text from each vector; `options` are those of `Manner`, `others` models that write together with it.
+
+    A beam of 3 looks for the best text, unless it is to be drawn (`temperature`, `top_p` ...). `most`: tokens of a
+    text; unless given, twice as many as the longest had that the model has learned from.
+    """
+    writer = describer_of(opened, others)
+    found = vectors_of(opened, vectors)
+    if beam is None and not any(options.get(name) is not None for name in DRAWN):
+        beam = min(BEAM, opened.config.vocabulary)
+    if beam is not None:
+        check_width(beam, opened.config.vocabulary)
+        options = {"n": 1, **options, "beam": beam}
+    if most is not None and most < 1:
+        raise UserError(f"a number of new tokens cannot be {most}")
+    return writer.write(
+        [[opened.config.begin]] * len(found),
+        manner_of(options),
+        most=limit_for(opened) if most is None else most,
+        sources=[[vector] for vector in found],
+        heard=heard,
+    )
+
+
+def describer_of(opened: Opened, others: Sequence[Opened] = ()) -> Writer:
+    """What writes from vectors with this model, and with others."""
+    if not opened.family.numbers or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not write from vectors")
+    for number, other in enumerate(others, 2):
+        if not other.family.numbers or other.config.features != opened.config.features:
+            raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
+    together(opened, others)
+    networks: list[Any] = [opened.network, *(other.network for other in others)]
+    tokenizer = opened.writer
+    assert tokenizer is not None
+    return Writer(
+        speaker=networks[0] if len(networks) == 1 else Ensemble(networks),
+        tokenizer=tokenizer,
+        context=min(each.config.context for each in (opened, *others)),
+        device=opened.device,
+        never=opened.never,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- task
+
+
+@dataclass(frozen=True)
+class DescribeTask(SequenceTask):
+    """Texts from vectors as a task; texts of one vector stand on one side of a split, and are right all of them."""
+
+    features: int = 0  # numbers of a vector, once that is known
+
+    @property
+    def chosen(self) -> str:
+        return "bleu"
+
+    @staticmethod
+    def asked(example: Example) -> Any:
+        return np.frombuffer(example.numbers, dtype=np.float32)
+
+    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
+        return self, ("vector", "text")
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        vector = vector_in(record, columns["vector"])
+        return Example((), text_in(record, columns["text"]), record.where, vector.tobytes())
+
+    def sifted(self, examples: Sequence[Example], told: Callable[[str], None]) -> list[Example]:
+        return list(examples)
+
+    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> DescribeTask:
+        """The task with what the rows say: how many numbers a vector has, by most of them."""
+        counts = Counter(len(example.numbers) // 4 for example in examples)
+        return replace(self, features=self.features or counts.most_common(1)[0][0])
+
+    def check(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            check_length(len(example.numbers) // 4, self.features, example.where)
+
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
+        return [example.numbers for example in examples]
+
+    def gathered(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """One example for each vector, with all its texts, in the order in which the vectors came."""
+        found: dict[bytes, list[Example]] = {}
+        for example in examples:
+            found.setdefault(example.numbers, []).append(example)
+        for some in found.values():
+            yield replace(some[0], target=tuple(each.target for each in some))
+
+    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
+        return super().sample(list(self.gathered(examples)))
+
+    def table(self, examples: Sequence[Example], opened: Opened, framing: Framing) -> Sequences:
+        """The rows as a source of batches; texts that are longer than the model can write are left out, and told."""
+        self.fits(opened)
+        writer, long = writer_of(opened), list[tuple[int, Example]]()
+        end = end_of(writer)
+        vectors, written = list[Any](), list[list[int]]()
+        for first in range(0, len(examples), CHUNK):
+            some = examples[first : first + CHUNK]
+            texts = writer.ids([example.target for example in some], specials=False)
+            for example, text in zip(some, texts, strict=True):
+                if len(text) + 1 > framing.length:
+                    long.append((len(text) + 1, example))
+                    continue
+                vectors.append(self.asked(example))
+                written.append([*text, end])
+        if not written:
+            raise UserError(f"all {len(examples):,} texts are longer than the {framing.length} tokens of the context")
+        notes = (too_long(long, framing.length),) if long else ()
+        return Sequences(Vectors(np.stack(vectors)), Side.of(written), opened.config.begin, framing.length, notes=notes)
+
+    def fits(self, opened: Opened) -> None:
+        """Refuse a model for other vectors than the rows have."""
+        rows, model = self.features, opened.config.features
+        if rows != model:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {model}")
+
+    def settle(self, opened: Opened, examples: Sequence[Example]) -> None:
+        """Let a fresh network know where the vectors lie that it learns from."""
+        self.fits(opened)
+        network: Any = opened.network
+        network.settle(torch.from_numpy(np.stack([self.asked(example) for example in examples])))
+
+    def outcomes(self, opened: Opened, framing: Framing, vectors: Sequence[Any]) -> list[Outcome]:
+        found = describe(opened, vectors, beam=self.beam, others=self.others)
+        return [Outcome(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
+
+    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+        metrics.written.add([found.said.text for found in outcomes], [example.target for example in examples])
+
+    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+        text = found.said.text.strip()
+        if text in [right.strip() for right in example.target]:
+            return None
+        near, right = max((chrf_near(text, right), right) for right in example.target)
+        return 1 - near, {"near": f"{near:.3f}", "right": right, "said": text, "where": example.where}
+
+
+def vector_in(record: Record, column: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The vector of a row."""
+    where = f"{record.where}: column {shown(column)!r}"
+    return np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
+
+
+def task_of(opened: Opened) -> DescribeTask:
+    """The task of a model folder, as its card says."""
+    return DescribeTask("describe", beam=BEAM, features=opened.config.features)
