@@ -62,7 +62,8 @@ def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
         found[row] = losses
     errors = found.std(axis=1, ddof=1) / math.sqrt(len(places))
     nats = tuple(found.mean(axis=1).tolist())
-    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), contexts[useful(found)], len(places))
+    best = contexts[useful(found)] if reach else 0
+    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
 
 
 def useful(losses: Floats) -> int:
