@@ -69,7 +69,7 @@ class LadderRecipe:
     out: str | None = None
     seed: int = 0
     device: str | None = None
-    text: Words = Words(documents="file")
+    text: Words = Words()
     rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ all ways to spell it in tokens, with any spaces before it, and of something that
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -20,6 +19,7 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 from weft.tasks.scoring import beginning, tokenizer_of
+from weft.tasks.unseen import unseen_in_words
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -72,9 +72,10 @@ def suggest(
     training = opened.network.training
     opened.network.eval()
     try:
-        if tokens:
-            return _tokens(opened, tokenizer, kept, most, len(prompt))
-        found = _Search(opened, kept, plain, closed and bool(plain), most, width)
+        with unseen_in_words(opened):
+            if tokens:
+                return _tokens(opened, tokenizer, kept, most, len(prompt))
+            found = _Search(opened, kept, plain, closed and bool(plain), most, width)
         return Suggestions(
             words=found.words(),
             n_tokens=len(prompt),
@@ -268,16 +269,3 @@ class _Search:
         tail = self.prompt[-4:]
         whole = self.tokenizer.decode([*tail, *begun.tokens])
         return whole.removeprefix(self.tokenizer.decode(tail)).lstrip() or word
-
-
-def side_by_side(
-    models: Sequence[tuple[str, Callable[[], Model]]], text: str, *, most: int = 10, tokens: bool = False
-) -> list[tuple[str, Suggestions | UserError]]:
-    """What each model suggests; where one cannot, why not, and the others still do."""
-    found = list[tuple[str, Suggestions | UserError]]()
-    for name, opening in models:
-        try:
-            found.append((name, suggest(opening(), text, most=most, tokens=tokens)))
-        except UserError as error:
-            found.append((name, error))
-    return found
