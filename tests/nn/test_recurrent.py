@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.nn.dense import filled, gathered, spread
 from weft.nn.looking import shares
-from weft.nn.recurrent import Cell, Reading, Recurrent, State, cell_step
+from weft.nn.recurrent import Bend, Cell, Reading, Recurrent, State, cell_step, locked_dropout
 from weft.nn.rows import Rows
 
 LENGTHS = [4, 1, 7, 0, 3]
@@ -31,7 +31,8 @@ def by_hand(network: Recurrent, x: Tensor, rows: Rows, state: State) -> tuple[Te
                 said = []
                 for place in text.flip(0) if backwards else text:
                     given = place[None] @ module.weight_ih_l0.t() + module.bias_ih_l0
-                    parts = cell_step(network.cell, given, parts, module.weight_hh_l0, module.bias_hh_l0)
+                    weights = module.weight_hh_l0, module.bias_hh_l0
+                    parts = cell_step(network.cell, given, parts, *weights, network.activation)
                     said.append(parts[0])
                 for part, seen in zip(parts, after[number], strict=True):
                     seen.append(part)
@@ -44,10 +45,10 @@ def by_hand(network: Recurrent, x: Tensor, rows: Rows, state: State) -> tuple[Te
 
 
 @pytest.mark.parametrize("reading", get_args(Reading))
-@pytest.mark.parametrize("cell", get_args(Cell))
-def test_the_fused_kernel_agrees_with_the_equations(cell: Cell, reading: Reading) -> None:
+@pytest.mark.parametrize("cell, activation", [*((cell, "tanh") for cell in get_args(Cell)), ("rnn", "relu")])
+def test_the_fused_kernel_agrees_with_the_equations(cell: Cell, activation: Bend, reading: Reading) -> None:
     torch.manual_seed(0)
-    network = Recurrent(cell, 5, 6, 2, reading).double()
+    network = Recurrent(cell, 5, 6, 2, reading, activation=activation).double()
     rows = Rows.of(LENGTHS)
     x = torch.randn(sum(LENGTHS), 5, dtype=torch.float64, requires_grad=True)
     begin = tuple(
@@ -107,6 +108,45 @@ def test_dropout_stands_between_layers_only() -> None:
     one, two = (Recurrent("gru", 5, 6, layers, dropout=0.5).train() for layers in (1, 2))
     x, rows = torch.randn(9, 5), Rows.of([5, 4])
     assert torch.equal(one(x, rows)[0], one(x, rows)[0]) and not torch.equal(two(x, rows)[0], two(x, rows)[0])
+
+
+@pytest.mark.parametrize("cell, activation", [*((cell, "tanh") for cell in get_args(Cell)), ("rnn", "relu")])
+def test_a_dropped_out_layer_agrees_with_the_equations(cell: Cell, activation: Bend) -> None:
+    """Recurrent weights are struck once for all rows and places: what is left is a layer like any other."""
+    torch.manual_seed(3)
+    network = Recurrent(cell, 5, 6, activation=activation, weight_drop=0.5).double()
+    rows = Rows.of([4, 4, 4])
+    x = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(4)
+    found, _ = network(x, rows)
+    torch.manual_seed(4)
+    module: Any = network.layers[0]
+    mask = torch.nn.functional.dropout(torch.ones_like(module.weight_hh_l0), 0.5)
+    assert 0 < (mask == 0).sum() < mask.numel()
+    still = Recurrent(cell, 5, 6, activation=activation).double()
+    still.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        still.layers[0].weight_hh_l0 *= mask  # type: ignore[operator]
+    expected, places = still.by_equations(x, rows)
+    assert (found - expected).abs().max() < 1e-9 and len(places) == 5
+    noise = torch.randn_like(found)
+    here = torch.autograd.grad((found * noise).sum(), [x, module.weight_hh_l0, module.weight_ih_l0])
+    other: Any = still.layers[0]
+    there = torch.autograd.grad((expected * noise).sum(), [x, other.weight_hh_l0, other.weight_ih_l0])
+    wanted = [there[0], there[1] * mask, there[2]]
+    assert all((a - b).abs().max() < 1e-9 for a, b in zip(here, wanted, strict=True))
+    network.eval()
+    assert torch.equal(network(x, rows)[0], network(x, rows)[0])
+
+
+def test_locked_dropout_strikes_the_same_numbers_at_every_place_of_a_row() -> None:
+    torch.manual_seed(5)
+    x, rows = torch.ones(9, 50), Rows.of([5, 0, 4])
+    found = locked_dropout(x, rows, 0.5, True)
+    assert set(found.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(found[:5], found[:1].expand(5, 50)) and torch.equal(found[5:], found[5:6].expand(4, 50))
+    assert not torch.equal(found[0], found[5])
+    assert locked_dropout(x, rows, 0.5, False) is x
 
 
 def test_a_rectangle_and_back() -> None:

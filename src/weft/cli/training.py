@@ -44,7 +44,11 @@ def pretrain(
     documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
     rows: Annotated[
-        str | None, typer.Option(help="stream: full rows across documents; apart: full, not across; documents.")
+        str | None,
+        typer.Option(
+            help="stream: full rows across documents; apart: full, not across; documents; "
+            "carried: each row goes on where one of the step before ended (rnn, lstm, gru)."
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
@@ -55,6 +59,10 @@ def pretrain(
     compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
     ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
+    watch_gradients: Annotated[
+        bool | None,
+        typer.Option("--watch-gradients", help="Note how far back gradients reach: rnn, lstm, gru."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides weights, order, masks and dropout; 0.")] = None,
     tensorboard: Annotated[bool | None, typer.Option(help="Write TensorBoard events too.")] = None,
@@ -67,6 +75,8 @@ def pretrain(
     The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume goes on.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
+
+    Example: weft pretrain --model lstm --text corpus.txt --out runs/lstm --watch-gradients
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
@@ -101,6 +111,7 @@ def pretrain(
             "compile": compile,
             "ema": ema,
             "patience": patience,
+            "watch_gradients": watch_gradients,
         },
     }
     train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)

@@ -40,7 +40,7 @@ class RecurrentConfig:
     variational: bool = False  # one mask for all places of a text, rather than one for each
     weight_dropout: float = 0.0  # of the recurrent weights: one mask for all texts of a pass and all their places
     tied: bool = True  # the word head reads the table of tokens backwards
-    weight_scale: float = 0.1  # tables begin evenly between this and its opposite
+    weight_scale: float = 0.3  # tables begin evenly between this and its opposite
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -89,10 +89,14 @@ class RecurrentNetwork(nn.Module):
             )
             for number in range(c.layers)
         )
+        self.dropout = nn.Dropout(c.dropout)
+        # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
+        self.above = "words" in heads
         self.heads = nn.ModuleDict(
             {
-                # What a head reads has been dropped out already.
-                name: Words(wide, count, size, c.tied) if name == "words" else Labels(wide, count, 0.0)
+                name: Words(wide, count, size, c.tied)
+                if name == "words"
+                else Labels(wide, count, 0.0 if self.above else c.dropout)
                 for name, count in heads.items()
             }
         )
@@ -117,7 +121,7 @@ class RecurrentNetwork(nn.Module):
         for number, layer in enumerate(self.layers):
             begin = None if before is None else (before[number],)
             x, end = layer(x, rows, begin, last=carried is not None)
-            x = self._dropped(x, rows)
+            x = self._dropped(x, rows) if self.above or layer is not self.layers[-1] else x
             seen.append(x)
             after += list(end or ())
         if carried is not None:
@@ -128,8 +132,8 @@ class RecurrentNetwork(nn.Module):
 
     def _dropped(self, x: Tensor, rows: Rows) -> Tensor:
         if self.config.variational:
-            return locked_dropout(x, rows, self.config.dropout, self.training)
-        return F.dropout(x, self.config.dropout, self.training)
+            return locked_dropout(x, rows, self.dropout.p, self.training)
+        return self.dropout(x)
 
     def beginning(self, count: int) -> State:
         """The state of rows that have read nothing."""

@@ -25,6 +25,7 @@ from weft.training.signals import Stop
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
+LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
 
@@ -84,6 +85,17 @@ def sized(model: Mapping[str, Any], family: Family, pairs: int, say: Say) -> dic
         f"size: {found['size']}{f' with a dropout of {DROPOUT}' if quiet else ''}, for {pairs:,} pairs (--size decides)"
     )
     return found | quiet
+
+
+def both_ways(model: Mapping[str, Any], family: Family, say: Say) -> dict[str, Any]:
+    """The choices of a recurrent network that labels texts from nothing: small, and reading both ways unless said."""
+    found = dict(model)
+    if not isinstance(family.standard.get("cell"), str) or "base" in found:
+        return found
+    if not ({"size", "width", "layers"} & set(found)) and found.get("family") == family.name:
+        found |= {"layers": 1, "width": 256}
+        say("size: 1x256 (--size decides)")
+    return {"bidirectional": True, "dropout": LABELLED_DROPOUT, **found}
 
 
 def vocabulary_for(

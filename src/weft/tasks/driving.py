@@ -20,6 +20,7 @@ from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.watching import Watch, draw_gradients
 
 
 class Altered(UserError):
@@ -97,7 +98,8 @@ def drive(
     log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step, heard)
     try:
         with quick_arithmetic(setup.device):
-            state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best)
+            watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
+            state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best, watch)
     except Interrupted as interrupted:
         of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
         message = f"stopped after step {state.step:,}{of}, all saved"
@@ -120,5 +122,9 @@ def _report(run: Run, say: Say) -> None:
     try:
         if run.metrics.exists() and run.metrics.stat().st_size:
             write_curves([run.folder], run.report)
+        if run.gradients.exists():
+            found = draw_gradients(run.gradients, run.gradients_page, run.folder.name)
+            if found is not None:
+                say(f"{run.gradients_page}: {found}")
     except (UserError, OSError) as error:
         say(f"weft: note: no report: {error}")

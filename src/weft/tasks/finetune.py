@@ -31,7 +31,7 @@ from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, device_for, drive, resumable
 from weft.tasks.gathering import Material, gather, warn_swapped
@@ -175,6 +175,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         raise UserError(
             "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
         )
+    if recipe.training.watch_gradients:
+        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
     material = gather(recipe, say, progress, stop)
     task = material.task
     metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
@@ -190,6 +192,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         if family.reads:
             known = {"features": task.features} if isinstance(task, DescribeTask) else {}
             recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), say))
+        elif not recipe.task.words:
+            recipe = replace(recipe, model=both_ways(recipe.model, family, say))
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
             model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
             recipe = replace(recipe, model=model)

@@ -117,6 +117,13 @@ def _family(recipe: Recipe) -> Family:
         )
     if family.counts:
         check_counting(recipe)
+    if recipe.training.watch_gradients and not hasattr(family.network, "unrolled"):
+        raise UserError(f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru")
+    if (recipe.objective.rows or family.rows) == "carried":
+        if not hasattr(family.network, "beginning"):
+            raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
+        if recipe.objective.short is not None:
+            raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     if name is not None and name not in family.objectives:
@@ -141,8 +148,6 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
-    if rows == "carried" and not hasattr(family.network, "beginning"):
-        raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
     start: Start | None = None
@@ -176,8 +181,6 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
     plan = _resolved(recipe, material, opened, device)
     if isinstance(material.source, Streams):
-        if material.short is not None:
-            raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
         material = replace(material, source=material.source.of(plan.batch or 1))
         objective = CarriedToken(Memory(plan.batch or 1))
     if plan.patience is not None and material.held_out is None:

@@ -6,6 +6,7 @@ from torch import nn
 
 from weft.errors import UserError
 from weft.nn.multihead import Attention
+from weft.nn.recurrent import Recurrent
 
 ABOVE = ("heads", "pooler", "mix")  # what stands above an encoder
 
@@ -37,3 +38,5 @@ def freeze(network: nn.Module, what: str) -> None:
             module.p = 0.0
         elif isinstance(module, Attention):
             module.dropout = 0.0
+        elif isinstance(module, Recurrent):
+            module.dropout = module.weight_drop = 0.0

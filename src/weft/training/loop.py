@@ -31,6 +31,7 @@ from weft.training.plan import rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.watching import Watch
 from weft.training.work import Work
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
@@ -89,6 +90,7 @@ def train(
     log: Log,
     stop: Stop,
     keep_best: Callable[[dict[str, float]], None],
+    watch: Watch | None = None,
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
     s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
@@ -159,6 +161,8 @@ def train(
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
             group = next(groups)
+            if watch is not None and state.step == 0:
+                watch.look(0, network, group.batches[0].to(device))
             set_rate(optimizer, rate_at(state.step, s.plan, s.rate, s.steps))
             slot = state.step % plan.log_every
             if (
@@ -190,6 +194,8 @@ def train(
             if state.step % plan.log_every == 0 or state.step == s.steps:
                 losses = _check(s, state, history, checkpoints)
                 _say(s, state, terms, losses, moment, peak, log)
+                if watch is not None:
+                    watch.look(state.step, network, group.batches[0].to(device))
                 if s.minutes is not None and state.steps is None and (steps := pace.steps(state, s.minutes)):
                     state.steps, s = steps, s.of_steps(steps)
                     log.line(f"{steps:,} steps fit into {s.minutes:g} minutes at this speed")

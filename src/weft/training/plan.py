@@ -54,6 +54,7 @@ class Training:
     keep: int = 2  # checkpoints, beside the best model
     patience: int | None = None  # evaluations without a better loss after which the run ends
     explode: float = 3.0  # a loss this many times the first one stops the run
+    watch_gradients: bool = False  # note with each line how far back in a row they reach; for recurrent networks
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:

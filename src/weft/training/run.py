@@ -36,6 +36,8 @@ class Run:
         self.metrics = self.inside / "metrics.jsonl"
         self.board = self.inside / "tensorboard"
         self.report = self.inside / "report.html"
+        self.gradients = self.inside / "gradients.jsonl"
+        self.gradients_page = self.inside / "gradients.html"
 
     def checkpoints(self, keep: int = 1) -> Checkpoints:
         return Checkpoints(self.inside / "checkpoints", keep)

@@ -1,0 +1,314 @@
+"""A state that is carried from row to row: equal to one long row, however a step is cut, broken off or judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.training.small import stories
+from tests.training.test_resume import BROKEN, contents, same
+from weft.checkpoint.families import FAMILIES
+from weft.data.batching import Feed
+from weft.data.masking import shift
+from weft.data.rows import Frame, Framed
+from weft.data.shards import Corpus
+from weft.data.streams import Streams
+from weft.errors import UserError
+from weft.objectives.carrying import CarriedToken, Memory
+from weft.objectives.language import NextToken
+from weft.tasks.pretrain import pretrain
+from weft.tasks.resume import resume
+from weft.training.judging import evaluate
+from weft.training.log import read_metrics
+from weft.training.passes import Passes
+from weft.training.setup import Setup
+from weft.training.signals import Stop
+from weft.training.watching import Watch, through_time
+
+CELLS = ("rnn", "lstm", "gru")
+CPU = torch.device("cpu")
+
+
+def network_of(cell: str, **settings: Any) -> Any:
+    family = FAMILIES[cell]
+    sizes: dict[str, Any] = {"vocabulary": 30, "width": 16, "embedding_width": 8, "dropout": 0.0, **settings}
+    config = family.config(**{**family.standard, **sizes})
+    torch.manual_seed(0)
+    network = family.network(config, {"words": 30})
+    network.initialise()
+    return network.double()
+
+
+def framed(size: int) -> Framed:
+    tokens = np.random.default_rng(0).integers(0, 30, size).astype(np.uint32)
+    return Framed(Corpus([tokens], np.array([0, size]), None, "hash"), Frame())
+
+
+def steps_of(
+    cell: str, budget: int, count: int = 4
+) -> list[tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]]:
+    """The loss, the gradients and what is carried after each of some steps of six streams."""
+    network = network_of(cell)
+    objective = CarriedToken(Memory(6).lay_out(network))
+    feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
+    passes = Passes(network, objective.sums, 1, CPU, "fp32", torch.amp.GradScaler("cpu", enabled=False))
+    passes.losses = passes.losses.double()
+    found = []
+    for step in range(count):
+        passes.step(feed.passes(step, budget), torch.tensor([60.0]), lambda number: number)
+        objective.memory.settle()
+        gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+        found.append((passes.losses.clone(), gradients, [part.clone() for part in objective.memory.before]))
+    return found
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_two_carried_rows_are_one_long_row(cell: str) -> None:
+    network, text = network_of(cell), framed(100)
+    objective, whole = CarriedToken(Memory(3).lay_out(network)), NextToken()
+    short, long = (Feed(Streams(text, length, True, 3), shift, 0, 3) for length in (8, 16))
+    losses = []
+    with torch.no_grad():
+        for step in range(2):
+            losses.append(objective.sums(network, short.passes(step, 999)[0])["words"])
+            objective.memory.settle()
+        expected = whole.sums(network, long.passes(0, 999)[0])["words"]
+        alone = sum(whole.sums(network, short.passes(step, 999)[0])["words"] for step in range(2))
+    assert abs(sum(losses) - expected) < 1e-9
+    assert abs(alone - expected) > 1e-3, "it makes no difference what was carried"
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_step_in_passes_is_the_whole_step(cell: str) -> None:
+    whole = steps_of(cell, 999)
+    assert whole[0][2][0].abs().max() > 0.01
+    for budget in (30, 20, 10):
+        for (loss, gradients, state), (other, others, carried) in zip(whole, steps_of(cell, budget), strict=True):
+            largest = max(gradient.abs().max() for gradient in gradients)
+            assert abs(loss - other).max() < 1e-9
+            assert all((a - b).abs().max() < 1e-9 * largest for a, b in zip(gradients, others, strict=True))
+            assert all((a - b).abs().max() < 1e-12 for a, b in zip(state, carried, strict=True))
+
+
+def test_a_step_that_is_done_again_begins_where_it_began() -> None:
+    """Memory ran out in the second pass: the first had moved its streams on already."""
+    network = network_of("lstm")
+    objective = CarriedToken(Memory(6).lay_out(network))
+    feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
+    objective.sums(network, feed.passes(0, 999)[0])
+    objective.memory.settle()
+    begun = [part.clone() for part in objective.memory.before]
+    objective.sums(network, feed.passes(1, 30)[0])  # and then the machine gives up
+    assert all(torch.equal(a, b) for a, b in zip(begun, objective.memory.before, strict=True))
+    for batch in feed.passes(1, 10):
+        objective.sums(network, batch)
+    objective.memory.settle()
+    again = steps_of("lstm", 999, 2)[1][2]  # weights do not change there either
+    assert all((a - b).abs().max() < 1e-12 for a, b in zip(again, objective.memory.before, strict=True))
+
+
+def test_held_out_text_is_judged_with_a_state_of_its_own() -> None:
+    network, text = network_of("gru").float(), framed(300)
+    objective = CarriedToken(Memory(4).lay_out(network))
+    for part in objective.memory.before:
+        part.fill_(0.7)
+    losses = []
+    for row, streams, budget in ((300, 1, 1 << 20), (25, 1, 1 << 20), (7, 1, 7), (10, 3, 1 << 20)):
+        held = Streams(text, row, False, streams)
+        feed = Feed(Streams(text, 10, True, 4), shift, 0, 4)
+        setup: Any = Setup(network, objective, feed, held, *([None] * 5), CPU, "fp32", 0, str)  # type: ignore[arg-type]
+        losses.append(evaluate(setup, budget, None, Stop())[0]["words"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5) == pytest.approx(losses[2], abs=1e-5)
+    assert losses[3] != pytest.approx(losses[0], abs=1e-5)  # two streams more that begin with nothing
+    assert all((part == 0.7).all() for part in objective.memory.before)
+
+
+# ------------------------------------------------------------------------------------------------------- whole runs
+
+
+def settings(folder: Path, family: str = "lstm", **training: Any) -> dict[str, Any]:
+    text = folder / "text.txt"
+    if not text.exists():
+        text.write_text(stories(60))
+    return {
+        "seed": 3,
+        "model": {"family": family, "size": "2x32", "embedding_width": 24, "variational": True, "weight_dropout": 0.2},
+        "text": {"files": [str(text)]},
+        "tokenizer": {"size": 300},
+        "objective": {"length": 16},
+        "training": {
+            "steps": 14, "batch": 12, "pass_tokens": 70, "ema": 0.9, "log_every": 5, "evaluate_every": 7,
+            "save_every": 4, "keep": 20, "threads": 1, **training,
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+
+
+def quietly(line: str) -> None:
+    pass
+
+
+def carried_contents(out: Path) -> dict[str, Any]:
+    last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    carried = load_file(last / "carried.safetensors")
+    shutil.copytree(out, out.parent / f"{out.name}-seen")
+    for path in (out.parent / f"{out.name}-seen").rglob("carried.safetensors"):
+        path.unlink()
+    found = contents(out.parent / f"{out.name}-seen")
+    shutil.rmtree(out.parent / f"{out.name}-seen")
+    return {**found, "carried": carried}
+
+
+def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
+    """Watched, too: what was noted after the checkpoint is noted again, once."""
+    said: list[str] = []
+    values = settings(tmp_path, watch_gradients=True)
+    pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=said.append)
+    assert 'rows = "carried"' in (tmp_path / "whole/run/recipe.toml").read_text()
+    assert any("gradients.html" in line for line in said)
+    whole = carried_contents(tmp_path / "whole")
+    assert whole["carried"]["0"].abs().max() > 0
+    gradients = (tmp_path / "whole/run/gradients.jsonl").read_bytes()
+    assert [json.loads(line)["step"] for line in gradients.splitlines()] == [0, 5, 10, 14]
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for path in (tmp_path / "parts/run/checkpoints").glob("step-*"):
+        if int(path.name[5:]) > 8:
+            shutil.rmtree(path)
+    resume(tmp_path / "parts", say=quietly)
+    parts = carried_contents(tmp_path / "parts")
+    for name in whole:
+        assert same(whole[name], parts[name]), name
+    assert (tmp_path / "parts/run/gradients.jsonl").read_bytes() == gradients
+    # Unwatched it is the same run.
+    pretrain(None, {**settings(tmp_path), "out": str(tmp_path / "unwatched")}, say=quietly)
+    unwatched = carried_contents(tmp_path / "unwatched")
+    for name in whole:
+        assert same(whole[name], unwatched[name]), name
+    assert not (tmp_path / "unwatched/run/gradients.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CELLS)
+def test_kills(family: str, tmp_path: Path) -> None:
+    values = settings(tmp_path, family, steps=60)
+    (tmp_path / "settings.json").write_text(json.dumps(values))
+    environment = {**os.environ, "WEFT_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(BROKEN), str(tmp_path / "settings.json"), str(tmp_path / "run"), "6", "1"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert found.returncode == 0, found.stderr[-3000:]
+    whole, parts = carried_contents(tmp_path / "run-whole"), carried_contents(tmp_path / "run")
+    for name in whole:
+        assert same(whole[name], parts[name]), name
+
+
+@pytest.mark.parametrize("family", CELLS)
+def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -> None:
+    values = settings(
+        tmp_path, family, steps=80, pass_tokens=4096, ema=None, rate=1e-2, evaluate_every=80, save_every=80
+    )
+    values["model"] |= {"variational": False, "weight_dropout": 0.0, "dropout": 0.0}
+    model = pretrain(None, {**values, "out": str(tmp_path / "run")}, say=quietly)
+    found = [
+        line["validation_loss"]
+        for line in read_metrics(tmp_path / "run/run/metrics.jsonl")
+        if "validation_loss" in line
+    ]
+    assert model.tokenizer is not None
+    ids = [
+        i
+        for text in model.tokenizer.ids((tmp_path / "text.txt").read_text().splitlines(), specials=False)
+        for i in text
+    ]
+    shares = np.bincount(ids)[np.bincount(ids) > 0] / len(ids)
+    unigram = -float((shares * np.log(shares)).sum())
+    assert found[-1] < unigram - 0.5, (found, unigram)
+    answer = model("once", most=5)
+    assert answer.text
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    values = settings(tmp_path)
+    for change, words in (
+        (
+            {"model": {"family": "gpt2", "size": "1x64"}, "objective": {"rows": "carried"}},
+            "gpt2 takes nothing from row",
+        ),
+        ({"objective": {"short": 8}}, "of one length"),
+        ({"model": {"family": "gpt2", "size": "1x64"}, "training": {"watch_gradients": True}}, "gpt2 has no state"),
+    ):
+        with pytest.raises(UserError, match=words):
+            pretrain(None, {**values, **change, "out": str(tmp_path / "no")}, say=quietly)
+        assert not (tmp_path / "no").exists()
+
+
+def test_other_rows_remain_possible(tmp_path: Path) -> None:
+    for rows in ("stream", "documents"):
+        values = settings(tmp_path, "gru", steps=3)
+        values["objective"] |= {"rows": rows}
+        pretrain(None, {**values, "out": str(tmp_path / rows)}, say=quietly)
+        assert not list((tmp_path / rows).rglob("carried.safetensors"))
+
+
+# --------------------------------------------------------------------------------------------- gradients through time
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_through_time_are_those_of_the_fused_network(cell: str) -> None:
+    """A push at one place, by finite differences: what is noted is how the last loss answers to it."""
+    network = network_of(cell, layers=1)
+    batch = Feed(Streams(framed(60), 6, True, 2), shift, 0, 2).passes(0, 999)[0]
+    norms = through_time(network, batch)
+    assert len(norms) == 1 and len(norms[0]) == 6 and all(parameter.grad is None for parameter in network.parameters())
+    layer, far = network.layers[0], 3  # three places before the last
+    expected = []
+    for row in range(2):
+        tokens, label = batch.tokens.view(2, 6)[row], batch.targets["words"].view(2, 6)[row, -1]
+
+        def loss(push: torch.Tensor, tokens: torch.Tensor = tokens, label: torch.Tensor = label) -> torch.Tensor:
+            from weft.nn.rows import Rows
+
+            x = network.tokens(tokens)
+            _, state = layer(x[: 6 - far], Rows.of([6 - far]))
+            state = ((state[0][0] + push, *state[0][1:]),)
+            # An LSTM's output at this place is not pushed: the loss is of the last place alone.
+            hidden, _ = layer(x[6 - far :], Rows.of([far]), state)
+            return torch.nn.functional.cross_entropy(network.words(hidden[-1:]), label[None])
+
+        expected.append(torch.autograd.functional.jacobian(loss, torch.zeros(1, 16, dtype=torch.float64)).norm())
+    assert norms[0][far] == pytest.approx(float(sum(expected) / 2), rel=1e-9)
+
+
+def test_a_plain_network_forgets_faster_than_an_lstm_that_keeps(tmp_path: Path) -> None:
+    """Small recurrent weights: the plain gradient vanishes; an LSTM's forget gates, open from the start, hold it."""
+    reach = {}
+    for cell in ("rnn", "lstm"):
+        network = network_of(cell, layers=1, width=32)
+        with torch.no_grad():
+            module = network.layers[0].layers[0]
+            module.weight_hh_l0.mul_(0.3)
+            if cell == "lstm":
+                module.bias_ih_l0[32:64] = 3.0
+        norms = through_time(network, Feed(Streams(framed(300), 32, True, 4), shift, 0, 4).passes(0, 999)[0])[0]
+        reach[cell] = norms[31] / norms[1]
+    assert reach["rnn"] < 1e-12 and reach["lstm"] > 0.05
+
+
+def test_a_record_that_a_kill_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "gradients.jsonl"
+    path.write_text('{"step": 0, "layers": [[1.0]]}\n{"step": 10, "layers": [[1.0]]}\n{"step": 20, "lay')
+    assert Watch(path, 10).steps == {0, 10} and path.read_text().count("\n") == 2
+    assert Watch(path, 5).steps == {0}
