@@ -52,7 +52,8 @@ def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
     if len(places) < LEAST:
         raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
     reach = min(getattr(opened.config, "reach", longest), opened.config.context)
-    contexts = [context for context in CONTEXTS if context <= min(longest, max(1, reach))]
+    farthest = min(longest, max(1, reach))
+    contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
     found = np.empty((len(contexts), len(places)))
     for row, context in enumerate(contexts):
         readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
