@@ -119,10 +119,10 @@ def _text(recipe: VectorsRecipe) -> Text:
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
     device = device_for(recipe.device, recipe.vectors.threads)
-    plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads())
-    recipe = replace(recipe, vectors=plan, device=str(device))
     tokenizer = _vocabulary(run, recipe, stop, say, progress)
     corpus = _tokens(recipe, tokenizer, stop, say, progress)
+    plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
+    recipe = replace(recipe, vectors=plan, device=str(device))
     counts = _counts(corpus, tokenizer)
     known = int(counts.sum())
     if known < 2:

@@ -9,7 +9,9 @@ from weft.errors import UserError
 
 # What is usual where nothing is said: word2vec's are those of the first program and of gensim; GloVe's are its own.
 USUAL = {"word2vec": {"window": 5, "epochs": 5}, "glove": {"window": 10, "epochs": 25}}
-RATES = {"skip-gram": 0.05, "cbow": 0.05, "glove": 0.05}  # of AdaGrad, the first step of a number
+RATES = {"skip-gram": 0.1, "cbow": 0.1, "glove": 0.05}
+
+STEPS = 500  # in an epoch of word2vec, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +62,18 @@ class Learning:
         """skip-gram, cbow or glove."""
         return "glove" if self.kind == "glove" else self.mode or "skip-gram"
 
-    def resolved(self, cuda: bool, threads: int) -> Learning:
-        """With every open choice made, so that the recipe in the run folder says it all."""
+    def resolved(self, cuda: bool, threads: int, words: int) -> Learning:
+        """With every open choice made, so that the recipe in the run folder says it all; `words` of the text."""
         usual = USUAL[self.kind]
-        batches = {"word2vec": (1 << 12, 1 << 16), "glove": (1 << 18, 1 << 20)}[self.kind]
+        # Words of a batch do not learn from each other: few of them are slow, and many have few steps in a short text.
+        batch = min(max(words // STEPS, 256), 1 << 14 if cuda else 1 << 12)
         return replace(
             self,
             mode=None if self.kind == "glove" else self.mode or "skip-gram",
             window=self.window or usual["window"],
             epochs=self.epochs or usual["epochs"],
             rate=self.rate or RATES[self.way],
-            batch=self.batch or batches[cuda],
+            batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
             block=self.block or (1 << 22 if cuda else 1 << 17),
             threads=self.threads or threads,
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,43 +25,57 @@ from weft.vectors.plan import Learning
 CHUNK = 32  # centres; more would be wasted on places that no centre is near to, fewer make small products
 NOISE = 32  # words for a chunk: about as many as the neighbours of one centre would draw, 6 times 5
 NOISE_POWER = 0.75  # noise words are drawn by their counts to this power
-TINY = 1e-10
+LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one step
 
 
-@dataclass(frozen=True)
-class Pushes:
-    """Which rows of the two tables move, and where to: by how much the chance of the text would rise."""
+class Push(NamedTuple):
+    """Where some rows of a table are pushed: by how much the chance of the text would rise, and by how many pairs."""
 
-    inner: list[tuple[Tensor, Tensor]]  # numbers of words, and n .. d for each
-    outer: list[tuple[Tensor, Tensor]]
+    rows: Tensor  # .. d
+    pairs: Tensor  # ..: neighbours and words of noise that push, each weighed as it counts
 
 
-def skip_gram(
-    centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the log chance that each centre has these neighbours and not the noise; as the inputs, in order.
+class Pushes(NamedTuple):
+    """Gradients for all that a score was made of."""
+
+    centres: Push
+    places: Push
+    noise: Push
+
+
+def skip_gram(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
+    """Gradients of the log chance that each centre has these neighbours and not the noise.
 
     centres: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbour.
     """
-    weight = near.sum(2, keepdim=True) * (negatives / noise.shape[1])  # n c 1
-    pull = torch.bmm(centres, places.mT).neg_().sigmoid_().mul_(near)  # n c j
-    push = torch.bmm(centres, noise.mT).sigmoid_().mul_(weight)  # n c k
-    moved = torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1)
-    return moved, torch.bmm(pull.mT, centres), torch.bmm(push.mT, centres).neg_()
-
-
-def cbow(
-    centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `skip_gram`, where the mean of the neighbours foretells the centre; `places` are of the inner table here."""
     count = near.sum(2, keepdim=True)  # n c 1
-    mean = near / count.clamp(min=1)  # n c j
+    share = negatives / noise.shape[1]
+    pull = torch.bmm(centres, places.mT).neg_().sigmoid_().mul_(near)  # n c j
+    push = torch.bmm(centres, noise.mT).sigmoid_().mul_(count * share)  # n c k
+    return Pushes(
+        Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
+        Push(torch.bmm(pull.mT, centres), near.sum(1)),
+        Push(torch.bmm(push.mT, centres).neg_(), (count.sum(1) * share).expand(noise.shape[:2])),
+    )
+
+
+def cbow(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
+    """As `skip_gram`, where the mean of the neighbours foretells the centre; `places` are of the inner table here.
+
+    As in word2vec's own program each neighbour gets the whole push of the mean, not its share of it.
+    """
+    count = near.sum(2, keepdim=True)  # n c 1
     there = (count > 0).to(near.dtype)  # a word without neighbours says nothing
-    hidden = torch.bmm(mean, places)  # n c d
+    share = negatives / noise.shape[1]
+    hidden = torch.bmm(near, places).div_(count.clamp(min=1))  # n c d
     pull = (hidden * centres).sum(2, keepdim=True).neg_().sigmoid_().mul_(there)  # n c 1
-    push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * (negatives / noise.shape[1]))  # n c k
+    push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * share)  # n c k
     moved = (pull * centres).baddbmm_(push, noise, alpha=-1)
-    return pull * hidden, torch.bmm(mean.mT, moved), torch.bmm(push.mT, hidden).neg_()
+    return Pushes(
+        Push(pull * hidden, there[..., 0]),
+        Push(torch.bmm(near.mT, moved), near.sum(1) * (1 + negatives)),
+        Push(torch.bmm(push.mT, hidden).neg_(), (there.sum(1) * share).expand(noise.shape[:2])),
+    )
 
 
 def loss_of(way: str, centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
@@ -86,6 +100,9 @@ def kept_chances(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64
     return np.where(counts > 0, np.minimum(chance, 1), 0)  # what is never counted, the unknown word, never stays
 
 
+Moved = tuple[Tensor, Push]  # numbers of words, and where they are pushed
+
+
 class Word2Vec:
     """The two tables of vectors, and how a block of text moves them."""
 
@@ -96,26 +113,27 @@ class Word2Vec:
         first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
         self.inner = ((torch.rand(words, width, generator=first) - 0.5) / width).to(device)
         self.outer = torch.zeros(words, width, device=device)
-        # AdaGrad (Duchi et al., 2011), one sum for a row: a batch may hold a frequent word a hundred times.
-        self.inner_squares, self.outer_squares = (torch.zeros(words, device=device) for _ in range(2))
         self.stays = torch.from_numpy(kept_chances(counts, plan.sample)).to(device)
         shares = counts.astype(np.float64) ** NOISE_POWER * (counts > 0)
         self.noise = torch.from_numpy(np.cumsum(shares) / shares.sum()).to(device)
         assert plan.window is not None
         places = torch.arange(-plan.window, CHUNK + plan.window, device=device)
-        self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs()  # c j
+        self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
         self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
         # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
         self.threads = 1 if device.type != "cpu" else plan.threads or 1
-        self.pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+        self.pool = (
+            ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+            if self.threads > 1
+            else None
+        )
 
     def close(self) -> None:
         if self.pool is not None:
             self.pool.shutdown()
 
     def tensors(self) -> dict[str, Tensor]:
-        names = ("inner", "outer", "inner_squares", "outer_squares")
-        return {name: getattr(self, name) for name in names}
+        return {"inner": self.inner, "outer": self.outer}
 
     def load(self, stored: Mapping[str, Tensor]) -> None:
         for name, tensor in self.tensors().items():
@@ -130,7 +148,7 @@ class Word2Vec:
         chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
         thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
         stays = thrown < self.stays[words]
-        chunks = Chunks.of(words[stays], documents[stays], self.plan.window or 1)
+        chunks = Chunks.of(words[stays], documents[stays].int(), self.plan.window or 1)
         count = len(chunks.words)
         if not count:
             return 0.0
@@ -152,16 +170,11 @@ class Word2Vec:
 
     def _step(self, chunks: Chunks, batch: Tensor, reach: Tensor, noise: Tensor, rate: float) -> None:
         """One update. Threads share out the chunks, then the tables, so that their number leaves no trace."""
-        parts = batch.chunk(self.threads)
-
-        def pushed(part: Tensor) -> Pushes:
-            return self._pushes(chunks, part, reach, noise)
-
-        found = list(self._each(pushed, parts))
-        inner = [push for pushes in found for push in pushes.inner]
-        outer = [push for pushes in found for push in pushes.outer]
-        work = ((self.inner, self.inner_squares, inner, rate), (self.outer, self.outer_squares, outer, rate))
-        list(self._each(lambda one: move(*one), work))
+        found = list(self._each(lambda part: self._pushes(chunks, part, reach, noise), batch.chunk(self.threads)))
+        # In the order that one thread would have, since sums of floats depend on it.
+        inner, outer, noises = (list(some) for some in zip(*found, strict=True))
+        work = ((self.inner, inner), (self.outer, [*outer, *noises]))
+        list(self._each(lambda one: move(*one, rate), work))
 
     def _each(self, work: Any, parts: Sequence[Any]) -> Any:
         return map(work, parts) if self.pool is None else self.pool.map(work, parts)
@@ -171,24 +184,28 @@ class Word2Vec:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The vectors of some chunks, which of them are neighbours, and the numbers of their words."""
         window = self.plan.window or 1
-        words, documents, drawn = chunks.words[part], chunks.documents[part], noise[part]  # n j, n j, n k
+        words, documents = chunks.words.index_select(0, part), chunks.documents.index_select(0, part)  # n j
+        drawn = noise.index_select(0, part)  # n k
         middle = slice(window, window + CHUNK)
         centre, own = words[:, middle], documents[:, middle, None]
-        near = (self.distance <= reach[part]).logical_and_(documents[:, None, :] == own).logical_and_(own >= 0)
+        near = (
+            (self.distance <= reach.index_select(0, part))
+            .logical_and_(documents[:, None, :] == own)
+            .logical_and_(own >= 0)
+        )
         skip = self.plan.way == "skip-gram"
         inner, outer = (centre, words) if skip else (words, centre)
         first, second = _rows(self.inner, inner), _rows(self.outer, outer)
         centres, places = (first, second) if skip else (second, first)
         return centres, places, _rows(self.outer, drawn), near.to(centres.dtype), (centre, words, drawn)
 
-    def _pushes(self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor) -> Pushes:
+    def _pushes(self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor) -> tuple[Moved, Moved, Moved]:
+        """What moves in the inner table, what in the outer, and the noise there."""
         *vectors, (centre, words, drawn) = self._gathered(chunks, part, reach, noise)
-        centres, places, wrong, near = vectors
-        if self.plan.way == "skip-gram":
-            moved = skip_gram(centres, places, wrong, near, self.plan.negatives)
-            return Pushes([(centre, moved[0])], [(words, moved[1]), (drawn, moved[2])])
-        moved = cbow(centres, places, wrong, near, self.plan.negatives)
-        return Pushes([(words, moved[1])], [(centre, moved[0]), (drawn, moved[2])])
+        found = (skip_gram if self.plan.way == "skip-gram" else cbow)(*vectors, self.plan.negatives)
+        centres, places = (centre, found.centres), (words, found.places)
+        first, second = (centres, places) if self.plan.way == "skip-gram" else (places, centres)
+        return first, second, (drawn, found.noise)
 
 
 @dataclass(frozen=True)
@@ -213,13 +230,14 @@ def _rows(table: Tensor, numbers: Tensor) -> Tensor:
     return table.index_select(0, numbers.reshape(-1)).view(*numbers.shape, -1)
 
 
-def move(table: Tensor, squares: Tensor, pushes: list[tuple[Tensor, Tensor]], rate: float) -> None:
-    """AdaGrad, a sum of squares for each row: what a word has been moved already makes its further steps shorter.
+def move(table: Tensor, moved: list[Moved], rate: float) -> None:
+    """One step uphill: each row by the rate times the sum of its pushes, but by no more than LIMIT times their mean.
 
-    Every push counts by itself, as if one had come after the other, so that the size of a batch hardly matters.
+    A batch holds a frequent word hundreds of times. One after the other its pushes would grow weaker as it moves; all
+    at once they would throw it far beyond the goal.
     """
-    numbers = torch.cat([some.reshape(-1) for some, _ in pushes])
-    moved = torch.cat([gradient.flatten(0, 1) for _, gradient in pushes])  # m d
-    squares.index_add_(0, numbers, torch.linalg.vector_norm(moved, dim=1).square_().div_(moved.shape[1]))
-    moved.mul_((rate / (squares.index_select(0, numbers) + TINY).sqrt())[:, None])
-    table.index_add_(0, numbers, moved)
+    numbers = torch.cat([some.reshape(-1) for some, _ in moved])
+    rows = torch.cat([push.rows.flatten(0, 1) for _, push in moved])  # m d
+    pairs = table.new_zeros(len(table)).index_add_(0, numbers, torch.cat([push.pairs.reshape(-1) for _, push in moved]))
+    rows.mul_(LIMIT / pairs.index_select(0, numbers).clamp_(min=LIMIT / rate)[:, None])
+    table.index_add_(0, numbers, rows)
