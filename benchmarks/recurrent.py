@@ -244,7 +244,7 @@ def classify(names: list[str], data: Path, device: str, seeds: int, limit: int |
                             task="classify",
                             model=model,
                             tokenizer={} if vectors == "glove" else {"kind": "word", "size": 30_000},
-                            training={"epochs": 5.0} | ({"epochs": None, "steps": limit} if limit else {}),
+                            training={"steps": limit} if limit else {},
                             seed=seed,
                             device=device,
                             out=scratch / f"run-{seed}",

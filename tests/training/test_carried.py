@@ -201,6 +201,28 @@ def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
     assert not (tmp_path / "unwatched/run/gradients.jsonl").exists()
 
 
+def test_memory_runs_out_in_the_middle_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pass of the second step fails once: its streams, and those of the first pass, begin it again."""
+    run, calls = Passes.run, []
+
+    def failing(self: Passes, batch: Any, counts: Any) -> None:
+        calls.append(len(batch.tokens))
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        run(self, batch, counts)
+
+    heard: list[str] = []
+    for name in ("whole", "again"):
+        values = settings(tmp_path, steps=5, pass_tokens=96, log_every=1, evaluate_every=5, ema=None)
+        values["model"] |= {"dropout": 0.0, "weight_dropout": 0.0}
+        pretrain(None, {**values, "out": str(tmp_path / name)}, say=heard.append)
+        monkeypatch.setattr(Passes, "run", failing)
+    assert calls[:8] == [96, 96, 96, 96, 48, 48, 48, 48] and sum("memory ran out" in line for line in heard) == 1
+    losses = [[line["loss"] for line in read_metrics(tmp_path / name / "run/metrics.jsonl") if "loss" in line]
+              for name in ("whole", "again")]  # fmt: skip
+    assert len(losses[0]) == 5 and losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", CELLS)
 def test_kills(family: str, tmp_path: Path) -> None:
@@ -217,10 +239,9 @@ def test_kills(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", CELLS)
 def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -> None:
-    values = settings(
-        tmp_path, family, steps=80, pass_tokens=4096, ema=None, rate=1e-2, evaluate_every=80, save_every=80
-    )
-    values["model"] |= {"variational": False, "weight_dropout": 0.0, "dropout": 0.0}
+    values = settings(tmp_path, family)
+    values["model"] = {"family": family, "size": "1x48", "dropout": 0.0}
+    values["training"] = {"steps": 80, "batch": 16, "rate": 2e-2, "evaluate_every": 80, "threads": 1}
     model = pretrain(None, {**values, "out": str(tmp_path / "run")}, say=quietly)
     found = [
         line["validation_loss"]
@@ -235,7 +256,7 @@ def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -
     ]
     shares = np.bincount(ids)[np.bincount(ids) > 0] / len(ids)
     unigram = -float((shares * np.log(shares)).sum())
-    assert found[-1] < unigram - 0.5, (found, unigram)
+    assert found[-1] < unigram - 0.4, (found, unigram)
     answer = model("once", most=5)
     assert answer.text
 

@@ -16,7 +16,7 @@ from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
-from weft.tasks.vectors import check_vectors
+from weft.tasks.starting import check_vectors
 from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
@@ -95,7 +95,8 @@ def both_ways(model: Mapping[str, Any], family: Family, say: Say) -> dict[str, A
     if not ({"size", "width", "layers"} & set(found)) and found.get("family") == family.name:
         found |= {"layers": 1, "width": 256}
         say("size: 1x256 (--size decides)")
-    return {"bidirectional": True, "dropout": LABELLED_DROPOUT, **found}
+    # Of a long text the last states know its ends; the largest of each number know where something stood out.
+    return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **found}
 
 
 def vocabulary_for(
