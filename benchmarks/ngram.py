@@ -4,7 +4,8 @@
 
 DIR holds nltk/brown.zip and books/warandpeace.txt.xz. Texts are cut into words once, by Weft's pattern, and written
 with spaces between them, so that every program counts the same words; of 20 sentences or paragraphs one is held out.
-Everything runs on one core; queries are timed by the processor's clock. Without lmplz, kenlm or nltk their part is left out, and that is said.
+Everything runs on one core; queries are timed by the processor's clock. Without lmplz, kenlm or nltk their part is left
+out, and that is said.
 """
 
 from __future__ import annotations

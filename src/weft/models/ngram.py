@@ -111,7 +111,7 @@ class Ngram(nn.Module):
     def __init__(self, config: NgramConfig, heads: Mapping[str, int]) -> None:
         super().__init__()
         self.config = config
-        self.heads = nn.ModuleDict()
+        self.heads = nn.ModuleDict({name: nn.Identity() for name in heads})  # what is looked up is said as it is
         entries = config.entries or (config.vocabulary, *[0] * (config.order - 1))
         for order, size in enumerate(entries, 1):
             if order > 1:
@@ -174,8 +174,8 @@ class Ngram(nn.Module):
         if len(targets) <= FEW and not hidden.is_cuda:
             arrays = {name: buffer.numpy() for name, buffer in self._buffers.items() if buffer is not None}
             unseen = self._unseen() if self.config.direct else None
-            rows = zip(hidden.tolist(), targets.tolist(), strict=True)
-            alone = [score_one(arrays, self.config.vocabulary, *row, unseen, self.config.silent) for row in rows]
+            pairs = zip(hidden.tolist(), targets.tolist(), strict=True)
+            alone = [score_one(arrays, self.config.vocabulary, *pair, unseen, self.config.silent) for pair in pairs]
             return self._without_floor(torch.tensor(alone, dtype=torch.float64))
         scores, keys = self.get_buffer("chances_1")[targets].double(), self._keys()
         for length, places in self._contexts(hidden):
