@@ -27,7 +27,13 @@ class Case:
         usual = {"vocabulary": 101, "context": 40, "width": 48, "layers": 2, "heads": 3, "inner": 192}
         family = FAMILIES[self.family]
         usual = {name: size for name, size in usual.items() if name in {f.name for f in fields(family.config)}}
-        return family.config(**{**family.standard, **usual, **self.small, **sizes})
+        values = {**family.standard, **usual, **self.small, **sizes}
+        if family.counts:  # a table holds every word, and no more n-grams than half of those that there can be
+            entries = [values["vocabulary"]]
+            for size in values["entries"][1:]:
+                entries.append(min(size, entries[-1] * values["vocabulary"] // 2))
+            values["entries"] = tuple(entries)
+        return family.config(**values)
 
 
 def bert(vocabulary: int, context: int, width: int, layers: int, heads: int, inner: int) -> Any:

@@ -40,6 +40,8 @@ def drawn(kind: str, vocabulary: int, seed: int) -> Any:
     """A network that has something to say, other for each seed."""
     network = network_of(kind, vocabulary)
     torch.manual_seed(seed)
+    if FAMILIES[KINDS[kind][0]].counts:  # tables, and no weights
+        network.initialise()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.4)
