@@ -238,6 +238,8 @@ class Ngram(nn.Module):
         """Nothing is counted yet: all words alike; tables of a size that was asked for are filled by chance."""
         size = self.config.vocabulary
         self.get_buffer("chances_1").fill_(-math.log(size))
+        if self.config.entries:
+            self.get_buffer("chances_1").uniform_(-8.0, -1.0)
         for order in range(2, self.config.order + 1):
             keys, below = self.get_buffer(f"keys_{order}"), len(self.get_buffer(f"chances_{order - 1}"))
             drawn = torch.randint(max(1, below * size // max(1, len(keys))), keys.shape)
