@@ -16,6 +16,7 @@ from weft.checkpoint.folder import open_folder
 from weft.cli.main import run as cli
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.tasks import counting
 from weft.tasks.perplexity import perplexity
 
 TEXT = [
@@ -59,7 +60,9 @@ def test_a_run_folder_with_all_that_belongs_there(tmp_path: Path) -> None:
     assert f"perplexity {math.exp(line['validation_loss']):.2f} of 7 tokens" in report
 
 
-def test_held_out_loss_is_that_of_the_chances(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [1 << 16, 3])
+def test_held_out_loss_is_that_of_the_chances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    monkeypatch.setattr(counting, "JUDGED", together)
     write(tmp_path)
     (tmp_path / "dev.txt").write_text("the students opened the door .\n\na zebra sang .\n")
     model = counted(tmp_path, dev=[str(tmp_path / "dev.txt")])
