@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from weft.cli.show import table
+from weft.config import settings_of
 from weft.tasks.ladder import ladder
 from weft.tasks.ladder_page import HEADER, failures, finished, rows_of, value_of, verdict
 from weft.tasks.rungs import RUNGS
@@ -61,6 +62,7 @@ def climb(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     budget |= {"size": given.size} if given.size else {}
     settings: dict[str, Any] = {"out": str(folder), "text": {"files": [file]}, "ladder": budget}
     settings |= {"device": given.device} if given.device else {}
+    settings |= {"rungs": settings_of(given.set)} if given.set else {}
     found = ladder(None, settings)
     print(f"\n{name}: {file}, {found['text']['vocabulary']['tokens']:,} tokens in the vocabulary")
     print(table(list(HEADER), rows_of(found)))
@@ -86,6 +88,7 @@ def main() -> None:
     parser.add_argument("--size", choices=("tiny", "small", "large"), help="small on a CPU, large on a GPU")
     parser.add_argument("--device", help="cpu or cuda")
     parser.add_argument("--parallel", type=int, default=1, help="models that are trained at once")
+    parser.add_argument("--set", action="append", default=[], help="RUNG.SECTION.KEY=VALUE, as for weft ladder")
     parser.add_argument("--out", type=Path, help="where the ladders are made and kept; a folder for each text")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     given = parser.parse_args()

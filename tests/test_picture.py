@@ -12,7 +12,9 @@ import pytest
 from weft.picture import (
     DARK,
     LIGHT,
+    Bar,
     Line,
+    bar_chart,
     heading,
     heat_map,
     line_chart,
@@ -23,6 +25,7 @@ from weft.picture import (
     table,
     thinned,
     ticks,
+    verbatim,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -248,6 +251,33 @@ def test_a_heat_map_shows_each_value_in_its_square() -> None:
     assert texts(chart, "down")[0] == "down"
     assert "down / two: 1.000" in "".join(squares[1].itertext())
     assert not list(chart.iter(f"{SVG}script"))
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    bars = [Bar("one", 2.0, 1.5, 2.5), Bar(HOSTILE, 4.0, note="best"), Bar("none", math.nan, note="failed")]
+    chart = ElementTree.fromstring(bar_chart("Bits", bars, "bits per byte"))
+    first, second = chart.iter(f"{SVG}rect")
+    assert 2 * float(first.get("width", 0)) == pytest.approx(float(second.get("width", 0)), abs=0.2)
+    (interval,) = [node for node in chart.iter(f"{SVG}path") if node.get("class") == "interval"]
+    near, far = map(float, re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", interval.get("d", ""))[0])
+    end = float(first.get("x", 0)) + float(first.get("width", 0))
+    assert near < end < far and far - end == pytest.approx(end - near, abs=0.2)
+    assert {"Bits", "bits per byte", "one", "2.000", "4.000 best", "failed"} <= set(texts(chart))
+    assert not list(chart.iter(f"{SVG}script"))
+    assert list(ElementTree.fromstring(bar_chart("Bits", [], "bits")).iter(f"{SVG}rect")) == []
+
+
+def test_even_steps_for_equal_factors_across() -> None:
+    chart = ElementTree.fromstring(
+        line_chart("t", [Line("a", [(0, 9), (1, 1), (10, 1), (100, 1)])], "x", "y", log_x=True)
+    )
+    places = [x for x, _ in corners(strokes(chart)[0])]
+    assert len(places) == 3 and places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
+    assert places == [dict(zip(texts(chart, "x"), grid(chart)[0], strict=True))[name] for name in ("1", "10", "100")]
+
+
+def test_text_as_it_stands() -> None:
+    assert ElementTree.fromstring(verbatim(f"a\n  b <c>{HOSTILE}")).text == f"a\n  b <c>{HOSTILE[:-3]}\\x00\\x1b\\ud800"
 
 
 def test_hostile_names_stay_words() -> None:

@@ -30,6 +30,7 @@ FLOORS = {
     "models": 3,
     "generation": 4,
     "checkpoint": 4,
+    "vectors": 4,
     "objectives": 4,
     "training": 5,
     "tasks": 6,

@@ -21,7 +21,7 @@ from weft.cli.main import run
 from weft.config import read_toml
 from weft.data.spans import sentinel
 from weft.errors import UserError
-from weft.tasks.answers import Label, Reply, Translation
+from weft.tasks.answers import Label, Reply, Text, Translation
 from weft.tasks.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.text.learning import learn
 from weft.text.tokenizer import Roles
@@ -189,6 +189,10 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
         rows, small = here / "dates.tsv", ["--set", "model.width=16"]
         pairs = runpy.run_path(str(EXAMPLES / "dates.py"))["pairs"](60)
         rows.write_text("source\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    elif name == "captions":
+        rows, small = here / "captions.jsonl", ["--set", "model.width=16"]
+        made = runpy.run_path(str(EXAMPLES / "captions.py"))["rows"](60)
+        rows.write_text("".join(json.dumps(row) + "\n" for row in made))
     assert run(["finetune", name, "--data", str(rows), *small, "--steps", "2", "--out", "r"]) == 0
     said = capsys.readouterr()
     model, recipe = weft.load("r"), read_recipe("r/run/recipe.toml", {}, TaskRecipe)
@@ -199,6 +203,8 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
         assert isinstance(model(("When?", "It was built in 1743.")), Reply)
     elif name == "dates":
         assert isinstance(model("3 May 2019"), Translation) and recipe.task.metric == "exact"
+    elif name == "captions":
+        assert isinstance(model(made[0]["vector"]), Text) and recipe.task.metric == "exact"
     else:
         assert isinstance(model("Excellent!"), Label) and recipe.task.metric == "macro_f1"
 

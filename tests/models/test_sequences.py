@@ -147,8 +147,11 @@ def test_one_vector_and_the_source_from_its_end() -> None:
     network = network_of("seq2seq", {"attention": "none", "bidirectional": False, "layers": 1, "tied": "none"})
     assert network.encoder.directions == (True,)
     source = torch.tensor([5, 9, 2, 31])
-    _, (hidden, cell) = network.encoder.layers[0](network.source_tokens(source.flip(0)))
-    expected, _ = network.decoder.layers[0](network.tokens(torch.tensor([0, 4])), (hidden, cell))
+    reader, writer = torch.nn.LSTM(48, 48).double(), torch.nn.LSTM(48, 48).double()
+    reader.load_state_dict(network.encoder.layers[0].state_dict())
+    writer.load_state_dict(network.decoder.layers[0].state_dict())
+    _, (hidden, cell) = reader(network.source_tokens(source.flip(0)))
+    expected, _ = writer(network.tokens(torch.tensor([0, 4])), (hidden, cell))
     found = network(torch.tensor([0, 4]), Ragged.of([[0, 4]]).rows, source=Ragged.of([source.tolist()]))
     assert (found - expected).abs().max() < 1e-9
 

@@ -20,6 +20,15 @@ def vectors_of(vectors: torch.Tensor) -> Ragged:
     return Ragged(vectors, Rows.single(len(vectors)))
 
 
+def as_decoder(peer: Any, network: Any) -> Any:
+    """torch's own stack with the weights of a decoder."""
+    with torch.no_grad():
+        for layer, module in enumerate(network.decoder.layers):
+            for name, weight in module.named_parameters():
+                getattr(peer.double(), name.replace("_l0", f"_l{layer}")).copy_(weight)
+    return peer
+
+
 @pytest.mark.parametrize("entrance", ["state", "input"])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 def test_every_cell_and_entrance_learns_by_heart(cell: Any, entrance: Any) -> None:
@@ -58,11 +67,7 @@ def test_a_vector_that_sets_the_state_written_out() -> None:
     network.settle(torch.randn(50, 12) * 3 + 2)
     found = network(text, Rows.of([3]), source=vectors_of(vector))
     x = network.entrance((vector - network.center) / network.spread)
-    peer = torch.nn.LSTM(48, 48, 2).double()
-    with torch.no_grad():
-        for layer, module in enumerate(network.decoder.layers):
-            for name, weight in module.named_parameters():
-                getattr(peer, name.replace("_l0", f"_l{layer}")).copy_(weight)
+    peer = as_decoder(torch.nn.LSTM(48, 48, 2), network)
     hidden, memory = (torch.stack([x[:, (2 * layer + part) * 48 :][:, :48] for layer in (0, 1)]) for part in (0, 1))
     expected, _ = peer(network.tokens(text)[:, None], (hidden.tanh(), memory))
     assert torch.allclose(found, expected[:, 0], atol=1e-12)
@@ -74,7 +79,7 @@ def test_a_vector_that_is_read_first_written_out() -> None:
     vector, text = torch.randn(1, 12, dtype=torch.float64), torch.tensor([0, 4, 7])
     found = network(text, Rows.of([3]), source=vectors_of(vector))
     words = torch.cat([network.entrance(vector), network.tokens(text)])
-    expected, _ = network.decoder.layers[0](words[:, None])
+    expected, _ = as_decoder(torch.nn.GRU(48, 48), network)(words[:, None])
     assert torch.allclose(found, expected[1:, 0], atol=1e-12)
 
 

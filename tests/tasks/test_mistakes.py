@@ -146,7 +146,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "classify --data good.csv --words 0.5",
         ["next words are learned by models that speak, not by bert"],
     ),
-    "freeze nonsense": ("classify --data good.csv --freeze half", ["freeze must be encoder or all-but-K", "'half'"]),
+    "freeze nonsense": (
+        "classify --data good.csv --freeze half",
+        ["freeze must be encoder, tokens or all-but-K", "'half'"],
+    ),
     "freeze all": ("classify --data good.csv --freeze all-but-7", ["freeze all-but-7: the model has only 1 layers"]),
     "an unknown metric": (
         "classify --data good.csv --metric acuracy",

@@ -323,7 +323,7 @@ FAMILIES = {
             config=MlpConfig,
             **_ours(Mlp),
             sizes={},
-            tokenizer="word",
+            tokenizer="bpe",
             task="complete",
             speaks=True,
             rows="stream",

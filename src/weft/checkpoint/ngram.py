@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
@@ -272,7 +272,7 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
         if order < config.order:
             backs = (network.get_buffer(f"backs_{order}").double().cpu().numpy() / TEN).tolist()
         if order == 1:
-            texts, rows = names, listed
+            texts = names
             for name in extra:
                 back = backs[start] if backs is not None and name == "<s>" and start is not None else 0.0
                 file.write(_line(-99.0, name, None if backs is None else back).encode())
@@ -280,8 +280,8 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
             keys = network.get_buffer(f"keys_{order}").cpu().numpy()
             pairs = zip((keys // config.vocabulary).tolist(), (keys % config.vocabulary).tolist(), strict=True)
             texts = [f"{before[context]} {names[word]}" for context, word in pairs]
-            rows, before = list(range(len(texts))), texts
-        for some in _cut(rows):
+            before = texts
+        for some in _cut(listed if order == 1 else range(len(texts))):
             lines = [_line(chances[row], texts[row], None if backs is None else backs[row]) for row in some]
             file.write("".join(lines).encode())
             heard(len(some))
@@ -289,7 +289,7 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
     file.write(b"\\end\\\n")
 
 
-def _cut(rows: Any) -> Iterator[Any]:
+def _cut(rows: Sequence[int]) -> Iterator[Sequence[int]]:
     for begin in range(0, len(rows), EVERY):
         yield rows[begin : begin + EVERY]
 

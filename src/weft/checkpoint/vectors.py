@@ -1,4 +1,4 @@
-"""Word vectors in a text file, as GloVe and word2vec publish them, opened as if they were a model folder."""
+"""Word vectors in a file, as GloVe and word2vec publish them, opened as if they were a model folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, check_heads
@@ -17,12 +18,14 @@ from weft.config import changed
 from weft.errors import UserError
 from weft.models.vectors import VectorsConfig
 from weft.text.records import Skipped
-from weft.text.vectors import UNKNOWN, looks_like_vectors, read_vectors, word_tokenizer
+from weft.text.tokenizer import Tokenizer
+from weft.text.vector_files import is_file_of_vectors, read_file
+from weft.text.vectors import UNKNOWN, word_tokenizer
 
 
 def is_vectors(path: Path) -> bool:
-    """Whether a path is a file of word vectors, as its first lines tell; a model folder is none."""
-    return looks_like_vectors(path)
+    """Whether a path is a file of word vectors, as its beginning tells; a model folder is none."""
+    return is_file_of_vectors(path)
 
 
 def open_vectors(
@@ -39,7 +42,7 @@ def open_vectors(
     family = FAMILIES["vectors"]
     check_heads(family, heads)
     skipped = Skipped()
-    found = read_vectors(path, on_bad_row, skipped)
+    found = read_file(path, on_bad_row, skipped)
     if skipped.count:
         warnings.warn(f"{path}: {skipped}", stacklevel=2)
     if found.repeated:
@@ -50,7 +53,15 @@ def open_vectors(
     config = changed(VectorsConfig(vocabulary=len(words), width=table.shape[1]), settings or {}, "--set model")
     if (config.vocabulary, config.width) != table.shape:
         raise UserError(f"{path}: has {len(words)} words {table.shape[1]} wide; neither can be set to another number")
+    return opened_table(config, table, heads, word_tokenizer(words), Card(base=path.name), seed)
+
+
+def opened_table(
+    config: VectorsConfig, table: Tensor, heads: Mapping[str, int], tokenizer: Tokenizer, card: Card, seed: int = 0
+) -> Opened:
+    """A model of this table of words, with fresh heads."""
+    family = FAMILIES["vectors"]
     network = outline(family, config, heads)
     fresh = {name for name in network.state_dict() if name.startswith("heads.")}
     fill(network, {"tokens.weight": table}, fresh, config.weight_scale, seed)
-    return Opened(family, config, network.eval(), dict(heads), word_tokenizer(words), Card(base=path.name))
+    return Opened(family, config, network.eval(), dict(heads), tokenizer, card)

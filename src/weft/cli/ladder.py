@@ -48,35 +48,30 @@ def suggest(
     if len(names) == 1 and Path(text).is_dir() and (Path(text) / "config.json").is_file():
         raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
     with leaving_at_once():
-        from weft.tasks.scoring import tokenizer_of
         from weft.tasks.suggest import suggest as foresee
 
-    found = dict[str, Suggestions | UserError]()
+    found: dict[str, Suggestions | UserError] = {}
     families, others, silent = dict[str, str](), list[str](), list[str]()
     for name in names:
         if len(names) > 1 and Path(name).exists() and not (Path(name) / "config.json").is_file():
             others.append(name)  # runs/* finds all kinds of things
             continue
-        model = opened(name, None, device, online)
         try:
-            tokenizer_of(model.opened)
-        except UserError:
-            if len(names) == 1:
-                raise
-            silent.append(name)
-            continue
-        families[name] = model.opened.family.name
-        try:
-            found[name] = foresee(model, text, most=most, tokens=tokens)
-        except UserError as error:
+            model = opened(name, None, device, online)
+            if not model.opened.family.speaks or model.opened.family.reads or "words" not in model.opened.heads:
+                silent.append(name)
+            else:
+                families[name] = model.opened.family.name
+                found[name] = foresee(model, text, most=most, tokens=tokens)
+        except UserError as error:  # one that cannot is told of in its column; the others go on
             if len(names) == 1:
                 raise
             found[name] = error
+    if not found:
+        raise UserError(f"{listed([*others, *silent])}: none of these is a model that foresees words")
     for what, some in (("no model folder", others), ("does not foresee words", silent)):
         if some:
             print(f"weft: note: left out: {listed(some)} ({what})", file=sys.stderr)
-    if not found:
-        raise UserError("none of these is a model that foresees words")
     if as_json:
         print(json.dumps({"text": text, "tokens": tokens, "models": _values(found, families)}, ensure_ascii=False))
         return
@@ -90,7 +85,7 @@ def suggest(
 def _values(found: dict[str, Suggestions | UserError], families: dict[str, str]) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     for name, each in found.items():
-        about: dict[str, Any] = {"model": name, "family": families[name]}
+        about: dict[str, Any] = {"model": name, "family": families.get(name)}
         rows.append(about | ({"error": str(each)} if isinstance(each, UserError) else asdict(each)))
     return rows
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, words, zero
+from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -39,6 +39,7 @@ app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
 app.add_typer(training.cache, name="cache")
+app.add_typer(vectors.app, name="vectors")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
@@ -102,7 +103,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _refuse(arguments: Sequence[str], message: str) -> int:
     verbs = [argument for argument in arguments if not argument.startswith("-")]
-    name = " ".join(verbs[: 2 if verbs[:1] in (["tokenizer"], ["cache"], ["arpa"]) else 1])
+    groups = ("tokenizer", "cache", "arpa", "vectors")
+    name = " ".join(verbs[: 2 if verbs and verbs[0] in groups else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return 2
 

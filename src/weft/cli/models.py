@@ -114,7 +114,7 @@ def info(
     if model in SIZES and not Path(model).exists():
         family, config = SIZES[model]
         heads, kind, card, task = usual_heads(family, config), None, {}, family.task
-        tokenizer = target_tokenizer = None
+        tokenizer = target_tokenizer = loaded = None
     else:
         from weft.tasks.model import load
 
@@ -136,6 +136,7 @@ def info(
         "stored as": kind,
         **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
         "flops_per_token": found.flops,
+        **({"bytes of tables": _tables(loaded.network)} if loaded is not None and family.counts else {}),
         "sizes": values_of(config),
         "tokenizer": _vocabulary(tokenizer),
         **({} if target_tokenizer is None else {"target tokenizer": _vocabulary(target_tokenizer)}),
@@ -155,6 +156,11 @@ def info(
             text = shown(str(value), 1 << 20)  # a folder's own words may hold what confuses a terminal
             lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]
             print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
+
+
+def _tables(network: Any) -> int:
+    """What is stored where nothing is learned by steps."""
+    return sum(buffer.nbytes for buffer in network.buffers())
 
 
 def _vocabulary(tokenizer: Any) -> dict[str, Any] | None:

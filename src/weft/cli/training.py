@@ -52,7 +52,9 @@ def pretrain(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="As many steps as fit into so much time of training.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="As many steps as fit into so much time of training, at most.")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,

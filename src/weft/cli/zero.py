@@ -77,6 +77,8 @@ def perplexity(
         f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; "
         f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
     )
+    if found.impossible:
+        print(f"{found.impossible:,} of the tokens had chance 0, so that the perplexity is infinite")
     if detokenise is not None:
         print(f"read as {found.n_read_bytes:,} bytes after --detokenise {detokenise}")
     if found.begin is None:

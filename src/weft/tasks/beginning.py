@@ -14,7 +14,7 @@ from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
 from weft.tasks.model import HEADS, find_folder, new
 from weft.tasks.recipes import FROM_TEXT, WRITES, TaskRecipe
-from weft.tasks.vectors import find_vectors
+from weft.tasks.starting import find_vectors
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:

@@ -65,13 +65,15 @@ def choose(
         found = _logprobs(opened, [line.reading for line in plain], budget)
         after_prior = dict(zip(every, found, strict=True))
     answers, told = list[Chosen](), iter(zip(lines, logprobs, strict=True))
-    for _, some in asked:
+    for number, (_, some) in enumerate(asked, 1):
         here = list(islice(told, len(some)))
         scores = list[float]()
         for choice, (line, logprob) in zip(some, here, strict=True):
             by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalise, 1)
-            scores.append(logprob / by - after_prior.get(choice, 0.0))
+            scores.append(-math.inf if logprob == -math.inf else logprob / by - after_prior.get(choice, 0.0))
         best = max(scores)
+        if not math.isfinite(best):  # of maximum likelihood, which has seen none of them
+            raise UserError(f"prompt {number}: this model gives no chance at all to any of its choices")
         whole = math.fsum(math.exp(score - best) for score in scores)
         options = [
             Option(

@@ -16,7 +16,7 @@ from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
-from weft.tasks.vectors import check_vectors
+from weft.tasks.starting import check_vectors
 from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run

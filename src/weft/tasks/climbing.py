@@ -69,7 +69,7 @@ class LadderRecipe:
     out: str | None = None
     seed: int = 0
     device: str | None = None
-    text: Words = Words(documents="file")
+    text: Words = Words()
     rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
 
     def __post_init__(self) -> None:
@@ -174,11 +174,12 @@ def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
     shared |= {} if ladder.device is None else {"device": ladder.device}
     if "training" in values:
         plan, told = values["training"], dict[str, Any]()
-        if {"steps", "epochs", "minutes"} & set(plan):
+        if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
             pass  # a rung with a budget of its own
         elif budget.tokens is not None:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
             told["steps"] = max(1, round(budget.tokens / rows))
+            plan = values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
             told["warmup"] = min(plan.get("warmup", 0), told["steps"] // 4)
         else:
             told["minutes"] = budget.minutes or 3.0

@@ -52,7 +52,8 @@ def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
     if len(places) < LEAST:
         raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
     reach = min(getattr(opened.config, "reach", longest), opened.config.context)
-    contexts = [context for context in CONTEXTS if context <= min(longest, max(1, reach))]
+    farthest = min(longest, max(1, reach))
+    contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
     found = np.empty((len(contexts), len(places)))
     for row, context in enumerate(contexts):
         readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
@@ -62,7 +63,8 @@ def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
         found[row] = losses
     errors = found.std(axis=1, ddof=1) / math.sqrt(len(places))
     nats = tuple(found.mean(axis=1).tolist())
-    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), contexts[useful(found)], len(places))
+    best = contexts[useful(found)] if reach else 0
+    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
 
 
 def useful(losses: Floats) -> int:

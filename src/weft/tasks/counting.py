@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from weft.checkpoint.card import Card, Made, Metric
-from weft.checkpoint.families import Family, find_size
+from weft.checkpoint.families import Family, find_size, usual_heads
 from weft.checkpoint.folder import Opened
 from weft.checkpoint.ngram import from_tables
+from weft.checkpoint.outline import measure
 from weft.config import changed, write_toml
 from weft.data.counts import count
 from weft.data.rows import Frame, Framed
@@ -23,7 +24,6 @@ from weft.data.shards import Corpus
 from weft.data.smoothing import tables
 from weft.errors import UserError, listed
 from weft.files import read_json, write_text
-from weft.models.mlp import Mlp, MlpConfig
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import Line, line_chart, page, paragraph, table
@@ -213,9 +213,9 @@ def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
 
 def mlp_parameters(vocabulary: int, order: int) -> int:
     """Of Bengio's model, in its usual size here, that sees as many words as an n-gram of this order."""
-    sizes = MlpConfig(vocabulary=vocabulary, window=max(1, order - 1))
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in Mlp(sizes, {"words": vocabulary}).parameters())
+    family, config = find_size("mlp")
+    config = replace(config, vocabulary=vocabulary, window=max(1, order - 1))
+    return measure(family, config, usual_heads(family, config)).parameters
 
 
 def storage_lines(rows: list[tuple[int, int, int, int]], config: NgramConfig) -> str:

@@ -106,7 +106,7 @@ def drive(
         raise Interrupted(interrupted.number, message) from None
     finally:
         log.close()
-        _report(run, say)
+        report(run, say)
     best = "the last step"
     if state.best is not None:
         # A score is kept below zero, so that less is better in every run.
@@ -117,7 +117,7 @@ def drive(
     return state
 
 
-def _report(run: Run, say: Say) -> None:
+def report(run: Run, say: Say) -> None:
     """The run's page; that it cannot be written must not hide what ended the run."""
     try:
         if run.metrics.exists() and run.metrics.stat().st_size:

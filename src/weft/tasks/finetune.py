@@ -43,9 +43,9 @@ from weft.tasks.reading import Example, Files
 from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
+from weft.tasks.starting import Start, begun_from, fill_table
 from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
 from weft.tasks.translate import writer_of
-from weft.tasks.vectors import Start, begun_from, fill_table
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.freezing import freeze

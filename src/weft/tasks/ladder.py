@@ -23,7 +23,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
 from weft.tasks.climbing import LadderRecipe, Place, climb
 from weft.tasks.driving import device_for
-from weft.tasks.ladder_page import page_of
+from weft.tasks.ladder_page import page_of, value_of
 from weft.tasks.recipes import find_recipe
 from weft.tasks.rungs import rung_of
 from weft.tasks.saying import Progress, Say, silent, to_stderr
@@ -62,7 +62,8 @@ def ladder(
         asked = _gone_on(place, given)
     else:
         place.run.check_new()
-        asked = build(LadderRecipe, {**given, "out": str(out)}, recipe or "--set")
+        usual = {"text": {"documents": "file"}}  # a text is one run of words, its empty lines included
+        asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
             raise UserError("no text: give --text FILE")
     with listening() as stop, place.run.held():
@@ -311,7 +312,7 @@ def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) 
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         found = read_json(place.result(name))
-        say(f"{name}: {found['bits_per_byte']['value']:.4f} bits per byte after {found['seconds']:.0f} s of training")
+        say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or somebody ended it)" if status == -9 else ""

@@ -40,6 +40,7 @@ class Perplexity:
     bits_per_byte: Score
     bits_per_read_byte: Score  # of the text as it was read, after the de-tokeniser
     nats: float  # of all tokens together
+    impossible: int  # tokens that had no chance at all: with one of them all scores are infinite
     n_tokens: int  # that were foreseen
     n_words: int
     n_bytes: int
@@ -101,7 +102,7 @@ def perplexity(
         one_of(detokenise, DETOKENISERS, "detokenise")
     begin = beginning(tokenizer)
     given, read = _Counts(), _Counts()
-    windows = seen = left_out = 0
+    windows = seen = left_out = impossible = 0
 
     def readings() -> Iterator[Reading]:
         nonlocal seen, left_out
@@ -121,7 +122,9 @@ def perplexity(
     for batch in by_budget(readings(), lambda reading: len(reading.tokens), budget):
         windows += len(batch)
         for reading, nats in zip(batch, surprises(opened, batch), strict=True):
-            block.add(reading.document, nats.numpy(), sums)
+            lost = nats.isinf()
+            impossible += int(lost.sum())
+            block.add(reading.document, nats.masked_fill(lost, 0.0).numpy(), sums)
         if heard is not None:
             heard(sum(len(reading.targets) for reading in batch))
     block.close(sums)
@@ -133,6 +136,8 @@ def perplexity(
         loss = np.where(totals.sizes > 0, totals.sums[0] / totals.sums[1], np.nan)
 
         def score(each: int, of: Callable[[Floats], Floats]) -> Score:
+            if impossible:
+                return Score(math.inf, math.inf, math.inf)
             return interval(of(loss * tokens / each), totals.examples)
 
         return Perplexity(
@@ -140,7 +145,8 @@ def perplexity(
             per_word=score(given.words, np.exp) if given.words else None,
             bits_per_byte=score(given.bytes, lambda nats: nats / math.log(2)),
             bits_per_read_byte=score(read.bytes, lambda nats: nats / math.log(2)),
-            nats=float(totals.sums[0, 0]),
+            nats=math.inf if impossible else float(totals.sums[0, 0]),
+            impossible=impossible,
             n_tokens=tokens,
             n_words=given.words,
             n_bytes=given.bytes,

@@ -31,7 +31,7 @@ from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
-from weft.tasks.vectors import Start, begun_from, fill_table, find_vectors
+from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.training.loop import UNKNOWN
@@ -204,7 +204,8 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
             raise Altered(f"{run.folder}: the text is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
-    steps = plan.steps or begun.state.steps or UNKNOWN
+    known = plan.steps if plan.minutes is None else begun.state.steps
+    steps = known or min(UNKNOWN, plan.steps or UNKNOWN)
     card = replace(
         opened.card,
         task="fill" if name == "spans" else family.task,  # what was learned; a T5 is for more than that
@@ -235,6 +236,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         words_of=tokenizer.decode,
         evaluate_first=base is not None,
         minutes=plan.minutes,
+        most=plan.steps,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
         capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
     )
@@ -298,23 +300,21 @@ def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.
         _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
     batch = plan.batch or max(1, round(8192 / mean))
     in_epoch = count / batch
-    steps = (
-        plan.steps
-        or (UNKNOWN if plan.minutes is not None else None)
-        or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else max(1000, math.ceil(3 * in_epoch)))
-    )
+    steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
+    if steps is None and plan.minutes is None:
+        steps = max(1000, math.ceil(3 * in_epoch))
     usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
-    every = plan.evaluate_every or (None if plan.minutes is not None else max(1, steps // 10))
+    every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
     return replace(
         plan,
-        steps=steps if plan.minutes is None else None,
+        steps=steps,
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
         rate=plan.rate or (usual if "base" not in recipe.model else usual / 5),
         evaluate_every=every,
         save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps),
+        log_every=min(plan.log_every, steps or plan.log_every),
         precision=half_precision(device) if plan.precision == "auto" else plan.precision,
         threads=plan.threads or torch.get_num_threads(),
     )

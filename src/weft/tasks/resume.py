@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.errors import UserError
 from weft.files import read_text
-from weft.tasks import finetune, pretrain
+from weft.tasks import finetune, pretrain, vectors
 from weft.tasks.driving import resumable
 from weft.tasks.model import Model
 from weft.tasks.saying import Progress, Say, silent, to_stderr
@@ -23,11 +23,11 @@ def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Pr
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
     with listening() as stop, run.held(), resumable(run):
         try:
-            values = tomllib.loads(read_text(run.recipe))
-            task = "task" in values
-            if "ladder" in values:
+            sections = set(tomllib.loads(read_text(run.recipe)))
+            if "ladder" in sections:
                 raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
         except ValueError:
-            task = False  # whoever reads it next says what is wrong with it
+            sections = set()  # whoever reads it next says what is wrong with it
         run.tidy()
-        return (finetune if task else pretrain).go_on(run, stop, say, progress)
+        kind = finetune if "task" in sections else vectors if "vectors" in sections else pretrain
+        return kind.go_on(run, stop, say, progress)

@@ -9,6 +9,7 @@ from typing import Any
 from weft.config import merged
 from weft.errors import UserError, did_you_mean, listed
 
+PASSES = 40  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
 SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
 
 
@@ -49,9 +50,9 @@ def _recurrent(family: str, layers: int, title: str, about: str, rates: tuple[fl
                 "training": {"batch": 16, "rate": rates[0]},
             },
             "large": {
-                "model": {"width": 1024, "embedding_width": 256, "dropout": 0.3 if layers == 1 else 0.5},
+                "model": {"width": 512, "dropout": 0.3 if layers == 1 else 0.4},
                 "objective": {"length": 128},
-                "training": {"batch": 64, "rate": rates[1], "weight_decay": 0.01},
+                "training": {"batch": 64, "rate": rates[1], "weight_decay": 0.01, "epochs": PASSES},
             },
         },
     )
@@ -93,7 +94,7 @@ RUNGS: dict[str, Rung] = {
             "large": {
                 "model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2},
                 "objective": {"length": 128},
-                "training": {"batch": 64, "rate": 1e-3},
+                "training": {"batch": 64, "rate": 1e-3, "epochs": PASSES},
             },
         },
     ),
@@ -144,7 +145,7 @@ RUNGS: dict[str, Rung] = {
             "large": {
                 "model": {"size": "6x384", "dropout": 0.2, "embedding_dropout": 0.2, "attention_dropout": 0.2},
                 "objective": {"length": 256},
-                "training": {"batch": 64, "rate": 1e-3, "compile": True},
+                "training": {"batch": 64, "rate": 1e-3, "compile": True, "epochs": PASSES},
             },
         },
     ),

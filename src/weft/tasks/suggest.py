@@ -7,7 +7,6 @@ all ways to spell it in tokens, with any spaces before it, and of something that
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -20,6 +19,7 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 from weft.tasks.scoring import beginning, tokenizer_of
+from weft.tasks.unseen import unseen_in_words
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -72,9 +72,10 @@ def suggest(
     training = opened.network.training
     opened.network.eval()
     try:
-        if tokens:
-            return _tokens(opened, tokenizer, kept, most, len(prompt))
-        found = _Search(opened, kept, plain, closed and bool(plain), most, width)
+        with unseen_in_words(opened):
+            if tokens:
+                return _tokens(opened, tokenizer, kept, most, len(prompt))
+            found = _Search(opened, kept, plain, closed and bool(plain), most, width)
         return Suggestions(
             words=found.words(),
             n_tokens=len(prompt),
@@ -123,6 +124,7 @@ class _Spelling:
     goes_on: NDArray[np.bool_]  # tokens that begin inside a word
     spaced: NDArray[np.bool_]  # tokens that begin with a space or the like
     ends: NDArray[np.bool_]  # special tokens: nothing comes after them
+    whole: NDArray[np.bool_]  # tokens with the end of a word in them: marks, or letters with something after them
 
     @staticmethod
     @lru_cache(maxsize=8)
@@ -139,6 +141,7 @@ class _Spelling:
             goes_on=np.array([bool(text) and inside(text[0]) for text in texts]),
             spaced=np.array([bool(text) and text[0].isspace() for text in texts]),
             ends=np.array([number in special or not texts[number] for number in numbers]),
+            whole=np.array([bool(text.strip()) and first_word(text.lstrip())[1] for text in texts]),
         )
 
 
@@ -150,7 +153,6 @@ class _Begun:
     chance: float
     text: str = ""  # all that it adds to the text
     joined: bool = False
-    row: int = 0  # of the latest step
 
 
 @dataclass
@@ -197,10 +199,10 @@ class _Search:
         if chance > found.best:
             found.best, found.tokens = chance, tokens
 
-    def _leave(self, chances: list[float]) -> None:
+    def _leave(self, chances: Floats) -> None:
         """Beginnings that are not followed any further."""
-        self.aside += sum(chances)
-        self.exact &= max(chances, default=0.0) <= self._worst()
+        self.aside += float(chances.sum())
+        self.exact &= bool(chances.max(initial=0.0) <= self._worst())
 
     def _worst(self) -> float:
         """What a word needs to be among those asked for."""
@@ -208,58 +210,61 @@ class _Search:
         return chances[self.most - 1] if len(chances) >= self.most else 0.0
 
     def _follow(self, open_ones: list[_Begun], chances: Floats, state: object) -> None:
-        for depth in range(1, self.longest + 1):
-            following = list[_Begun]()
-            for begun in open_ones:
-                following += self._steps(begun, chances[begun.row])
-            worst = self._worst()
-            following = sorted((f for f in following if f.chance > 0), key=lambda f: (-f.chance, f.tokens))
-            # A beginning may still add to a word that is known, so those that nearly count are followed too.
-            kept = [f for f in following if f.chance > 0.01 * worst][: self.width]
-            kept = kept if depth < self.longest else []
-            self._leave([f.chance for f in following[len(kept) :]])
-            if not kept:
-                return
-            state.pick(torch.tensor([f.row for f in kept], device=self.device))  # type: ignore[attr-defined]
-            tokens = torch.tensor([f.tokens[-1] for f in kept], device=self.device)
-            chances = _chances(self.network.step(tokens, state))  # type: ignore[operator]
-            for row, f in enumerate(kept):
-                f.row = row
-            open_ones = kept
-
-    def _steps(self, begun: _Begun, chances: Floats) -> list[_Begun]:
-        """What one more token makes of a beginning: words that end there are noted, the others come back."""
         spelling = self.spelling
-        word = begun.text.lstrip()
-        if word:
-            over = float(chances[~spelling.goes_on].sum())
-            self._note(self._spelled(begun, word), begun.joined, begun.chance * over, begun.tokens)
-            chances = chances * spelling.goes_on
-        else:
-            over = float(chances[spelling.ends].sum())
-            if over:
-                token = int((chances * spelling.ends).argmax())
-                self._note("", False, begun.chance * over, (*begun.tokens, token))
-            chances = chances * ~spelling.ends
-        # No more than these can be kept, whatever the other beginnings are.
-        few = min(self.width + self.most + 1, len(chances))
-        best = np.argpartition(-chances, few - 1)[:few] if few < len(chances) else np.arange(len(chances))
-        if few < len(chances):
-            self._leave((begun.chance * np.delete(chances, best)).tolist())
-        found = list[_Begun]()
-        for token in best[chances[best] > 0].tolist():
-            piece, chance = spelling.texts[token], begun.chance * float(chances[token])
-            joined = begun.joined or (not begun.tokens and self.after_word and inside(piece[0]))
-            text = begun.text + piece
-            if not text.lstrip():
-                found.append(_Begun((*begun.tokens, token), chance, text, joined, begun.row))
-                continue
-            word, over_now = first_word(text.lstrip())
-            if over_now:
-                self._note(word, joined, chance, (*begun.tokens, token))
-            else:
-                found.append(_Begun((*begun.tokens, token), chance, text, joined, begun.row))
+        for depth in range(1, self.longest + 1):
+            grown = chances * np.array([begun.chance for begun in open_ones])[:, None]
+            for row, begun in enumerate(open_ones):
+                word = begun.text.lstrip()
+                if word:  # whatever begins with no letter ends it
+                    over = float(grown[row, ~spelling.goes_on].sum())
+                    self._note(self._spelled(begun, word), begun.joined, over, begun.tokens)
+                    grown[row, ~spelling.goes_on] = 0.0
+                else:
+                    token = int((grown[row] * spelling.ends).argmax())
+                    over = float(grown[row, spelling.ends].sum())
+                    if over:
+                        self._note("", False, over, (*begun.tokens, token))
+                    grown[row, spelling.ends] = 0.0
+            for row, token in zip(*np.nonzero(grown * spelling.whole > 1e-3 * self._worst()), strict=True):
+                self._note(*self._grown(open_ones[row], int(token), float(grown[row, token])))
+            few = grown * spelling.whole
+            self._leave(few[few <= 1e-3 * self._worst()])
+            grown[:, spelling.whole] = 0.0
+            kept = self._kept(open_ones, grown) if depth < self.longest else []
+            if not kept:
+                self._leave(grown)
+                return
+            state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
+            tokens = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
+            chances = _chances(self.network.step(tokens, state))  # type: ignore[operator]
+            open_ones = [begun for _, begun in kept]
+
+    def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:
+        """The likeliest beginnings of one more token, with the rows that they come from; the others are left aside."""
+        flat = grown.ravel()
+        # A beginning may still add to a word that is known, so those that nearly count are followed too.
+        most = min(self.width, int((flat > 0.01 * self._worst()).sum()))
+        best = np.argpartition(-flat, most - 1)[:most] if most else np.zeros(0, dtype=np.int64)
+        best = best[np.argsort(-flat[best], kind="stable")]
+        chances = flat[best].tolist()
+        flat[best] = 0.0
+        if len(best):
+            self._leave(grown)
+        found = list[tuple[int, _Begun]]()
+        for place, chance in zip(best.tolist(), chances, strict=True):
+            row, token = divmod(place, grown.shape[1])
+            begun = open_ones[row]
+            text = begun.text + self.spelling.texts[token]
+            found.append((row, _Begun((*begun.tokens, token), chance, text, self._joins(begun, token))))
         return found
+
+    def _joins(self, begun: _Begun, token: int) -> bool:
+        return begun.joined or (not begun.tokens and self.after_word and bool(self.spelling.goes_on[token]))
+
+    def _grown(self, begun: _Begun, token: int, chance: float) -> tuple[str, bool, float, tuple[int, ...]]:
+        """The word that ends inside a token."""
+        word, _ = first_word((begun.text + self.spelling.texts[token]).lstrip())
+        return word, self._joins(begun, token), chance, (*begun.tokens, token)
 
     def _spelled(self, begun: _Begun, word: str) -> str:
         """A word in letters: those of several tokens together, where one of them is only a part of a letter."""
@@ -268,16 +273,3 @@ class _Search:
         tail = self.prompt[-4:]
         whole = self.tokenizer.decode([*tail, *begun.tokens])
         return whole.removeprefix(self.tokenizer.decode(tail)).lstrip() or word
-
-
-def side_by_side(
-    models: Sequence[tuple[str, Callable[[], Model]]], text: str, *, most: int = 10, tokens: bool = False
-) -> list[tuple[str, Suggestions | UserError]]:
-    """What each model suggests; where one cannot, why not, and the others still do."""
-    found = list[tuple[str, Suggestions | UserError]]()
-    for name, opening in models:
-        try:
-            found.append((name, suggest(opening(), text, most=most, tokens=tokens)))
-        except UserError as error:
-            found.append((name, error))
-    return found

@@ -1,111 +1,378 @@
-"""A fresh model that begins from word vectors: its words are those of the data, its table is filled with vectors.
-
-n: words; d: numbers of each.
-"""
+"""`weft vectors learn`: from text to word vectors, in a run folder that can be gone on with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
-from weft.checkpoint.families import FAMILIES, Family
-from weft.checkpoint.folder import open_folder
-from weft.checkpoint.vectors import is_vectors, open_vectors
-from weft.errors import UserError, listed, shown
-from weft.tasks.saying import Say
+from weft.checkpoint.card import Card, Made, Metric
+from weft.checkpoint.vectors import opened_table
+from weft.config import changed, read_toml, write_toml
+from weft.data.shards import Corpus, Text, tokenised
+from weft.errors import UserError, listed
+from weft.files import read_json
+from weft.models.vectors import VectorsConfig
+from weft.tasks.driving import Altered, begin, device_for, report, resumable
+from weft.tasks.model import Model, load
+from weft.tasks.recipes import Words, read_recipe
+from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
+from weft.text.vectors import learned_words
+from weft.training.log import Log, time_left
+from weft.training.run import Run
+from weft.training.signals import Interrupted, Stop, listening
+from weft.training.state import Checkpoints, State
+from weft.vectors.glove import Glove, count_together, parts_of
+from weft.vectors.plan import Learning
+from weft.vectors.word2vec import Word2Vec
+
+COUNTED = 1 << 20  # words whose neighbours are counted together
+SAVED = 60.0  # seconds between two checkpoints
+SHOWN = 0.5  # seconds between two passing lines
+LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
+
+Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Start:
-    """Word vectors to begin from, and how text is cut into their words."""
+@dataclass(frozen=True, kw_only=True)
+class VectorsRecipe:
+    """One run that learns word vectors."""
 
-    path: Path
-    matrix: Tensor  # n d
-    tokenizer: Tokenizer
+    vectors: Learning
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None  # the first GPU where there is one
+    text: Words = Words(holdout=0.0)
 
-    @property
-    def width(self) -> int:
-        return self.matrix.shape[1]
-
-
-def fits_vectors(family: Family) -> bool:
-    """Whether the table of a family may be as wide as any vectors, and its tokens may be words."""
-    free = not hasattr(family.config, "heads") and "width" in family.config.__dataclass_fields__
-    return free and family.specials is None and not family.reads and not family.counts
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+        if self.text.dev or self.text.holdout:
+            raise UserError("word vectors are judged by other data than text: none is held out")
 
 
-def check_vectors(family: Family, name: str, kind: str) -> None:
-    """All that can be wrong with the choice of vectors before they are read."""
-    if not fits_vectors(family):
-        able = listed([each.name for each in FAMILIES.values() if fits_vectors(each)])
-        raise UserError(f"--vectors: the table of {family.name} is not filled with word vectors; that of {able} is")
-    if kind != "word":
-        raise UserError(f"--vectors: word vectors need a word vocabulary, not tokenizer.kind {kind}")
+class Learner(Protocol):
+    """What learns: two tables that each step moves."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+    def load(self, stored: Mapping[str, Tensor]) -> None: ...
+    def matrix(self) -> Tensor: ...
+    def close(self) -> None: ...
 
 
-def width_of_table(family: Family) -> str:
-    """What a family's config calls the width of its table of tokens."""
-    return "embedding_width" if "embedding_width" in family.config.__dataclass_fields__ else "width"
+def learn_vectors(
+    recipe: VectorsRecipe | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    say: Say = to_stderr,
+    progress: Progress = silent,
+    **more: Any,
+) -> Model:
+    """Learn word vectors from text: a recipe, settings in its place, or both.
 
-
-def find_vectors(name: str) -> Path:
-    """A folder or a file of word vectors, as its first lines or its config tell."""
-    path = Path(name).expanduser()
-    if not path.is_dir() and not is_vectors(path):
-        what = "is not a file of word vectors" if path.exists() else "there is no such folder or file of word vectors"
-        raise UserError(f"{path}: {what}")
-    return path
-
-
-def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop") -> tuple[dict[str, Any], Start]:
-    """The choices of a model with the width that its vectors have, and these."""
-    path = find_vectors(model["vectors"])
-    opened = open_folder(path) if path.is_dir() else open_vectors(path, {}, on_bad_row=on_bad_row)
-    if opened.family.name != "vectors":
-        raise UserError(f"{path}: is a model folder of {opened.family.name}, not of word vectors")
-    if opened.tokenizer is None or opened.tokenizer.kind != "word":
-        raise UserError(f"{path}: has no vocabulary of words")
-    start = Start(path, opened.network.get_parameter("tokens.weight").detach().float(), opened.tokenizer)
-    field = width_of_table(family)
-    if model.get(field) not in (None, start.width):
-        raise UserError(
-            f"{path}: its vectors have {start.width} numbers, but model.{field} is set to {model[field]}; leave it out"
-        )
-    return {**model, field: start.width}, start
-
-
-@torch.no_grad()
-def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, say: Say) -> None:
-    """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much.
-
-    What stands for unknown words gets the vector that stands for them there, else the mean of all.
+    `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
-    specials = {name: role for role, name in vars(tokenizer.roles).items() if name is not None}
-    places = start.tokenizer.tokens
-    words = sorted(tokenizer.tokens.items(), key=lambda item: item[1])
-    found = [(number, places[word]) for word, number in words if word in places and word not in specials]
-    missing = [shown(word, 30) for word, _ in words if word not in places and word not in specials]
-    if not found:
-        raise UserError(f"{start.path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}")
-    ours, theirs = (torch.tensor(numbers) for numbers in zip(*found, strict=True))
-    vectors = start.matrix[theirs]
-    table = network.get_parameter("tokens.weight")
-    chance = torch.Generator().manual_seed(seed)
-    spread = float(vectors.double().std(correction=0))
-    filled = torch.randn(table.shape, generator=chance) * spread
-    filled[ours] = vectors
-    unknown, there = tokenizer.id_of("unknown"), start.tokenizer.id_of("unknown")
-    if unknown is not None and there is not None:  # a file without one has been given the mean
-        filled[unknown] = start.matrix[there]
-    table.copy_(filled)
-    for name, buffer in network.named_buffers():
-        if name == "fixed":  # a second table, which stays as it begins
-            buffer.copy_(filled)
-    told = f"; missing {len(missing):,}: {listed(missing, 5)}" if missing else ""
-    say(f"vectors: {len(found):,} of {len(found) + len(missing):,} words found{told}")
+    if not isinstance(recipe, VectorsRecipe):
+        values: dict[str, Any] = {"vectors": {}, **(settings or {}), **more}
+        values["text"] = {"holdout": 0.0, **values.get("text", {})}
+        recipe = read_recipe(recipe, values, VectorsRecipe)
+    if recipe.out is None:
+        raise UserError("where should the run go? give --out FOLDER")
+    run = Run(Path(recipe.out))
+    run.check_new()
+    paths = _text(recipe).paths()
+    if not paths:
+        raise UserError("no text: give --text FILE")
+    recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
+    with listening() as stop, run.held(), resumable(run):
+        run.check_new()  # again: somebody may have been quicker
+        try:
+            write_toml(recipe, run.recipe)
+            return _go(run, recipe, True, stop, say, progress)
+        except UserError:
+            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
+                run.discard()
+            raise
+
+
+def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+    """Go on with a run that was broken off; where it had finished, its model."""
+    return _go(run, read_toml(VectorsRecipe, run.recipe), False, stop, say, progress)
+
+
+def _text(recipe: VectorsRecipe) -> Text:
+    t = recipe.text
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+
+
+def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+    device = device_for(recipe.device, recipe.vectors.threads)
+    tokenizer = _vocabulary(run, recipe, stop, say, progress)
+    corpus = _tokens(recipe, tokenizer, stop, say, progress)
+    plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
+    recipe = replace(recipe, vectors=plan, device=str(device))
+    counts = _counts(corpus, tokenizer)
+    known = int(counts.sum())
+    if known < 2:
+        raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": recipe.seed,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "words": len(counts) - 1,
+        "text": {"hash": corpus.hash, "tokens": corpus.size},
+    }
+    if fresh or not run.about.exists():
+        write_toml(recipe, run.recipe)
+        run.describe(about)
+    elif read_json(run.about).get("text") != about["text"]:
+        raise Altered(f"{run.folder}: the text is not the one that the run began with")
+    begun = begin(run, 1, 0, say)
+    say(
+        f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
+        f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, "
+        f"{known / corpus.size:.1%} of them known (there at least {plan.minimum_count} times)"
+    )
+    if begun.state.finished:
+        say(f"{run.folder}: this run has finished already")
+        return load(run.folder)
+    step, steps, learner, read = _learner(recipe, corpus, counts, device, stop, say, progress)
+    if begun.stored is not None:
+        learner.load(begun.stored["vectors"])
+    driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
+    threads = torch.get_num_threads()
+    try:
+        loss = driver.go(step, learner, stop)
+        _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
+    finally:
+        learner.close()
+        torch.set_num_threads(threads)
+    driver.finish(learner)
+    return load(run.folder)
+
+
+def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress: Progress) -> Tokenizer:
+    """The run's own words, or those counted in the text."""
+    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
+        return Tokenizer.load(run.folder)
+    skipped, plan = Skipped(), recipe.vectors
+    with progress("counting words", "documents") as read:
+
+        def heard() -> Iterator[str]:
+            for text in _text(recipe).read(skipped):
+                stop.check("stopped while counting words")
+                read(1)
+                yield text
+
+        try:
+            tokenizer = learned_words(heard, plan.minimum_count, plan.vocabulary, plan.lowercase)
+        except UserError as error:
+            if str(error).startswith(recipe.text.files):  # a bad file names itself
+                raise
+            raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    tokenizer.save(run.folder)
+    return tokenizer
+
+
+def _tokens(recipe: VectorsRecipe, tokenizer: Tokenizer, stop: Stop, say: Say, progress: Progress) -> Corpus:
+    with progress("cutting the text into words", "characters") as read:
+
+        def heard(more: int) -> None:
+            stop.check("stopped while cutting the text into words; what is done is kept")
+            read(more)
+
+        waiting = "another process is tokenising this text; waiting for it"
+        return tokenised(_text(recipe), tokenizer, False, heard, lambda: say(f"weft: note: {waiting}"))
+
+
+def _counts(corpus: Corpus, tokenizer: Tokenizer) -> Integers:
+    """How often each word is there; 0 for the unknown one, which counts as none."""
+    counts = np.zeros(tokenizer.vocabulary, np.int64)
+    for first in range(0, corpus.size, COUNTED):
+        counts += np.bincount(_block(corpus, first, first + COUNTED)[0], minlength=len(counts))
+    unknown = tokenizer.id_of("unknown")
+    assert unknown is not None
+    counts[unknown] = 0
+    return counts
+
+
+def _block(corpus: Corpus, begin: int, end: int) -> tuple[Integers, Integers]:
+    """The words from one place up to another, and the number of the document of each."""
+    places = np.arange(begin, min(end, corpus.size)) + corpus.begin
+    return corpus.take(places), np.searchsorted(corpus.documents, places, side="right")
+
+
+Step = Callable[[int], float]
+
+
+def _learner(
+    recipe: VectorsRecipe,
+    corpus: Corpus,
+    counts: Integers,
+    device: torch.device,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> tuple[Step, int, Learner, int]:
+    """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
+    plan = recipe.vectors
+    assert plan.block is not None and plan.epochs is not None and plan.rate is not None and plan.window is not None
+    if plan.kind == "word2vec":
+        learner = Word2Vec(plan, counts, recipe.seed, device)
+        blocks = math.ceil(corpus.size / plan.block)
+        steps, first = plan.epochs * blocks, plan.rate
+        kept = _Kept(device)
+
+        def step(number: int) -> float:
+            place = number % blocks
+            words, documents = kept.get(place, lambda: _block(corpus, place * plan.block, (place + 1) * plan.block))
+            rates = (first * max(LAST, 1 - number / steps), first * max(LAST, 1 - (number + 1) / steps))
+            return learner.learn(words, documents, number, rates)
+
+        return step, steps, learner, math.ceil(corpus.size / blocks)
+
+    def known() -> Iterator[tuple[Integers, Integers]]:
+        for first in range(0, corpus.size, COUNTED):
+            stop.check("stopped while counting neighbours")
+            words, documents = _block(corpus, first, first + COUNTED)
+            there = counts[words] > 0
+            read(len(words))
+            yield words[there], documents[there]
+
+    with progress("counting neighbours", "words") as read:
+        found = count_together(known(), len(counts), plan.window)
+    if not len(found.keys):
+        raise UserError(f"{listed(recipe.text.files, 2)}: no two known words stand within {plan.window} of each other")
+    parts = parts_of(found, len(counts), plan, recipe.seed, device)
+    say(f"counts: {2 * len(found.keys):,} pairs of words, in {len(parts)} parts")
+    glove = Glove(plan, len(counts), parts, recipe.seed, device)
+    return glove.learn, plan.epochs * len(parts), glove, math.ceil(corpus.size / len(parts))
+
+
+class _Kept:
+    """The blocks of a text, on a GPU for as long as there is room: they are read again in every epoch."""
+
+    ROOM = 1 << 27  # words
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.size = device, 0
+        self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def get(self, place: int, read: Callable[[], tuple[Integers, Integers]]) -> tuple[Tensor, Tensor]:
+        if place not in self.blocks:
+            words, documents = (torch.from_numpy(array).to(self.device) for array in read())
+            if self.device.type == "cpu" or self.size > self.ROOM:
+                return words, documents
+            self.size += len(words)
+            self.blocks[place] = words, documents
+        return self.blocks[place]
+
+
+class _Driver:
+    """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
+
+    def __init__(
+        self, run: Run, checkpoints: Checkpoints, state: State, steps: int, plan: Learning, read: int, say: Say
+    ) -> None:
+        self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
+        self.plan, self.read, self.say = plan, read, say
+        self.saved = self.shown = time.monotonic()
+        self.log = Log(run.metrics, state.metrics, first=state.step, say=None if say is to_stderr else say)
+
+    def go(self, step: Step, learner: Learner, stop: Stop) -> float:
+        """To the end, or until somebody stops it; the last mean loss."""
+        losses: list[float] = []
+        every = max(1, self.steps // 200)
+        last = 0.0
+        try:
+            while self.state.step < self.steps:
+                begin = time.monotonic()
+                losses.append(step(self.state.step))
+                if not math.isfinite(losses[-1]):
+                    raise UserError(f"the vectors have exploded at step {self.state.step}; try a lower --rate")
+                self.state.step += 1
+                self.state.seconds += time.monotonic() - begin
+                if self.state.step % every == 0 or self.state.step == self.steps:
+                    last = sum(losses) / len(losses)
+                    losses = []
+                    self._record(last)
+                if stop or time.monotonic() - self.saved > SAVED:
+                    # What has not been told yet is lost with the process, so the record is told now.
+                    self.save(learner)
+                stop.check(f"stopped after step {self.state.step:,} of {self.steps:,}, all saved")
+        except Interrupted as interrupted:
+            raise Interrupted(interrupted.number, str(interrupted)) from None
+        finally:
+            self.log.close()
+            report(self.run, self.say)
+        return last
+
+    def _record(self, loss: float) -> None:
+        state = self.state
+        words = state.step * self.read
+        speed = words / max(state.seconds, 1e-9)
+        epoch = state.step / self.steps * (self.plan.epochs or 1)
+        self.log.record(
+            {
+                "step": state.step,
+                "epoch": round(epoch, 4),
+                "loss": loss,
+                "tokens": words,
+                "tokens_per_second": speed,
+                "seconds": state.seconds,
+            }
+        )
+        if time.monotonic() - self.shown > SHOWN:
+            self.shown = time.monotonic()
+            left = time_left(state.seconds / state.step * (self.steps - state.step))
+            self.log.line(
+                f"epoch {epoch:.2f}/{self.plan.epochs}  loss {loss:.4f}  {speed:,.0f} words/s  {left} left",
+                passing=True,
+            )
+
+    def save(self, learner: Learner) -> None:
+        self.state.metrics = self.log.kept() if not self.log.file.closed else self.state.metrics
+        self.checkpoints.save(self.state, {"vectors": learner.tensors()})
+        self.saved = time.monotonic()
+
+    def finish(self, learner: Learner) -> None:
+        """All is written: the run says that it is over."""
+        state = self.state
+        state.finished = True
+        state.metrics = self.run.metrics.stat().st_size
+        self.checkpoints.save(state, {"vectors": learner.tensors()})
+        speed = self.steps * self.read / max(state.seconds, 1e-9)
+        self.say(f"{self.run.folder}: done after {state.seconds:.0f} s of learning, {speed:,.0f} words/s")
+
+
+def _save(run: Run, recipe: VectorsRecipe, corpus: Corpus, tokenizer: Tokenizer, matrix: Tensor, loss: float) -> None:
+    """The folder: a table of words, of which the unknown one is the mean of all others."""
+    table = matrix.float().cpu().clone()
+    unknown = tokenizer.id_of("unknown")
+    assert unknown is not None
+    others = torch.ones(len(table), dtype=torch.bool)
+    others[unknown] = False
+    table[unknown] = table[others].double().mean(0).float()
+    card = Card(
+        task="embed",
+        pooling="mean",
+        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
+        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+    )
+    config = VectorsConfig(vocabulary=len(table), width=table.shape[1])
+    opened = opened_table(config, table, {}, tokenizer, card)
+    run.save_model(opened, (Metric(data=corpus.hash, name="loss", value=loss),))

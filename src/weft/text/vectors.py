@@ -6,7 +6,7 @@ n: words; d: numbers of each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.text.compressed import Line, find_members, open_sources, read_lines, zip_and_member
+from weft.text.learning import LARGEST
 from weft.text.records import Skipped
 from weft.text.tokenizer import Roles, Tokenizer
 from weft.text.vocabularies import spaced
@@ -222,27 +223,60 @@ PLAIN = r"\w+(?:'\w+)*|[^\w\s]"  # words, with their inner apostrophes, and sing
 PARTED = r"\w+|[^\w\s]"
 
 
-def word_tokenizer(words: Sequence[str]) -> Tokenizer:
+def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Tokenizer:
     """A tokenizer whose ids are the places of these words; `<unk>` must be one of them.
 
-    What the vocabulary shows of the way its own texts were cut decides how text is cut: small letters, contractions,
-    abbreviations and runs of marks.
+    What the vocabulary shows of the way its own texts were cut decides how text is cut: small letters (unless said),
+    contractions, abbreviations and runs of marks.
     """
     vocabulary = {word: number for number, word in enumerate(words)}
     assert len(vocabulary) == len(words) and UNKNOWN in vocabulary
-    library = Library(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    steps: list[Any] = []
-    if "n't" in vocabulary or "don't" in vocabulary:  # its own apostrophe is the straight one
-        steps.append(normalizers.Replace("’", "'"))
-    if all(word == word.lower() for word in words):
-        steps.append(normalizers.Lowercase())
-    library.normalizer = normalizers.Sequence(steps)
+    library = _cutter(*_rules(vocabulary, lowercase), vocabulary)
     contractions = "n't" in vocabulary
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(_pattern(vocabulary, contractions)), "removed", invert=True)
     joined = r" (?=(?:n't|'(?:s|m|d|re|ve|ll))(?!\w))"
     library.decoder = spaced([decoders.Replace(Regex(joined), "")] if contractions else [])
     library.add_tokens([AddedToken(UNKNOWN, special=True, normalized=False)])
     return Tokenizer(library, Roles(unknown=UNKNOWN), {"clean_up_tokenization_spaces": False})
+
+
+def learned_words(
+    texts: Callable[[], Iterable[str]], minimum_count: int, most: int | None = None, lowercase: bool = True
+) -> Tokenizer:
+    """A tokenizer for the words of some texts, the most frequent first and `<unk>` last.
+
+    The texts are cut by the plain rules; where the words that come of it show others (n't alone: the text was cut
+    before), once more by those.
+    """
+    rules = _rules({"don't": 0}, lowercase)
+    for _ in range(2):
+        library = _cutter(*rules, {UNKNOWN: 0})
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=most or LARGEST, min_frequency=minimum_count, special_tokens=[], show_progress=False
+        )
+        library.train_from_iterator(texts(), trainer)
+        found = library.get_vocab()
+        words = [word for word in sorted(found, key=lambda word: found[word]) if word != UNKNOWN]
+        if not words:
+            raise UserError(f"there is no text to learn from: no word is there {minimum_count} times")
+        before, rules = rules, _rules(dict.fromkeys(words, 0), lowercase)
+        if rules == before:
+            break
+    return word_tokenizer([*words, UNKNOWN], lowercase)
+
+
+def _rules(vocabulary: dict[str, int], lowercase: bool | None) -> tuple[bool, bool, str]:
+    """Whether apostrophes are made straight and letters small, and the pattern of a word, as a vocabulary shows it."""
+    straight = "n't" in vocabulary or "don't" in vocabulary  # its own apostrophe is the straight one
+    small = all(word == word.lower() for word in vocabulary) if lowercase is None else lowercase
+    return straight, small, _pattern(vocabulary, "n't" in vocabulary)
+
+
+def _cutter(straight: bool, small: bool, pattern: str, vocabulary: dict[str, int]) -> Library:
+    library = Library(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    steps: list[Any] = [normalizers.Replace("’", "'")] if straight else []
+    library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if small else steps)
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    return library
 
 
 def _pattern(vocabulary: dict[str, int], contractions: bool) -> str:

@@ -197,8 +197,10 @@ def train(
                 if watch is not None:
                     watch.look(state.step, network, group.batches[0].to(device))
                 if s.minutes is not None and state.steps is None and (steps := pace.steps(state, s.minutes)):
+                    steps = min(steps, s.most or steps)
                     state.steps, s = steps, s.of_steps(steps)
-                    log.line(f"{steps:,} steps fit into {s.minutes:g} minutes at this speed")
+                    enough = " are enough, and" if steps == s.most else ""
+                    log.line(f"{steps:,} steps{enough} fit into {s.minutes:g} minutes at this speed")
                     feed.close()
                     feed = _feed(s, state)
                     groups = iter(feed)

@@ -31,7 +31,7 @@ class Training:
 
     steps: int | None = None  # updates of the weights; or
     epochs: float | None = None  # times through the text; or
-    minutes: float | None = None  # of training; without any of these: 3 epochs, and at least 1000 steps
+    minutes: float | None = None  # of training, at most; without any of these: 3 epochs, and at least 1000 steps
     batch: int | None = None  # examples in a step; without it, as many as have about 8192 tokens
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
     rate: float | None = None  # the highest learning rate; without it, by the width of the model
@@ -58,9 +58,8 @@ class Training:
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:
-        given = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{given[0]} and {given[1]} cannot both be given")
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("steps and epochs cannot both be given")
         for name, most in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:

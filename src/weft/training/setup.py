@@ -34,7 +34,8 @@ class Setup:
     evaluate_first: bool = False  # also before the first step: what continued training began with
     judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
     pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
-    minutes: float | None = None  # of training: the speed of the first steps decides how many there are
+    minutes: float | None = None  # of training: the speed of the first steps decides how many there are ...
+    most: int | None = None  # ... but no more than these
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
     def of_steps(self, steps: int) -> Setup:

@@ -1,0 +1,79 @@
+"""`[vectors]` of a recipe: how word vectors are learned from text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from weft.errors import UserError
+
+# What is usual where nothing is said: word2vec's are those of the first program and of gensim; GloVe's are its own.
+USUAL = {"word2vec": {"window": 5, "epochs": 5}, "glove": {"window": 10, "epochs": 25}}
+RATES = {"skip-gram": 0.1, "cbow": 0.1, "glove": 0.05}
+
+STEPS = 500  # in an epoch of word2vec, at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """All that decides how vectors are learned, beside the text and the seed."""
+
+    kind: Literal["word2vec", "glove"] = "word2vec"
+    mode: Literal["skip-gram", "cbow"] | None = None  # of word2vec; skip-gram
+    width: int = 100  # numbers of a vector
+    window: int | None = None  # words on either side that count as near; 5, of GloVe 10
+    negatives: int = 5  # words of noise for each true neighbour
+    sample: float = 1e-3  # a word that is a larger share of the text is left out now and then; 0: never
+    minimum_count: int = 5  # words that are rarer are unknown
+    vocabulary: int | None = None  # the most frequent words alone
+    lowercase: bool = True
+    epochs: int | None = None  # times through the text, or through the counts; 5, of GloVe 25
+    rate: float | None = None
+    ceiling: float = 100.0  # of GloVe: counts from here on weigh alike
+    power: float = 0.75  # of GloVe: how the weight of a count grows up to there
+    batch: int | None = None  # words, or counts, of a step; by the device
+    block: int | None = None  # words that are read, thinned out and shuffled together
+    threads: int | None = None  # of the CPU
+
+    def __post_init__(self) -> None:
+        bounds: tuple[tuple[str, float | None, float, float], ...] = (
+            ("width", self.width, 1, 1 << 16),
+            ("window", self.window, 1, 100),
+            ("negatives", self.negatives, 1, 1000),
+            ("sample", self.sample, 0, 1),
+            ("minimum_count", self.minimum_count, 1, 1 << 40),
+            ("vocabulary", self.vocabulary, 1, 1 << 26),
+            ("epochs", self.epochs, 1, 10_000),
+            ("rate", self.rate, 1e-9, 100),
+            ("ceiling", self.ceiling, 1e-9, 1e12),
+            ("power", self.power, 0, 10),
+            ("batch", self.batch, 1, 1 << 26),
+            ("block", self.block, 1, 1 << 26),
+            ("threads", self.threads, 1, 1024),
+        )
+        for name, value, least, most in bounds:
+            if value is not None and not least <= value <= most:
+                raise UserError(f"{name} must be between {least:g} and {most:g}, not {value:g}")
+        if self.kind == "glove" and self.mode is not None:
+            raise UserError(f"mode {self.mode} is one of word2vec's; GloVe has none")
+
+    @property
+    def way(self) -> str:
+        """skip-gram, cbow or glove."""
+        return "glove" if self.kind == "glove" else self.mode or "skip-gram"
+
+    def resolved(self, cuda: bool, threads: int, words: int) -> Learning:
+        """With every open choice made, so that the recipe in the run folder says it all; `words` of the text."""
+        usual = USUAL[self.kind]
+        # Words of a batch do not learn from each other: few of them are slow, and many have few steps in a short text.
+        batch = min(max(words // STEPS, 256), 1 << 14 if cuda else 1 << 12)
+        return replace(
+            self,
+            mode=None if self.kind == "glove" else self.mode or "skip-gram",
+            window=self.window or usual["window"],
+            epochs=self.epochs or usual["epochs"],
+            rate=self.rate or RATES[self.way],
+            batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
+            block=self.block or (1 << 22 if cuda else 1 << 17),
+            threads=self.threads or threads,
+        )

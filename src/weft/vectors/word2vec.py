@@ -1,0 +1,243 @@
+"""word2vec (Mikolov et al., 2013): skip-gram and CBOW with negative sampling, as dense products over runs of text.
+
+A chunk of consecutive words and what stands around it are two small tables of vectors: one product gives the scores of
+every centre with every place, and a band of ones says which of them are neighbours. The words of noise are drawn for a
+whole chunk and weighed, so that each neighbour has as many as it would have alone. Gradients are written out.
+
+n: chunks; c: centres of a chunk; j: places of a chunk and around it; k: words of noise; d: width; v: words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.data.chance import key_of
+from weft.vectors.plan import Learning
+
+CHUNK = 32  # centres; more would be wasted on places that no centre is near to, fewer make small products
+NOISE = 32  # words for a chunk: about as many as the neighbours of one centre would draw, 6 times 5
+NOISE_POWER = 0.75  # noise words are drawn by their counts to this power
+LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one step
+
+
+class Push(NamedTuple):
+    """Where some rows of a table are pushed: by how much the chance of the text would rise, and by how many pairs."""
+
+    rows: Tensor  # .. d
+    pairs: Tensor  # ..: neighbours and words of noise that push, each weighed as it counts
+
+
+class Pushes(NamedTuple):
+    """Gradients for all that a score was made of."""
+
+    centres: Push
+    places: Push
+    noise: Push
+
+
+def skip_gram(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
+    """Gradients of the log chance that each centre has these neighbours and not the noise.
+
+    centres: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbour.
+    """
+    count = near.sum(2, keepdim=True)  # n c 1
+    share = negatives / noise.shape[1]
+    pull = torch.bmm(centres, places.mT).neg_().sigmoid_().mul_(near)  # n c j
+    push = torch.bmm(centres, noise.mT).sigmoid_().mul_(count * share)  # n c k
+    return Pushes(
+        Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
+        Push(torch.bmm(pull.mT, centres), near.sum(1)),
+        Push(torch.bmm(push.mT, centres).neg_(), (count.sum(1) * share).expand(noise.shape[:2])),
+    )
+
+
+def cbow(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
+    """As `skip_gram`, where the mean of the neighbours foretells the centre; `places` are of the inner table here.
+
+    As in word2vec's own program each neighbour gets the whole push of the mean, not its share of it.
+    """
+    count = near.sum(2, keepdim=True)  # n c 1
+    there = (count > 0).to(near.dtype)  # a word without neighbours says nothing
+    share = negatives / noise.shape[1]
+    hidden = torch.bmm(near, places).div_(count.clamp(min=1))  # n c d
+    pull = (hidden * centres).sum(2, keepdim=True).neg_().sigmoid_().mul_(there)  # n c 1
+    push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * share)  # n c k
+    moved = (pull * centres).baddbmm_(push, noise, alpha=-1)
+    return Pushes(
+        Push(pull * hidden, there[..., 0]),
+        Push(torch.bmm(near.mT, moved), near.sum(1) * (1 + negatives)),
+        Push(torch.bmm(push.mT, hidden).neg_(), (there.sum(1) * share).expand(noise.shape[:2])),
+    )
+
+
+def loss_of(way: str, centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
+    """What the gradients are of: the log chance, negative, summed; slow, and so asked for now and then."""
+    count = near.sum(2, keepdim=True)
+    log = torch.nn.functional.logsigmoid
+    weight = negatives / noise.shape[1]
+    if way == "skip-gram":
+        right = (log(centres @ places.mT) * near).sum()
+        wrong = (log(-(centres @ noise.mT)) * count * weight).sum()
+        return -(right + wrong)
+    hidden, there = near / count.clamp(min=1) @ places, (count > 0).to(near.dtype)
+    right = (log((hidden * centres).sum(2, keepdim=True)) * there).sum()
+    return -(right + (log(-(hidden @ noise.mT)) * there * weight).sum())
+
+
+def kept_chances(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
+    """How often each word stays when frequent ones are thinned out, as word2vec's program does it."""
+    shares = counts / max(1, counts.sum())
+    with np.errstate(divide="ignore"):
+        chance = np.sqrt(sample / shares) + sample / shares if sample else np.ones(len(counts))
+    return np.where(counts > 0, np.minimum(chance, 1), 0)  # what is never counted, the unknown word, never stays
+
+
+Moved = tuple[Tensor, Push]  # numbers of words, and where they are pushed
+
+
+class Word2Vec:
+    """The two tables of vectors, and how a block of text moves them."""
+
+    def __init__(self, plan: Learning, counts: NDArray[np.int64], seed: int, device: torch.device) -> None:
+        """`counts` of each word of the vocabulary; 0 for the unknown one, which is skipped wherever it stands."""
+        self.plan, self.seed, self.device = plan, seed, device
+        words, width = len(counts), plan.width
+        first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
+        self.inner = ((torch.rand(words, width, generator=first) - 0.5) / width).to(device)
+        self.outer = torch.zeros(words, width, device=device)
+        self.stays = torch.from_numpy(kept_chances(counts, plan.sample)).to(device)
+        shares = counts.astype(np.float64) ** NOISE_POWER * (counts > 0)
+        self.noise = torch.from_numpy(np.cumsum(shares) / shares.sum()).to(device)
+        assert plan.window is not None
+        places = torch.arange(-plan.window, CHUNK + plan.window, device=device)
+        self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
+        self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
+        # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
+        self.threads = 1 if device.type != "cpu" else plan.threads or 1
+        self.pool = (
+            ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+            if self.threads > 1
+            else None
+        )
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"inner": self.inner, "outer": self.outer}
+
+    def load(self, stored: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.tensors().items():
+            tensor.copy_(stored[name])
+
+    def matrix(self) -> Tensor:
+        """v d: the vectors that are kept."""
+        return self.inner
+
+    def learn(self, words: Tensor, documents: Tensor, number: int, rates: tuple[float, float]) -> float:
+        """Go through the block of this number; the rate falls from the first to the second. The loss per neighbour."""
+        chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
+        thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
+        stays = thrown < self.stays[words]
+        chunks = Chunks.of(words[stays], documents[stays].int(), self.plan.window or 1)
+        count = len(chunks.words)
+        if not count:
+            return 0.0
+        order = torch.randperm(count, generator=chance, device=self.device)
+        most = (self.plan.window or 1) + 1
+        size = {"generator": chance, "device": self.device}
+        reach = torch.randint(1, most, (count, CHUNK, 1), dtype=torch.int32, **size)
+        drawn = torch.rand(count, NOISE, dtype=torch.float64, **size)
+        noise = torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
+        batches = order.split(max(1, (self.plan.batch or 1) // CHUNK))
+        for turn, batch in enumerate(batches):
+            rate = rates[0] + (rates[1] - rates[0]) * turn / len(batches)
+            self._step(chunks, batch, reach, noise, rate)
+        some = order[: max(1, 2048 // CHUNK)]
+        centres, places, drawn, near, _ = self._gathered(chunks, some, reach, noise)
+        loss = loss_of(self.plan.way, centres, places, drawn, near, self.plan.negatives)
+        pairs = near.sum() if self.plan.way == "skip-gram" else (near.sum(2) > 0).sum()
+        return float(loss / pairs.clamp(min=1))
+
+    def _step(self, chunks: Chunks, batch: Tensor, reach: Tensor, noise: Tensor, rate: float) -> None:
+        """One update. Threads share out the chunks, then the tables, so that their number leaves no trace."""
+        found = list(self._each(lambda part: self._pushes(chunks, part, reach, noise), batch.chunk(self.threads)))
+        # In the order that one thread would have, since sums of floats depend on it.
+        inner, outer, noises = (list(some) for some in zip(*found, strict=True))
+        work = ((self.inner, inner), (self.outer, [*outer, *noises]))
+        list(self._each(lambda one: move(*one, rate), work))
+
+    def _each(self, work: Any, parts: Sequence[Any]) -> Any:
+        return map(work, parts) if self.pool is None else self.pool.map(work, parts)
+
+    def _gathered(
+        self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """The vectors of some chunks, which of them are neighbours, and the numbers of their words."""
+        window = self.plan.window or 1
+        words, documents = chunks.words.index_select(0, part), chunks.documents.index_select(0, part)  # n j
+        drawn = noise.index_select(0, part)  # n k
+        middle = slice(window, window + CHUNK)
+        centre, own = words[:, middle], documents[:, middle, None]
+        near = (
+            (self.distance <= reach.index_select(0, part))
+            .logical_and_(documents[:, None, :] == own)
+            .logical_and_(own >= 0)
+        )
+        skip = self.plan.way == "skip-gram"
+        inner, outer = (centre, words) if skip else (words, centre)
+        first, second = _rows(self.inner, inner), _rows(self.outer, outer)
+        centres, places = (first, second) if skip else (second, first)
+        return centres, places, _rows(self.outer, drawn), near.to(centres.dtype), (centre, words, drawn)
+
+    def _pushes(self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor) -> tuple[Moved, Moved, Moved]:
+        """What moves in the inner table, what in the outer, and the noise there."""
+        *vectors, (centre, words, drawn) = self._gathered(chunks, part, reach, noise)
+        found = (skip_gram if self.plan.way == "skip-gram" else cbow)(*vectors, self.plan.negatives)
+        centres, places = (centre, found.centres), (words, found.places)
+        first, second = (centres, places) if self.plan.way == "skip-gram" else (places, centres)
+        return first, second, (drawn, found.noise)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A run of words cut into chunks with what stands around each; where nothing stands, document -1."""
+
+    words: Tensor  # n j
+    documents: Tensor  # n j
+
+    @staticmethod
+    def of(words: Tensor, documents: Tensor, window: int) -> Chunks:
+        after = window + -len(words) % CHUNK
+        words = torch.nn.functional.pad(words, (window, after))
+        documents = torch.nn.functional.pad(documents, (window, after), value=-1)
+        size = CHUNK + 2 * window
+        if len(words) < size:
+            return Chunks(words.new_zeros(0, size), documents.new_zeros(0, size))
+        return Chunks(words.unfold(0, size, CHUNK), documents.unfold(0, size, CHUNK))
+
+
+def _rows(table: Tensor, numbers: Tensor) -> Tensor:
+    return table.index_select(0, numbers.reshape(-1)).view(*numbers.shape, -1)
+
+
+def move(table: Tensor, moved: list[Moved], rate: float) -> None:
+    """One step uphill: each row by the rate times the sum of its pushes, but by no more than LIMIT times their mean.
+
+    A batch holds a frequent word hundreds of times. One after the other its pushes would grow weaker as it moves; all
+    at once they would throw it far beyond the goal.
+    """
+    numbers = torch.cat([some.reshape(-1) for some, _ in moved])
+    rows = torch.cat([push.rows.flatten(0, 1) for _, push in moved])  # m d
+    pairs = table.new_zeros(len(table)).index_add_(0, numbers, torch.cat([push.pairs.reshape(-1) for _, push in moved]))
+    rows.mul_(LIMIT / pairs.index_select(0, numbers).clamp_(min=LIMIT / rate)[:, None])
+    table.index_add_(0, numbers, rows)
