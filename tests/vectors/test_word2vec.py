@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.vectors.plan import Learning
-from weft.vectors.word2vec import CHUNK, LIMIT, Chunks, Push, Word2Vec, cbow, kept_chances, loss_of, move, skip_gram
+from weft.vectors.word2vec import CHUNKS, LIMIT, Chunks, Push, Word2Vec, cbow, kept_chances, loss_of, move, skip_gram
 
 CPU = torch.device("cpu")
 PLAN = Learning(width=16, sample=0.0).resolved(False, 1, 10_000)
@@ -62,12 +62,13 @@ def test_the_loss_is_that_of_the_paper_word_by_word() -> None:
 
 
 def test_neighbours_are_those_within_reach_in_the_same_document() -> None:
+    chunk = CHUNKS["skip-gram"][0]
     documents = torch.tensor([1] * 20 + [2] * 30 + [3])
     words = torch.arange(51)
     learner = Word2Vec(replace(PLAN, window=3), np.ones(51, np.int64), 0, CPU)
-    chunks = Chunks.of(words, documents.int(), 3)
+    chunks = Chunks.of(words, documents.int(), chunk, 3)
     assert len(chunks.words) == 2
-    reach = torch.randint(1, 4, (2, CHUNK, 1))
+    reach = torch.randint(1, 4, (2, chunk, 1))
     noise = torch.zeros(2, 4, dtype=torch.long)
     _, _, _, near, (centre, around, _) = learner._gathered(chunks, torch.tensor([0, 1]), reach, noise)
     found = {(int(centre[n, c]), int(around[n, j])) for n, c, j in near.nonzero().tolist()}

@@ -202,14 +202,13 @@ class Recurrent(nn.Module):
     def initialise(self) -> None:
         """Recurrent matrices start as rotations, which neither shrink nor grow what is carried; an LSTM forgets little.
 
-        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1; Le et al., 2015: with ReLU, what is
-        carried is handed on as it is.)
+        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1.)
         """
         for module in self.layers:
             weight, back, bias, back_bias = module._flat_weights  # type: ignore[misc]
             nn.init.xavier_uniform_(weight)
             for gate in back.split(self.width):
-                (nn.init.eye_ if self.activation == "relu" else nn.init.orthogonal_)(gate)
+                nn.init.orthogonal_(gate)
             bias.zero_()
             back_bias.zero_()
             if self.cell == "lstm":

@@ -22,8 +22,9 @@ from torch import Tensor
 from weft.data.chance import key_of
 from weft.vectors.plan import Learning
 
-CHUNK = 32  # centres; more would be wasted on places that no centre is near to, fewer make small products
-NOISE = 32  # words for a chunk: about as many as the neighbours of one centre would draw, 6 times 5
+# Centres and words of noise of a chunk. More centres waste products on places that none is near to, fewer make small
+# products. A centre of skip-gram would draw about 30 words for its 6 neighbours, one of CBOW 5.
+CHUNKS = {"skip-gram": (32, 32), "cbow": (16, 8)}
 NOISE_POWER = 0.75  # noise words are drawn by their counts to this power
 LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one step
 
@@ -50,12 +51,12 @@ def skip_gram(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, nega
     """
     count = near.sum(2, keepdim=True)  # n c 1
     share = negatives / noise.shape[1]
-    pull = torch.bmm(centres, places.mT).neg_().sigmoid_().mul_(near)  # n c j
+    pull = _against(centres, places.mT).sigmoid_().mul_(near)  # n c j
     push = torch.bmm(centres, noise.mT).sigmoid_().mul_(count * share)  # n c k
     return Pushes(
         Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
         Push(torch.bmm(pull.mT, centres), near.sum(1)),
-        Push(torch.bmm(push.mT, centres).neg_(), (count.sum(1) * share).expand(noise.shape[:2])),
+        Push(_against(push.mT, centres), (count.sum(1) * share).expand(noise.shape[:2])),
     )
 
 
@@ -74,8 +75,13 @@ def cbow(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives
     return Pushes(
         Push(pull * hidden, there[..., 0]),
         Push(torch.bmm(near.mT, moved), near.sum(1) * (1 + negatives)),
-        Push(torch.bmm(push.mT, hidden).neg_(), (there.sum(1) * share).expand(noise.shape[:2])),
+        Push(_against(push.mT, hidden), (there.sum(1) * share).expand(noise.shape[:2])),
     )
+
+
+def _against(left: Tensor, right: Tensor) -> Tensor:
+    """Minus the product, without a pass to turn the sign."""
+    return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=-1)
 
 
 def loss_of(way: str, centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
@@ -117,8 +123,9 @@ class Word2Vec:
         shares = counts.astype(np.float64) ** NOISE_POWER * (counts > 0)
         self.noise = torch.from_numpy(np.cumsum(shares) / shares.sum()).to(device)
         assert plan.window is not None
-        places = torch.arange(-plan.window, CHUNK + plan.window, device=device)
-        self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
+        self.chunk, self.drawn = CHUNKS[plan.way]
+        places = torch.arange(-plan.window, self.chunk + plan.window, device=device)
+        self.distance = (places - torch.arange(self.chunk, device=device)[:, None]).abs().int()  # c j
         self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
         # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
         self.threads = 1 if device.type != "cpu" else plan.threads or 1
@@ -148,21 +155,21 @@ class Word2Vec:
         chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
         thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
         stays = thrown < self.stays[words]
-        chunks = Chunks.of(words[stays], documents[stays].int(), self.plan.window or 1)
+        chunks = Chunks.of(words[stays], documents[stays].int(), self.chunk, self.plan.window or 1)
         count = len(chunks.words)
         if not count:
             return 0.0
         order = torch.randperm(count, generator=chance, device=self.device)
         most = (self.plan.window or 1) + 1
         size = {"generator": chance, "device": self.device}
-        reach = torch.randint(1, most, (count, CHUNK, 1), dtype=torch.int32, **size)
-        drawn = torch.rand(count, NOISE, dtype=torch.float64, **size)
+        reach = torch.randint(1, most, (count, self.chunk, 1), dtype=torch.int32, **size)
+        drawn = torch.rand(count, self.drawn, dtype=torch.float64, **size)
         noise = torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
-        batches = order.split(max(1, (self.plan.batch or 1) // CHUNK))
+        batches = order.split(max(1, (self.plan.batch or 1) // self.chunk))
         for turn, batch in enumerate(batches):
             rate = rates[0] + (rates[1] - rates[0]) * turn / len(batches)
             self._step(chunks, batch, reach, noise, rate)
-        some = order[: max(1, 2048 // CHUNK)]
+        some = order[: max(1, 2048 // self.chunk)]
         centres, places, drawn, near, _ = self._gathered(chunks, some, reach, noise)
         loss = loss_of(self.plan.way, centres, places, drawn, near, self.plan.negatives)
         pairs = near.sum() if self.plan.way == "skip-gram" else (near.sum(2) > 0).sum()
@@ -186,7 +193,7 @@ class Word2Vec:
         window = self.plan.window or 1
         words, documents = chunks.words.index_select(0, part), chunks.documents.index_select(0, part)  # n j
         drawn = noise.index_select(0, part)  # n k
-        middle = slice(window, window + CHUNK)
+        middle = slice(window, window + self.chunk)
         centre, own = words[:, middle], documents[:, middle, None]
         near = (
             (self.distance <= reach.index_select(0, part))
@@ -216,14 +223,14 @@ class Chunks:
     documents: Tensor  # n j
 
     @staticmethod
-    def of(words: Tensor, documents: Tensor, window: int) -> Chunks:
-        after = window + -len(words) % CHUNK
+    def of(words: Tensor, documents: Tensor, chunk: int, window: int) -> Chunks:
+        after = window + -len(words) % chunk
         words = torch.nn.functional.pad(words, (window, after))
         documents = torch.nn.functional.pad(documents, (window, after), value=-1)
-        size = CHUNK + 2 * window
+        size = chunk + 2 * window
         if len(words) < size:
             return Chunks(words.new_zeros(0, size), documents.new_zeros(0, size))
-        return Chunks(words.unfold(0, size, CHUNK), documents.unfold(0, size, CHUNK))
+        return Chunks(words.unfold(0, size, chunk), documents.unfold(0, size, chunk))
 
 
 def _rows(table: Tensor, numbers: Tensor) -> Tensor:
@@ -236,8 +243,10 @@ def move(table: Tensor, moved: list[Moved], rate: float) -> None:
     A batch holds a frequent word hundreds of times. One after the other its pushes would grow weaker as it moves; all
     at once they would throw it far beyond the goal.
     """
-    numbers = torch.cat([some.reshape(-1) for some, _ in moved])
-    rows = torch.cat([push.rows.flatten(0, 1) for _, push in moved])  # m d
-    pairs = table.new_zeros(len(table)).index_add_(0, numbers, torch.cat([push.pairs.reshape(-1) for _, push in moved]))
-    rows.mul_(LIMIT / pairs.index_select(0, numbers).clamp_(min=LIMIT / rate)[:, None])
-    table.index_add_(0, numbers, rows)
+    pairs = table.new_zeros(len(table))
+    for numbers, push in moved:
+        pairs.index_add_(0, numbers.reshape(-1), push.pairs.reshape(-1))
+    steps = LIMIT / pairs.clamp_(min=LIMIT / rate)  # v
+    for numbers, push in moved:
+        scale = steps.index_select(0, numbers.reshape(-1))
+        table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, 1).mul_(scale[:, None]))
