@@ -53,12 +53,8 @@ class Memory:
         torch._foreach_copy_(self.before, self.after)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps; between two steps both sides are equal."""
+        """What a checkpoint keeps: what the next step begins with; it writes `after` of every stream anew."""
         return {f"{number}": part for number, part in enumerate(self.before)}
-
-    def restored(self) -> None:
-        """A checkpoint has been read into `before`."""
-        torch._foreach_copy_(self.after, self.before)
 
 
 @dataclass(frozen=True)

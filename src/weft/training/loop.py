@@ -108,8 +108,6 @@ def train(
     if stored is not None:
         for name in tensors:
             fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
-        if memory is not None:
-            memory.restored()
     scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
     if scaler.is_enabled():
         scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
