@@ -318,6 +318,8 @@ def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) 
         "rewrite",
         "choose",
         "perplexity",
+        "suggest",
+        "ladder",
     ):
         assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
     assert ok(capsys, "--version").startswith("weft ")

@@ -72,7 +72,7 @@ def test_chances_are_those_of_an_exact_enumeration(kind: str, size: int, allowed
     made = model_of(kind, size, allowed)
     text = "b. a" if kind == "character" else "."
     wanted, left = enumerated(made.opened, text, 7)
-    found = suggest(made, text, most=8, width=4096)
+    found = suggest(made, text, most=8, endings=True, width=4096)
     assert found.exact and left < 0.01 and len(found.words) == 8
     for word in found.words:
         name = ("+" if word.joined else "") + (word.text or "END")
@@ -84,7 +84,7 @@ def test_chances_are_those_of_an_exact_enumeration(kind: str, size: int, allowed
 
 def test_a_space_at_the_end_closes_the_last_word() -> None:
     made = model_of("character", 12)
-    free, closed = (suggest(made, text, most=40) for text in ("the", "the "))
+    free, closed = (suggest(made, text, most=40, endings=True) for text in ("the", "the "))
     assert any(word.joined for word in free.words) and not any(word.joined for word in closed.words)
     open_words = {word.text: word.probability for word in free.words if not word.joined and word.text.isalpha()}
     after = {word.text: word.probability for word in closed.words}
@@ -92,6 +92,16 @@ def test_a_space_at_the_end_closes_the_last_word() -> None:
     assert max(shares) == pytest.approx(min(shares), rel=0.01) and len(shares) > 2 and shares[0] > 1, (
         "the same words, of all that is left"
     )
+
+
+def test_the_last_word_is_complete_unless_said() -> None:
+    made = model_of("character", 12)
+    free, complete = suggest(made, "the", most=40, endings=True), suggest(made, "the", most=40)
+    assert any(word.joined for word in free.words) and not any(word.joined for word in complete.words)
+    before = {word.text: word.probability for word in free.words if not word.joined}
+    after = {word.text: word.probability for word in complete.words}
+    shares = [after[text] / before[text] for text in ("", ".") if text in before]
+    assert len(shares) == 2 and shares[0] == pytest.approx(shares[1], rel=0.01) and shares[0] > 1
 
 
 def test_tokens_as_they_are() -> None:

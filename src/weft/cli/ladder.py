@@ -32,13 +32,16 @@ def suggest(
     ],
     most: Annotated[int, typer.Option(help="So many words of each model.")] = 10,
     tokens: Annotated[bool, typer.Option("--tokens", help="Tokens of each model's own vocabulary, not words.")] = False,
+    endings: Annotated[
+        bool, typer.Option("--endings", help="The last word may also go on: +s is such an end.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Device = None,
     online: Online = False,
 ) -> None:
     """Show the likeliest next words of a text with their chances, a column for each model.
 
-    A word is put together from a model's tokens, whatever these are. +s is an ending of the last word.
+    A word is put together from a model's tokens, whatever these are; the last word of the text is taken to be complete.
 
     Example: weft suggest runs/* "The weaver"
     """
@@ -62,7 +65,7 @@ def suggest(
                 silent.append(name)
             else:
                 families[name] = model.opened.family.name
-                found[name] = foresee(model, text, most=most, tokens=tokens)
+                found[name] = foresee(model, text, most=most, tokens=tokens, endings=endings)
         except UserError as error:  # one that cannot is told of in its column; the others go on
             if len(names) == 1:
                 raise

@@ -51,11 +51,18 @@ class Suggestions:
 
 @torch.inference_mode()
 def suggest(
-    opened: Opened | Model, text: str, *, most: int = 10, tokens: bool = False, width: int = WIDTH
+    opened: Opened | Model,
+    text: str,
+    *,
+    most: int = 10,
+    tokens: bool = False,
+    endings: bool = False,
+    width: int = WIDTH,
 ) -> Suggestions:
     """The likeliest next words of a text, or with `tokens` the likeliest next tokens.
 
-    Spaces at the end of the text say that its last word is complete: chances are then those after a word's end.
+    The last word of the text is taken to be complete: chances are those of what comes after its end. With `endings` it
+    may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
     """
     opened = opened.opened if isinstance(opened, Model) else opened
     if not 1 <= most <= 1000:
@@ -75,7 +82,7 @@ def suggest(
         with unseen_in_words(opened):
             if tokens:
                 return _tokens(opened, tokenizer, kept, most, len(prompt))
-            found = _Search(opened, kept, plain, closed and bool(plain), most, width)
+            found = _Search(opened, kept, plain, closed and bool(plain), endings, most, width)
         return Suggestions(
             words=found.words(),
             n_tokens=len(prompt),
@@ -167,7 +174,9 @@ class _Found:
 class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
-    def __init__(self, opened: Opened, prompt: list[int], text: str, closed: bool, most: int, width: int) -> None:
+    def __init__(
+        self, opened: Opened, prompt: list[int], text: str, closed: bool, endings: bool, most: int, width: int
+    ) -> None:
         self.network, self.device = opened.network, opened.device
         tokenizer = tokenizer_of(opened)
         self.tokenizer, self.spelling = tokenizer, _Spelling.of(tokenizer)
@@ -179,10 +188,11 @@ class _Search:
         begun = Ragged.of([prompt], self.device)
         scores, state = self.network.start(begun, room=len(prompt) + self.longest)  # type: ignore[operator]
         chances = _chances(scores)
-        if closed:  # only what begins with a space, or the end: a word that is complete does not go on
-            chances[0] *= self.spelling.spaced | self.spelling.ends
+        spelling = self.spelling
+        if closed or (self.after_word and not endings):  # a word that is complete does not go on
+            chances[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
             if not chances[0].sum():
-                raise UserError("this model foresees no word after a space here; leave the space at the end out")
+                raise UserError("this model foresees no other word here: the last one would go on")
             chances[0] /= chances[0].sum()
         self._follow([_Begun((), 1.0)], chances, state)
 
