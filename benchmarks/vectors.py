@@ -177,7 +177,7 @@ def words_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str, Any
         print(f"round {turn + 1} of {args.rounds} done", flush=True)
     if python is None:
         print("gensim: not beside it (not installed, or not on this device)")
-    print("GloVe has no peer here: no maintained package of it installs today; gensim's word2vec stands beside it")
+    print("GloVe has no peer in this run; gensim's word2vec stands beside it")
     return found
 
 

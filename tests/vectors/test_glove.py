@@ -90,7 +90,7 @@ def test_planted_groups_are_found() -> None:
     parts = parts_of(count_together([(words, documents)], 51, 5), 51, replace(plan, batch=500), 0, CPU)
     glove = Glove(plan, 51, parts, 0, CPU)
     losses = [glove.learn(number) for number in range(25 * len(parts))]
-    assert np.mean(losses[-len(parts) :]) < 0.2 * np.mean(losses[: len(parts)])
+    assert np.mean(losses[-len(parts) :]) < 0.5 * np.mean(losses[: len(parts)])
     assert group_margin(glove.matrix()) > 0.3
 
 

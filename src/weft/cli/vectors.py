@@ -140,7 +140,8 @@ def analogy(
     """
     if len(words) != 3:
         raise UserError(f"three words are expected, as in king man woman, not {len(words)}")
-    _print(_opened(vectors).analogy(*words, most=most, multiply=multiply), jsonl)  # type: ignore[misc]
+    first, second, third = words
+    _print(_opened(vectors).analogy(first, second, third, most, multiply), jsonl)
 
 
 @app.command("odd")
@@ -167,7 +168,7 @@ def cosine(
     """
     if len(words) != 2:
         raise UserError(f"two words are expected, not {len(words)}")
-    print(f"{_opened(vectors).cosine(*words):.4f}")  # type: ignore[call-arg]
+    print(f"{_opened(vectors).cosine(words[0], words[1]):.4f}")
 
 
 @app.command("evaluate")

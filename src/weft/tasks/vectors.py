@@ -230,16 +230,17 @@ def _learner(
 ) -> tuple[Step, int, Learner, int]:
     """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
     plan = recipe.vectors
-    assert plan.block is not None and plan.epochs is not None and plan.rate is not None and plan.window is not None
+    assert plan.epochs is not None and plan.rate is not None and plan.window is not None
     if plan.kind == "word2vec":
         learner = Word2Vec(plan, counts, recipe.seed, device)
-        blocks = math.ceil(corpus.size / plan.block)
+        size = plan.block or 1
+        blocks = math.ceil(corpus.size / size)
         steps, first = plan.epochs * blocks, plan.rate
         kept = _Kept(device)
 
         def step(number: int) -> float:
             place = number % blocks
-            words, documents = kept.get(place, lambda: _block(corpus, place * plan.block, (place + 1) * plan.block))
+            words, documents = kept.get(place, lambda: _block(corpus, place * size, (place + 1) * size))
             rates = (first * max(LAST, 1 - number / steps), first * max(LAST, 1 - (number + 1) / steps))
             return learner.learn(words, documents, number, rates)
 

@@ -83,7 +83,7 @@ def _binary(source: Source, path: Path) -> WordVectors:
     found: dict[str, None] = {}
     blocks: list[Floats] = []
     rows: list[bytes] = []
-    reader = io.BufferedReader(stream, 1 << 20)  # type: ignore[type-var]
+    reader = io.BufferedReader(stream, 1 << 20)
     for number in range(1, count + 1):
         word, row = _row(reader, name, number, count, 4 * width)
         if word not in found:

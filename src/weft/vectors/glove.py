@@ -118,7 +118,7 @@ def parts_of(counts: Counts, words: int, plan: Learning, seed: int, device: torc
         rows, columns, values, keys = rows[place], columns[place], values[place], keys[place]
         other = np.searchsorted(keys, columns * words + rows)
         starts = np.searchsorted(rows, np.arange(words + 1))
-        weights = np.minimum(1, (values / plan.ceiling) ** plan.power)
+        weights = np.minimum(1, (values / (plan.ceiling or 100.0)) ** plan.power)
         whole = [torch.from_numpy(array).to(device) for array in (starts, columns, other)]
         found.append(Part(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights))))
     return found
@@ -137,6 +137,16 @@ def pushes(part: Part, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Te
     return loss, first, second
 
 
+def _usual(parts: list[Part], words: int) -> Tensor:
+    """v: the logarithm of each word's count, less half of that of all: two of them add up to a count by chance."""
+    totals = torch.zeros(words, dtype=torch.float64)
+    for part in parts:
+        rows = torch.repeat_interleave(torch.arange(words), part.starts.diff().cpu())
+        totals.index_add_(0, rows, part.logs.double().exp().cpu())
+    whole = totals.sum().clamp(min=1)
+    return torch.where(totals > 0, totals.clamp(min=1e-9).log() - 0.5 * whole.log(), 0.0)
+
+
 class Glove:
     """The two tables, and how a part of the counts moves them."""
 
@@ -144,6 +154,9 @@ class Glove:
         self.plan, self.seed, self.parts = plan, seed, parts
         first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
         tables = (torch.rand(2, words, plan.width + 2, generator=first) - 0.5) / plan.width
+        # Biases begin where words that know nothing of each other would have them. From near nothing, all vectors would
+        # first learn in common how large counts are on the whole, and be alike ever after.
+        tables[0, :, -2] = tables[1, :, -1] = _usual(parts, words).float()
         tables[0, :, -1] = tables[1, :, -2] = 1
         self.inner, self.outer = tables.to(device).unbind(0)
         # As GloVe's program begins: a first step of the rate itself times the gradient.

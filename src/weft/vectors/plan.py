@@ -29,7 +29,7 @@ class Learning:
     lowercase: bool = True
     epochs: int | None = None  # times through the text, or through the counts; 5, of GloVe 25
     rate: float | None = None
-    ceiling: float = 100.0  # of GloVe: counts from here on weigh alike
+    ceiling: float | None = None  # of GloVe: counts from here on weigh alike; 10, of more than 100 M words 100
     power: float = 0.75  # of GloVe: how the weight of a count grows up to there
     batch: int | None = None  # words, or counts, of a step; by the device
     block: int | None = None  # words that are read, thinned out and shuffled together
@@ -74,6 +74,7 @@ class Learning:
             epochs=self.epochs or usual["epochs"],
             rate=self.rate or RATES[self.way],
             batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
+            ceiling=self.ceiling or (100.0 if words > 10**8 else 10.0),
             block=self.block or (1 << 22 if cuda else 1 << 17),
             threads=self.threads or threads,
         )

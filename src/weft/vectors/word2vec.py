@@ -161,11 +161,11 @@ class Word2Vec:
             return 0.0
         order = torch.randperm(count, generator=chance, device=self.device)
         most = (self.plan.window or 1) + 1
-        size = {"generator": chance, "device": self.device}
-        reach = torch.randint(1, most, (count, self.chunk, 1), dtype=torch.int32, **size)
-        drawn = torch.rand(count, self.drawn, dtype=torch.float64, **size)
+        size = (count, self.chunk, 1)
+        reach = torch.randint(1, most, size, dtype=torch.int32, generator=chance, device=self.device)
+        drawn = torch.rand(count, self.drawn, dtype=torch.float64, generator=chance, device=self.device)
         noise = torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
-        batches = order.split(max(1, (self.plan.batch or 1) // self.chunk))
+        batches = torch.split(order, max(1, (self.plan.batch or 1) // self.chunk))
         for turn, batch in enumerate(batches):
             rate = rates[0] + (rates[1] - rates[0]) * turn / len(batches)
             self._step(chunks, batch, reach, noise, rate)
@@ -181,7 +181,7 @@ class Word2Vec:
         # In the order that one thread would have, since sums of floats depend on it.
         inner, outer, noises = (list(some) for some in zip(*found, strict=True))
         work = ((self.inner, inner), (self.outer, [*outer, *noises]))
-        list(self._each(lambda one: move(*one, rate), work))
+        list(self._each(lambda one: move(one[0], one[1], rate), work))
 
     def _each(self, work: Any, parts: Sequence[Any]) -> Any:
         return map(work, parts) if self.pool is None else self.pool.map(work, parts)
@@ -208,10 +208,11 @@ class Word2Vec:
 
     def _pushes(self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor) -> tuple[Moved, Moved, Moved]:
         """What moves in the inner table, what in the outer, and the noise there."""
-        *vectors, (centre, words, drawn) = self._gathered(chunks, part, reach, noise)
-        found = (skip_gram if self.plan.way == "skip-gram" else cbow)(*vectors, self.plan.negatives)
-        centres, places = (centre, found.centres), (words, found.places)
-        first, second = (centres, places) if self.plan.way == "skip-gram" else (places, centres)
+        centres, places, wrong, near, (centre, words, drawn) = self._gathered(chunks, part, reach, noise)
+        gradients = skip_gram if self.plan.way == "skip-gram" else cbow
+        found = gradients(centres, places, wrong, near, self.plan.negatives)
+        first, second = (centre, found.centres), (words, found.places)
+        first, second = (first, second) if self.plan.way == "skip-gram" else (second, first)
         return first, second, (drawn, found.noise)
 
 
