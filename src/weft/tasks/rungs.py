@@ -93,7 +93,7 @@ RUNGS: dict[str, Rung] = {
             },
             "large": {
                 # Vectors that begin small: those of rare tokens, which are hardly ever moved, then say little.
-                "model": {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True, "weight_scale": 0.05},
+                "model": {"window": 12, "width": 128, "inner": 1024, "dropout": 0.4, "weight_scale": 0.1},
                 "objective": {"length": 128},
                 "training": {"batch": 64, "rate": 1e-3, "epochs": PASSES},
             },
@@ -146,11 +146,11 @@ RUNGS: dict[str, Rung] = {
             },
             "large": {
                 "model": {
-                    "size": "6x512",
+                    "size": "6x384",
                     "positions": "rotary",
-                    "dropout": 0.3,
-                    "embedding_dropout": 0.3,
-                    "attention_dropout": 0.3,
+                    "dropout": 0.25,
+                    "embedding_dropout": 0.25,
+                    "attention_dropout": 0.25,
                 },
                 "objective": {"length": 256},
                 "training": {"batch": 64, "rate": 1e-3, "compile": True, "epochs": PASSES},
