@@ -33,7 +33,8 @@ def test_every_documented_command(page: Path, tmp_path: Path) -> None:
     for name in ("reviews.csv", "more-reviews.csv", "names.conll", "questions.jsonl"):
         shutil.copy(ROOT / "examples" / name, tmp_path)
     (tmp_path / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "dates.py", tmp_path / "examples")
+    for name in ("dates.py", "captions.py"):
+        shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore", "WEFT_CACHE": str(tmp_path / "cache")}
     said = "".join(text for _, text in blocks(page))

@@ -23,7 +23,7 @@ from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, device_for, report, resumable
+from weft.tasks.driving import Altered, begin, begun, device_for, report
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import Words, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
@@ -32,7 +32,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -96,15 +96,8 @@ def learn_vectors(
     if not paths:
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
-    with listening() as stop, run.held(), resumable(run):
-        run.check_new()  # again: somebody may have been quicker
-        try:
-            write_toml(recipe, run.recipe)
-            return _go(run, recipe, True, stop, say, progress)
-        except UserError:
-            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
-                run.discard()
-            raise
+    with begun(run, recipe) as stop:
+        return _go(run, recipe, True, stop, say, progress)
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
