@@ -102,7 +102,7 @@ class Word2Vec(ABC, Generic[Batch]):
         # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
         self.threads = 1 if device.type != "cpu" else plan.threads or 1
         self.pool = (
-            ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+            ThreadPoolExecutor(self.threads - 1, initializer=torch.set_num_threads, initargs=(1,))
             if self.threads > 1
             else None
         )
@@ -153,7 +153,10 @@ class Word2Vec(ABC, Generic[Batch]):
         return torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
 
     def _each(self, work: Any, parts: Sequence[Any]) -> list[Any]:
-        return list(map(work, parts) if self.pool is None else self.pool.map(work, parts))
+        if self.pool is None:
+            return [work(part) for part in parts]
+        others = [self.pool.submit(work, part) for part in parts[1:]]
+        return [work(parts[0]), *(other.result() for other in others)]
 
 
 class Some(NamedTuple):
@@ -251,7 +254,6 @@ def move(table: Tensor, moved: list[Moved], rate: float) -> None:
     pairs = table.new_zeros(len(table))
     for numbers, push in moved:
         pairs.index_add_(0, numbers.reshape(-1), push.pairs.reshape(-1))
-    steps = LIMIT / pairs.clamp_(min=LIMIT / rate)  # v
     for numbers, push in moved:
-        scale = steps.index_select(0, numbers.reshape(-1))
-        table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, 1).mul_(scale[:, None]))
+        scale = LIMIT / pairs.index_select(0, numbers.reshape(-1)).clamp_(min=LIMIT / rate)
+        table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, -2).mul_(scale[:, None]))
