@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.nn.dense import filled, gathered, spread
 from weft.nn.looking import shares
-from weft.nn.recurrent import Bend, Cell, Reading, Recurrent, State, cell_step, locked_dropout
+from weft.nn.recurrent import Bend, Cell, Reading, Recurrent, State, cell_step, locked_dropout, stacked
 from weft.nn.rows import Rows
 
 LENGTHS = [4, 1, 7, 0, 3]
@@ -161,3 +161,27 @@ def test_a_rectangle_and_back() -> None:
     assert torch.allclose(found.sum(-1), torch.tensor([1.0, 0.0, 1.0]))
     found.square().sum().backward()
     assert scores.grad is not None and scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("cell, activation", [("rnn", "tanh"), ("rnn", "relu"), ("lstm", "tanh"), ("gru", "tanh")])
+@pytest.mark.parametrize("begun", [False, True])
+def test_several_layers_in_one_call_are_those_layers(cell: Any, activation: Any, begun: bool) -> None:
+    """Outputs, what is carried on, and gradients."""
+    torch.manual_seed(0)
+    layers = [Recurrent(cell, 7 if number else 5, 7, activation=activation).double() for number in range(3)]
+    rows = Rows.of([4, 4])
+    x = torch.randn(8, 5, dtype=torch.float64)
+    state = tuple(layer.beginning(2, x)[0] for layer in layers)
+    if begun:
+        state = tuple(tuple(torch.randn_like(part) for part in parts) for parts in state)
+    expected, after = x, []
+    for layer, parts in zip(layers, state, strict=True):
+        expected, end = layer(expected, rows, (parts,))
+        after += list(end)
+    found, ends = stacked(layers, x, rows, state if begun else None, 0.0)
+    assert torch.allclose(found, expected, atol=1e-12)
+    for ours, theirs in zip(ends, after, strict=True):
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    both = [torch.autograd.grad(made.square().sum(), weights) for made in (found, expected)]
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*both, strict=True))

@@ -7,6 +7,7 @@ pass can be captured; single steps go by the equations. N: tokens; B: rows; T: p
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -124,13 +125,13 @@ class Recurrent(nn.Module):
             if number and not side:  # the layer above reads what all directions below have made
                 x = F.dropout(torch.cat(sides, -1), self.dropout, self.training)
                 sides = []
-            weights = self._weights(module)
+            weights = self.weights_of(module)
             made, parts = self._through(weights, x, rows, self.directions[side], before, last)
             sides.append(made)
             after.append(parts)
         return torch.cat(sides, -1), tuple(after) if last else None
 
-    def _weights(self, module: nn.Module) -> list[Tensor]:
+    def weights_of(self, module: nn.Module) -> list[Tensor]:
         """Of the input and of what is carried, and their biases: GW inputs, GW W, GW, GW."""
         first, back, *biases = module._flat_weights  # type: ignore[misc]
         if self.weight_drop and self.training:
@@ -162,13 +163,19 @@ class Recurrent(nn.Module):
         return side, (hidden,) if memory is None else (hidden, memory[0])
 
     def _fused(self, weights: list[Tensor], square: Tensor, start: Parts) -> tuple[Tensor, Tensor | None]:
-        """torch's kernel for one layer: what it makes of each place (T B W), and the last memory of an LSTM."""
-        rest = (True, 1, 0.0, self.training, False, False)  # biases, one layer without dropout, forwards, places first
+        """One layer: what it makes of each place (T B W), and the last memory of an LSTM."""
+        found, *ends = self.kernel(square, start, weights)
+        return found, ends[1] if self.cell == "lstm" else None
+
+    def kernel(
+        self, square: Tensor, start: Parts, weights: list[Tensor], layers: int = 1, dropout: float = 0.0
+    ) -> tuple[Tensor, ...]:
+        """torch's kernel, forwards: T B inputs and L B W of each part -> T B W, and the parts after the last place."""
+        rest = (True, layers, dropout, self.training, False, False)  # with biases, forwards, places first
         if self.cell == "lstm":
-            found, _, memory = torch._VF.lstm(square, start, weights, *rest)
-            return found, memory
+            return torch._VF.lstm(square, start, weights, *rest)
         kernels = {"rnn": torch._VF.rnn_tanh if self.activation == "tanh" else torch._VF.rnn_relu, "gru": torch._VF.gru}
-        return kernels[self.cell](square, start[0], weights, *rest)[0], None
+        return kernels[self.cell](square, start[0], weights, *rest)
 
     def _held(self, weights: list[Tensor], square: Tensor, rows: Rows, start: Parts) -> tuple[Tensor, Tensor | None]:
         """An LSTM whose memory stays as it was from each row's end on: the kernel tells it after the last place only.
@@ -213,6 +220,22 @@ class Recurrent(nn.Module):
             back_bias.zero_()
             if self.cell == "lstm":
                 bias[self.width : 2 * self.width] = 1.0
+
+
+def stacked(
+    layers: Sequence[Recurrent], x: Tensor, rows: Rows, state: State | None, dropout: float
+) -> tuple[Tensor, State]:
+    """Several stacks of one layer each, for rows of one length, in one call of the kernel with dropout between them.
+
+    A GPU then works at several layers at once: the second at the places that the first has left behind.
+    """
+    first = layers[0]
+    state = tuple(parts for layer in layers for parts in layer.beginning(rows.count, x)) if state is None else state
+    weights = [weight for layer in layers for weight in layer.weights_of(layer.layers[0])]
+    square = spread(x, rows).to(weights[0].dtype)
+    start = tuple(torch.stack(part).to(square.dtype) for part in zip(*state, strict=True))  # L B W
+    found, *ends = first.kernel(square, start, weights, len(layers), dropout)
+    return gathered(found, rows, x.shape[0]), tuple(zip(*(end.unbind() for end in ends), strict=True))
 
 
 class Steps:

@@ -9,7 +9,7 @@ from typing import Any
 from weft.config import merged
 from weft.errors import UserError, did_you_mean, listed
 
-PASSES = 40  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
+PASSES = 50  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
 SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
 
 
@@ -92,7 +92,8 @@ RUNGS: dict[str, Rung] = {
                 "training": {"batch": 16, "rate": 4e-3},
             },
             "large": {
-                "model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2},
+                # Vectors that begin small: those of rare tokens, which are hardly ever moved, then say little.
+                "model": {"window": 12, "width": 128, "inner": 1024, "dropout": 0.4, "weight_scale": 0.1},
                 "objective": {"length": 128},
                 "training": {"batch": 64, "rate": 1e-3, "epochs": PASSES},
             },
@@ -126,7 +127,7 @@ RUNGS: dict[str, Rung] = {
     "transformer": Rung(
         title="Transformer",
         about="a network that looks back at every token of its context at once and weighs how much each of them "
-        "matters (GPT-2's layers; Vaswani et al., 2017)",
+        "matters (Vaswani et al., 2017; GPT-2's layers, with rotary positions)",
         sees="all tokens of its context",
         model={"family": "gpt2"},
         sizes={
@@ -135,6 +136,7 @@ RUNGS: dict[str, Rung] = {
                 "model": {
                     "size": "4x128",
                     "heads": 4,
+                    "positions": "rotary",
                     "dropout": 0.0,
                     "embedding_dropout": 0.0,
                     "attention_dropout": 0.0,
@@ -143,7 +145,13 @@ RUNGS: dict[str, Rung] = {
                 "training": {"batch": 8, "rate": 4e-3},
             },
             "large": {
-                "model": {"size": "6x384", "dropout": 0.2, "embedding_dropout": 0.2, "attention_dropout": 0.2},
+                "model": {
+                    "size": "6x384",
+                    "positions": "rotary",
+                    "dropout": 0.25,
+                    "embedding_dropout": 0.25,
+                    "attention_dropout": 0.25,
+                },
                 "objective": {"length": 256},
                 "training": {"batch": 64, "rate": 1e-3, "compile": True, "epochs": PASSES},
             },

@@ -162,9 +162,6 @@ class Glove:
         # As GloVe's program begins: a first step of the rate itself times the gradient.
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
 
-    def close(self) -> None:
-        """Nothing is held beside memory."""
-
     def tensors(self) -> dict[str, Tensor]:
         names = ("inner", "outer", "inner_squares", "outer_squares")
         return {name: getattr(self, name) for name in names}
