@@ -168,7 +168,8 @@ def ladder(
     size: Annotated[str | None, typer.Option(help="tiny, small or large; small on a CPU, large on a GPU.")] = None,
     prompt: Annotated[str | None, typer.Option(help="What the samples begin with.")] = None,
     parallel: Annotated[
-        int | None, typer.Option(help="Models that are trained at once, each in a process of its own; 1.")
+        int | None,
+        typer.Option(help="Models that are trained at once, each in a process of its own; 1. 0: in this process."),
     ] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
@@ -183,7 +184,9 @@ def ladder(
     Uniform, unigram, n-grams of order 2 to 5, MLP, RNN, GRU, LSTM, two-layer LSTM, Transformer: a table, ladder.json
     and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out goes on.
 
-    Example: weft ladder --text corpus/weaver.txt --minutes 0.02 --size tiny --models unigram,ngram-3 --out ladder
+    Example: weft ladder --text corpus.txt --minutes 3 --out ladder
+
+    Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
     """
     with leaving_at_once():
         from weft.config import merged, settings_of

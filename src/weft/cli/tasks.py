@@ -93,6 +93,8 @@ def finetune(
 
     Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
 
+    Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
+
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     with leaving_at_once():

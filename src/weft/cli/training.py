@@ -78,7 +78,9 @@ def pretrain(
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
 
-    Example: weft pretrain --model lstm --text corpus.txt --out runs/lstm --watch-gradients
+    Example: weft pretrain --model ngram --set model.order=5 --text corpus.txt --out runs/5gram
+
+    Example: weft pretrain --model lstm --text corpus.txt --minutes 10 --watch-gradients --out runs/lstm
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
