@@ -19,6 +19,7 @@ DASHES = (("none", "5 6"), ("0 5", "7 5 0 5"))
 
 POINTS, TARGETS, DOTS = 1000, 60, 30  # of one line: points drawn, points that answer the mouse, points that get a dot
 FONT, LETTER = 13, 7.2  # pixels: height of the letters and, near enough, width of one
+WIDE = 8  # columns, above which a table is set in smaller letters
 HUGE = 1e100  # what is larger, or on a logarithmic axis smaller than its inverse, is a gap: no axis can show it
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -38,6 +39,7 @@ section { margin: 1rem 0; overflow-x: auto; }
 svg { display: block; width: 100%; min-width: 32rem; height: auto; } circle:hover { fill-opacity: 1; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--rule); text-align: left; white-space: nowrap; }
+.wide { font-size: 0.8rem; } .wide th, .wide td { padding: 0.25rem 0.4rem; }
 .number { text-align: right; }
 pre { white-space: pre-wrap; padding: 0.6rem 0.8rem; border: 1px solid var(--rule); margin: 0.3rem 0 1rem; }
 """
@@ -319,7 +321,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ] or [f'<tr><td colspan="{max(1, len(header))}">nothing yet</td></tr>']
     content = f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>"
-    return f'<div class="scroll" tabindex="0"><table>\n{content}\n</table></div>'  # the tab key reaches what scrolls
+    wide = ' class="wide"' if len(header) > WIDE else ""
+    # The tab key reaches what scrolls.
+    return f'<div class="scroll" tabindex="0"><table{wide}>\n{content}\n</table></div>'
 
 
 def paragraph(text: str) -> str:
