@@ -22,6 +22,7 @@ from weft.config import read_toml
 from weft.errors import UserError
 from weft.files import read_json
 from weft.tasks import ladder as ladders
+from weft.tasks.climbing import LadderRecipe, Place, _recipe
 from weft.tasks.contexts import places_of, useful
 from weft.tasks.ladder import beginning_of, ladder, split, subwords
 from weft.tasks.ladder_page import page_of, verdict
@@ -270,6 +271,13 @@ def test_recipes_of_rungs() -> None:
             assert ("training" in found) == (found["model"]["family"] != "ngram")
     found = recipe_of("lstm", "small", {"lstm": {"model": {"width": 64}}})
     assert found["model"]["width"] == 64 and found["training"]["batch"] == 16
+
+
+def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
+    recipe = LadderRecipe(rungs={"lstm": {"training": {"steps": 7}}})
+    own = _recipe(Place(whole), recipe, "lstm").training
+    assert own.steps == 7 and own.minutes is None
+    assert _recipe(Place(whole), recipe, "transformer").training.minutes == 3.0
 
 
 def test_a_page_of_nothing_yet() -> None:
