@@ -18,12 +18,15 @@ import pytest
 
 import weft
 from tests.training.small import stories
+from weft.config import read_toml
 from weft.errors import UserError
 from weft.files import read_json
 from weft.tasks import ladder as ladders
+from weft.tasks.climbing import LadderRecipe, Place, _recipe
 from weft.tasks.contexts import places_of, useful
 from weft.tasks.ladder import beginning_of, ladder, split, subwords
 from weft.tasks.ladder_page import page_of, verdict
+from weft.tasks.recipes import Recipe
 from weft.tasks.rungs import RUNGS, recipe_of
 from weft.training.signals import Interrupted
 
@@ -90,7 +93,10 @@ def test_every_rung_is_judged_on_the_same_text(whole: Path, text: Path) -> None:
         assert rung["sample"]["prompt"] == about["prompt"] and len(rung["sample"]["text"]) > 100
     for name in ("lstm", "transformer"):
         assert rungs[name]["tokens"] == 2048 and rungs[name]["steps"] == 16
-        assert rungs[name]["curve"][-1]["tokens"] == 2048 and len(rungs[name]["curve"]) > 5
+        last = rungs[name]["curve"][-1]
+        assert last["tokens"] == 2048 and len(rungs[name]["curve"]) > 5
+        assert last["bits_per_byte"] == pytest.approx(rungs[name]["bits_per_byte"]["value"], rel=0.1)
+        assert read_toml(Recipe, whole / name / "run/recipe.toml").training.warmup == 4, "a quarter of few steps"
 
 
 def test_every_rung_is_a_model_folder(whole: Path) -> None:
@@ -265,6 +271,13 @@ def test_recipes_of_rungs() -> None:
             assert ("training" in found) == (found["model"]["family"] != "ngram")
     found = recipe_of("lstm", "small", {"lstm": {"model": {"width": 64}}})
     assert found["model"]["width"] == 64 and found["training"]["batch"] == 16
+
+
+def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
+    recipe = LadderRecipe(rungs={"lstm": {"training": {"steps": 7}}})
+    own = _recipe(Place(whole), recipe, "lstm").training
+    assert own.steps == 7 and own.minutes is None
+    assert _recipe(Place(whole), recipe, "transformer").training.minutes == 3.0
 
 
 def test_a_page_of_nothing_yet() -> None:
