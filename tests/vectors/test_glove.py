@@ -85,6 +85,21 @@ def test_the_loss_is_the_formula_and_its_gradients_are_right() -> None:
     assert not first[:, -1].any() and not second[:, -2].any()
 
 
+def test_a_step_is_shortened_by_the_squares_of_the_steps_before() -> None:
+    words, documents = text()
+    parts = parts_of(count_together([(words, documents)], 13, 4), 13, replace(PLAN, batch=1 << 20), 0, CPU)
+    glove = Glove(PLAN, 13, parts, 0, CPU)
+    rate, table, squares = PLAN.rate, glove.inner.clone(), torch.ones_like(glove.inner)
+    assert len(parts) == 1 and rate is not None
+    for number in range(3):
+        _, gradient, _ = pushes(parts[0], glove.inner, glove.outer)
+        glove.learn(number)
+        squares += (rate * gradient) ** 2
+        table -= rate * gradient / squares.sqrt()
+    assert squares.max() > 1.1  # or it would be the same whatever was added up
+    assert torch.allclose(glove.inner, table, rtol=0, atol=1e-6)
+
+
 def test_planted_groups_are_found() -> None:
     words, documents = planted()
     plan = Learning(kind="glove", width=16, window=5).resolved(False, 1, len(words))

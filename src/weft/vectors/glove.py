@@ -147,8 +147,8 @@ class Glove:
         tables[0, :, -1] = tables[1, :, -2] = 1
         self.inner, self.outer = tables.to(device).unbind(0)
         # As GloVe's program begins: a first step of the rate itself times the gradient. Biases begin near nothing as
-        # well: set to what counts would be by chance, they leave the vectors nothing to begin with (WordSim-353 .06
-        # in place of .24 from a million words).
+        # well: from what counts would be by chance it learned no better (a million words, 5 epochs: WordSim-353 .11
+        # against .17).
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
 
     def tensors(self) -> dict[str, Tensor]:
