@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UserError
-from weft.files import whole_folder, write_bytes, write_json, write_text
+from weft.files import held, whole_folder, write_bytes, write_json, write_text
 
 
 def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +65,22 @@ def test_kill_9_in_the_middle_of_a_save(tmp_path: Path) -> None:
     assert whole, "it never came to save anything"
     for path in whole[-5:]:
         assert weft.load(path).config.width == 128
+
+
+def test_a_lock_outlives_its_process_by_a_moment(tmp_path: Path) -> None:
+    """A child that was never asked to keep it holds it a little longer; a process that is at work is not waited for."""
+    path = tmp_path / "lock"
+    with held(path) as ours:
+        begun = time.monotonic()
+        with held(path) as other:
+            assert ours and not other and time.monotonic() - begun < 1
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with open(path, "w") as file:
+        file.write(f"{gone.pid}\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = subprocess.Popen(["sleep", "0.2"], pass_fds=[file.fileno()])
+    with held(path) as ours:
+        assert ours and path.read_text() == f"{os.getpid()}\n"
+    child.wait()

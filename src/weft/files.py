@@ -9,11 +9,12 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from weft.errors import UserError, shown
 
@@ -161,7 +162,8 @@ def no_link(path: str, flags: int) -> int:
 def held(path: Path) -> Iterator[bool]:
     """Hold a lock file for as long as the block runs; False: another process, named in the file, holds it.
 
-    The system lets go of it when a process ends, however it ends.
+    The system lets go of it when a process ends, however it ends. A child that a killed process was about to start
+    keeps it for some milliseconds more: a lock whose process is gone is waited for.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,15 +171,36 @@ def held(path: Path) -> Iterator[bool]:
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
+        end = time.monotonic() + 2
+        while not _locked(file):
+            if time.monotonic() > end or _at_work(path):
+                yield False
+                return
+            time.sleep(0.01)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield True
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take the lock of an open file, if it can be had now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _at_work(path: Path) -> bool:
+    """Whether the process that a lock file names is there."""
+    try:
+        os.kill(int(path.read_text(encoding="ascii")), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, OSError):  # no name yet, or a process of someone else
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -92,6 +92,7 @@ def test_a_space_at_the_end_closes_the_last_word() -> None:
     assert max(shares) == pytest.approx(min(shares), rel=0.01) and len(shares) > 2 and shares[0] > 1, (
         "the same words, of all that is left"
     )
+    assert any(word.text == "" for word in closed.words), "the text may end there"
 
 
 def test_the_last_word_is_complete_unless_said() -> None:
@@ -101,7 +102,23 @@ def test_the_last_word_is_complete_unless_said() -> None:
     before = {word.text: word.probability for word in free.words if not word.joined}
     after = {word.text: word.probability for word in complete.words}
     shares = [after[text] / before[text] for text in ("", ".") if text in before]
-    assert len(shares) == 2 and shares[0] == pytest.approx(shares[1], rel=0.01) and shares[0] > 1
+    # What could not come is shared out among all that can.
+    tokenizer = made.opened.tokenizer
+    assert isinstance(tokenizer, Tokenizer)
+    scores, _ = made.network.start(Ragged.of(tokenizer.ids(["the"], specials=False)))  # type: ignore[operator]
+    letters = [number for number in range(tokenizer.vocabulary) if re.match(r"[\w']", tokenizer.decode([number]))]
+    left = 1 - float(scores[0].softmax(-1)[letters].sum().detach())
+    assert len(shares) == 2 and shares == pytest.approx([1 / left] * 2, rel=0.01) and left < 0.9
+
+
+def test_what_a_narrow_search_leaves_aside_is_said() -> None:
+    made = model_of("character", 8)
+    whole, narrow = (suggest(made, "b. a", most=8, endings=True, width=width) for width in (4096, 2))
+    assert whole.exact and not narrow.exact and narrow.aside > whole.aside
+    exact = {(word.text, word.joined): word.probability for word in whole.words}
+    for word in narrow.words:
+        if (word.text, word.joined) in exact:
+            assert word.probability <= exact[word.text, word.joined] + 1e-6 <= word.probability + narrow.aside + 2e-6
 
 
 def test_tokens_as_they_are() -> None:

@@ -221,10 +221,10 @@ def test_many_added_tokens(tmp_path: Path, wordpiece: Tokenizer) -> None:
         data["added_tokens"].append(token)
     folder_of(tmp_path, tokenizer__json=data)
     taken = []
-    for _ in range(3):  # the best of three: the machine may have other work
-        start = time.perf_counter()
+    for _ in range(3):  # the best of three, of the time of this process: the machine may have other work
+        start = time.process_time()
         ours = Tokenizer.load(tmp_path)
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
     assert min(taken) < 1.0
     assert ours.vocabulary == base + 20_000 and ours.id("<E19999>") == base + 19_999
     assert json.loads(ours.library.to_str())["added_tokens"] == data["added_tokens"]

@@ -58,8 +58,12 @@ def test_the_pace_leaves_out_the_first_line() -> None:
     assert pace.steps(state, 1e-6) == state.step + 1
 
 
-def test_steps_are_the_most_that_minutes_may_bring(text: Path, tmp_path: Path) -> None:
-    plain, timed = go(text, tmp_path / "a", steps=25), go(text, tmp_path / "b", steps=25, minutes=60.0)
+def test_steps_are_the_most_that_minutes_may_bring(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr("weft.training.loop.MEASURED", 5)
+    plain = go(text, tmp_path / "a", steps=25, warmup=5)
+    timed = go(text, tmp_path / "b", said.append, steps=25, warmup=5, minutes=0.3)
+    assert any("25 steps are enough, and fit into 0.3 minutes" in line for line in said)
     assert (
         stored(tmp_path / "b")["step"] == 25
         and read_metrics(tmp_path / "b" / "run" / "metrics.jsonl")[-1]["step"] == 25

@@ -42,7 +42,9 @@ def test_multiplied_cosines_are_those_of_the_formula() -> None:
 
 
 def test_the_odd_one_comes_first() -> None:
-    assert [near.word for near in SPACE.odd(["apple", "king", "pear"])][0] == "king"
+    found = SPACE.odd(["apple", "king", "pear"])
+    # The mean of the fruit points away from kings altogether; that of all three would not.
+    assert found[0].word == "king" and found[0].score == pytest.approx(0, abs=1e-6)
     with pytest.raises(UserError, match="three words or more, not of 2"):
         SPACE.odd(["king", "queen"])
 
@@ -110,10 +112,30 @@ def test_the_matrix_stays_orthogonal_and_any_right_translation_counts() -> None:
     source, target, _ = bilingual(0.5)
     found = Map.learn(source, target, [(f"s{n}", f"t{n}") for n in range(100)])
     assert np.allclose(found.matrix @ found.matrix.T, np.eye(20), atol=1e-5)
-    best = [near.word for near in found.near("s200", 5)]
-    once = found.judge([("s200", best[3])])
+    best = [near.word for near in found.near("s200", 6)]
+    once = found.judge([("s200", best[4])])
     assert (once.at_1.value, once.at_5.value, once.asked) == (0.0, 1.0, 1)
+    assert found.judge([("s200", best[5])]).at_5.value == 0.0
     assert found.judge([("s200", best[3]), ("s200", best[0])]).at_1.value == 1.0
+
+
+def test_csls_takes_off_how_near_both_words_are_to_their_ten_nearest() -> None:
+    source, target, _ = bilingual(0.5)
+    found = Map.learn(source, target, [(f"s{n}", f"t{n}") for n in range(100)])
+    cosines = found.images(source.matrix) @ found.rows.T
+    own, others = (np.sort(some, 1)[:, -10:].mean(1) for some in (cosines, cosines.T))
+    formula = 2 * cosines - own[:, None] - others[None]
+    assert np.allclose(found.scores(source.matrix[5:9], "csls"), formula[5:9], atol=1e-5)
+    assert np.allclose(found.scores(source.matrix[5:9], "cosine"), cosines[5:9], atol=1e-5)
+
+
+def test_what_all_words_of_a_language_have_in_common_is_taken_off() -> None:
+    source, target, rotation = bilingual(0.0)
+    away = WordSpace(target.words, target.matrix + np.float32(3))
+    pairs = [(f"s{n}", f"t{n}") for n in range(300)]
+    found, plain = (Map.learn(source, away, pairs[:100], False, centre) for centre in (True, False))
+    assert np.allclose(found.matrix, rotation, atol=1e-4) and found.judge(pairs[100:]).at_1.value == 1.0
+    assert not np.allclose(plain.matrix, rotation, atol=0.1)
 
 
 def test_translations_of_one_word_stay_together() -> None:

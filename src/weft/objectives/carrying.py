@@ -5,7 +5,6 @@ Gradients stop where a row begins (Williams and Peng, 1990); what was read does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from weft.nn.recurrent import Carried
 from weft.nn.rows import Batch
-from weft.objectives.language import cross_entropy
+from weft.objectives.language import NextToken, cross_entropy
 
 
 class Memory:
@@ -58,21 +57,10 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class CarriedToken:
+class CarriedToken(NextToken):
     """Each token says the next, and each row goes on where the one before it in its stream has ended."""
 
     memory: Memory
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        return ("words",)
-
-    @property
-    def heads(self) -> Mapping[str, int | None]:
-        return {"words": None}
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        return {"words": len(batch.targets["words"])}
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         streams = batch.targets["streams"]

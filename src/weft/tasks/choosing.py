@@ -39,7 +39,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if len(model) > 1:
             others = listed([key for key in model if key != "base"])
             raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if tokenizer != Vocabulary():
+        if tokenizer not in (Vocabulary(), Vocabulary(size=USUAL)):  # older runs wrote the usual size into their recipe
             raise UserError("--base brings its own tokenizer: none can be chosen with it")
         if Path(chosen["base"]).is_file():
             if not is_vectors(Path(chosen["base"])):

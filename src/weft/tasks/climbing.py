@@ -164,7 +164,8 @@ def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
 
 def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
     budget, about = ladder.ladder, read_json(place.about)
-    values = recipe_of(name, budget.size or "small", ladder.rungs)
+    characters = about["vocabulary"]["kind"] == "character"
+    values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
     shared: dict[str, Any] = {
         "out": str(place.rung(name)),
         "seed": ladder.seed,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from weft.config import write_toml
 from weft.errors import UserError
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
@@ -18,7 +19,7 @@ from weft.training.log import Log
 from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Interrupted, Stop
+from weft.training.signals import Interrupted, Stop, listening
 from weft.training.state import Checkpoints, State
 from weft.training.watching import Watch, draw_gradients
 
@@ -39,6 +40,20 @@ def resumable(run: Run) -> Iterator[None]:
         raise
     except UserError as error:
         raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
+
+
+@contextmanager
+def begun(run: Run, recipe: Any) -> Iterator[Stop]:
+    """A new run: nobody else writes there, its recipe is kept, and of one that learned nothing, nothing is left."""
+    with listening() as stop, run.held(), resumable(run):
+        run.check_new()  # again: somebody may have been quicker
+        try:
+            write_toml(recipe, run.recipe)
+            yield stop
+        except UserError:
+            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
+                run.discard()
+            raise
 
 
 def device_for(name: str | None, threads: int | None) -> torch.device:

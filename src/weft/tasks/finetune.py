@@ -33,7 +33,7 @@ from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
-from weft.tasks.driving import Altered, begin, device_for, drive, resumable
+from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
@@ -51,7 +51,7 @@ from weft.text.windows import Framing
 from weft.training.freezing import freeze
 from weft.training.run import Run
 from weft.training.setup import Setup, Verdict
-from weft.training.signals import Stop, listening
+from weft.training.signals import Stop
 
 MOST_WINDOWS = 16  # of one text in one step of training
 SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong together line for line
@@ -100,15 +100,8 @@ def finetune(
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe)
-    with listening() as stop, run.held(), resumable(run):
-        run.check_new()  # again: somebody may have been quicker
-        try:
-            write_toml(recipe, run.recipe)
-            return _go(run, recipe, True, stop, say, progress)
-        except UserError:
-            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
-                run.discard()
-            raise
+    with begun(run, recipe) as stop:
+        return _go(run, recipe, True, stop, say, progress)
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:

@@ -26,7 +26,7 @@ from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
 from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
 from weft.tasks.counting import check_counting, count_text
-from weft.tasks.driving import Altered, begin, device_for, drive, half_precision, pass_tokens, resumable
+from weft.tasks.driving import Altered, begin, begun, device_for, drive, half_precision, pass_tokens
 from weft.tasks.material import Material, gather, text_of
 from weft.tasks.model import Model, find_folder, load, new
 from weft.tasks.recipes import Recipe, read_recipe
@@ -38,7 +38,7 @@ from weft.training.loop import UNKNOWN
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Stop, listening
+from weft.training.signals import Stop
 from weft.training.state import State
 
 
@@ -71,15 +71,8 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
-    with listening() as stop, run.held(), resumable(run):
-        run.check_new()  # again: somebody may have been quicker
-        try:
-            write_toml(recipe, run.recipe)
-            return _go(run, recipe, family, True, stop, say, progress)
-        except UserError:
-            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
-                run.discard()
-            raise
+    with begun(run, recipe) as stop:
+        return _go(run, recipe, family, True, stop, say, progress)
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:

@@ -11,6 +11,7 @@ from weft.errors import UserError, did_you_mean, listed
 
 PASSES = 50  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
 SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
+DROPOUTS = ("dropout", "embedding_dropout", "attention_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Rung:
     model: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learns: bool = True  # else it stays as it is made
+    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs there, by size
 
 
 def _counting(order: int) -> Rung:
@@ -92,12 +94,13 @@ RUNGS: dict[str, Rung] = {
                 "training": {"batch": 16, "rate": 4e-3},
             },
             "large": {
-                # Vectors that begin small: those of rare tokens, which are hardly ever moved, then say little.
-                "model": {"window": 12, "width": 128, "inner": 1024, "dropout": 0.4, "weight_scale": 0.1},
+                # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
+                "model": {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True},
                 "objective": {"length": 128},
                 "training": {"batch": 64, "rate": 1e-3, "epochs": PASSES},
             },
         },
+        characters={"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
     ),
     "rnn": _recurrent(
         "rnn",
@@ -133,29 +136,17 @@ RUNGS: dict[str, Rung] = {
         sizes={
             "tiny": {"model": {"size": "1x64", "heads": 2}, "objective": {"length": 16}, "training": {"rate": 1e-2}},
             "small": {
-                "model": {
-                    "size": "4x128",
-                    "heads": 4,
-                    "positions": "rotary",
-                    "dropout": 0.0,
-                    "embedding_dropout": 0.0,
-                    "attention_dropout": 0.0,
-                },
+                "model": {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)},
                 "objective": {"length": 128},
                 "training": {"batch": 8, "rate": 4e-3},
             },
             "large": {
-                "model": {
-                    "size": "6x384",
-                    "positions": "rotary",
-                    "dropout": 0.25,
-                    "embedding_dropout": 0.25,
-                    "attention_dropout": 0.25,
-                },
+                "model": {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)},
                 "objective": {"length": 256},
                 "training": {"batch": 64, "rate": 1e-3, "compile": True, "epochs": PASSES},
             },
         },
+        characters={"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
     ),
 }
 # What every network of the ladder is trained with, unless its own size says otherwise.
@@ -175,10 +166,11 @@ def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
     return Rung(title=name, about=f"a model of the family {family}", sees="what its family sees", model={})
 
 
-def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
     """What is asked of `weft.pretrain` for a rung: model, rows and training; the text and the budget come beside it."""
     rung = rung_of(name, given)
     values: dict[str, Any] = {"model": dict(rung.model)}
     if rung.model.get("family") != "ngram":
         values = merged({**values, "training": TRAINING}, rung.sizes.get(size, {}))
+        values = merged(values, rung.characters.get(size, {}) if characters else {})
     return merged(values, given.get(name, {}))

@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +20,12 @@ from torch import Tensor
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.vectors import opened_table
 from weft.config import changed, read_toml, write_toml
+from weft.data.batching import Ahead
 from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, device_for, report, resumable
+from weft.tasks.driving import Altered, begin, begun, device_for, report
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import Words, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
@@ -32,11 +34,12 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
-from weft.vectors.word2vec import Word2Vec
+from weft.vectors.word2vec import SkipGram, Word2Vec
 
 COUNTED = 1 << 20  # words whose neighbours are counted together
 SAVED = 60.0  # seconds between two checkpoints
@@ -69,7 +72,6 @@ class Learner(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
     def load(self, stored: Mapping[str, Tensor]) -> None: ...
     def matrix(self) -> Tensor: ...
-    def close(self) -> None: ...
 
 
 def learn_vectors(
@@ -96,15 +98,8 @@ def learn_vectors(
     if not paths:
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
-    with listening() as stop, run.held(), resumable(run):
-        run.check_new()  # again: somebody may have been quicker
-        try:
-            write_toml(recipe, run.recipe)
-            return _go(run, recipe, True, stop, say, progress)
-        except UserError:
-            if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
-                run.discard()
-            raise
+    with begun(run, recipe) as stop:
+        return _go(run, recipe, True, stop, say, progress)
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -148,17 +143,16 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
     if begun.state.finished:
         say(f"{run.folder}: this run has finished already")
         return load(run.folder)
-    step, steps, learner, read = _learner(recipe, corpus, counts, device, stop, say, progress)
-    if begun.stored is not None:
-        learner.load(begun.stored["vectors"])
-    driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
-    threads = torch.get_num_threads()
-    try:
+    with ExitStack() as held:
+        held.callback(torch.set_num_threads, torch.get_num_threads())
+        step, steps, learner, read = _learner(
+            recipe, corpus, counts, device, begun.state.step, held, stop, say, progress
+        )
+        if begun.stored is not None:
+            learner.load(begun.stored["vectors"])
+        driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
-    finally:
-        learner.close()
-        torch.set_num_threads(threads)
     driver.finish(learner)
     return load(run.folder)
 
@@ -224,6 +218,8 @@ def _learner(
     corpus: Corpus,
     counts: Integers,
     device: torch.device,
+    begin: int,
+    held: ExitStack,
     stop: Stop,
     say: Say,
     progress: Progress,
@@ -232,17 +228,31 @@ def _learner(
     plan = recipe.vectors
     assert plan.epochs is not None and plan.rate is not None and plan.window is not None
     if plan.kind == "word2vec":
-        learner = Word2Vec(plan, counts, recipe.seed, device)
+        way: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
+        learner = way(plan, counts, recipe.seed, device)
+        held.callback(learner.close)
         size = plan.block or 1
         blocks = math.ceil(corpus.size / size)
         steps, first = plan.epochs * blocks, plan.rate
         kept = _Kept(device)
 
-        def step(number: int) -> float:
+        def prepared(number: int) -> Any:
             place = number % blocks
             words, documents = kept.get(place, lambda: _block(corpus, place * size, (place + 1) * size))
+            return learner.prepare(words, documents, number)
+
+        following: Iterator[Any] = map(prepared, range(begin, steps))
+        if device.type == "cpu" and learner.threads > 1:
+            # What needs no table is made in a thread of its own while the block before is learned from; beside threads
+            # that work on halves, those of torch itself would only wait for work, and waiting takes a core.
+            torch.set_num_threads(1)
+            ahead = Ahead(prepared, begin, steps, depth=1)
+            held.callback(ahead.close)
+            following = iter(ahead)
+
+        def step(number: int) -> float:
             rates = (first * max(LAST, 1 - number / steps), first * max(LAST, 1 - (number + 1) / steps))
-            return learner.learn(words, documents, number, rates)
+            return learner.learn(next(following), rates)
 
         return step, steps, learner, math.ceil(corpus.size / blocks)
 

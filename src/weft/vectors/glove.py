@@ -137,16 +137,6 @@ def pushes(part: Part, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Te
     return loss, first, second
 
 
-def _usual(parts: list[Part], words: int) -> Tensor:
-    """v: the logarithm of each word's count, less half of that of all: two of them add up to a count by chance."""
-    totals = torch.zeros(words, dtype=torch.float64)
-    for part in parts:
-        rows = torch.repeat_interleave(torch.arange(words), part.starts.diff().cpu())
-        totals.index_add_(0, rows, part.logs.double().exp().cpu())
-    whole = totals.sum().clamp(min=1)
-    return torch.where(totals > 0, totals.clamp(min=1e-9).log() - 0.5 * whole.log(), 0.0)
-
-
 class Glove:
     """The two tables, and how a part of the counts moves them."""
 
@@ -154,16 +144,12 @@ class Glove:
         self.plan, self.seed, self.parts = plan, seed, parts
         first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
         tables = (torch.rand(2, words, plan.width + 2, generator=first) - 0.5) / plan.width
-        # Biases begin where words that know nothing of each other would have them. From near nothing, all vectors would
-        # first learn in common how large counts are on the whole, and be alike ever after.
-        tables[0, :, -2] = tables[1, :, -1] = _usual(parts, words).float()
         tables[0, :, -1] = tables[1, :, -2] = 1
         self.inner, self.outer = tables.to(device).unbind(0)
-        # As GloVe's program begins: a first step of the rate itself times the gradient.
+        # As GloVe's program begins: a first step of the rate itself times the gradient. Biases begin near nothing as
+        # well: set to what counts would be by chance, they leave the vectors nothing to begin with (WordSim-353 .06
+        # in place of .24 from a million words).
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
-
-    def close(self) -> None:
-        """Nothing is held beside memory."""
 
     def tensors(self) -> dict[str, Tensor]:
         names = ("inner", "outer", "inner_squares", "outer_squares")
@@ -184,7 +170,10 @@ class Glove:
         part = self.parts[order[place]]
         loss, first, second = pushes(part, self.inner, self.outer)
         steps = ((self.inner, self.inner_squares, first), (self.outer, self.outer_squares, second))
+        rate = self.plan.rate or 0.05
         for table, squares, gradient in steps:
-            squares.addcmul_(gradient, gradient)
-            table.addcdiv_(gradient, squares.sqrt(), value=-(self.plan.rate or 0.05))
+            # The squares are of steps, not of gradients, as GloVe's program has it: in the end a step is 1 / rate times
+            # as long as AdaGrad's. With gradients it takes hundreds of epochs.
+            squares.addcmul_(gradient, gradient, value=rate * rate)
+            table.addcdiv_(gradient, squares.sqrt(), value=-rate)
         return float(loss) / max(1, len(part.logs))

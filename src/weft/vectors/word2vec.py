@@ -1,4 +1,4 @@
-"""word2vec (Mikolov et al., 2013): skip-gram and CBOW with negative sampling, as dense products over runs of text.
+"""word2vec (Mikolov et al., 2013): what its two ways share, and skip-gram, as dense products over runs of text.
 
 A chunk of consecutive words and what stands around it are two small tables of vectors: one product gives the scores of
 every centre with every place, and a band of ones says which of them are neighbours. The words of noise are drawn for a
@@ -9,10 +9,11 @@ n: chunks; c: centres of a chunk; j: places of a chunk and around it; k: words o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ from weft.data.chance import key_of
 from weft.vectors.plan import Learning
 
 # Centres and words of noise of a chunk. More centres waste products on places that none is near to, fewer make small
-# products. A centre of skip-gram would draw about 30 words for its 6 neighbours, one of CBOW 5.
-CHUNKS = {"skip-gram": (32, 32), "cbow": (16, 8)}
+# products. A centre by itself would draw about 30 words for its 6 neighbours.
+CHUNK, DRAWN = 32, 32
 NOISE_POWER = 0.75  # noise words are drawn by their counts to this power
 LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one step
 
@@ -51,51 +52,26 @@ def skip_gram(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, nega
     """
     count = near.sum(2, keepdim=True)  # n c 1
     share = negatives / noise.shape[1]
-    pull = _against(centres, places.mT).sigmoid_().mul_(near)  # n c j
+    pull = against(centres, places.mT).sigmoid_().mul_(near)  # n c j
     push = torch.bmm(centres, noise.mT).sigmoid_().mul_(count * share)  # n c k
     return Pushes(
         Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
         Push(torch.bmm(pull.mT, centres), near.sum(1)),
-        Push(_against(push.mT, centres), (count.sum(1) * share).expand(noise.shape[:2])),
+        Push(against(push.mT, centres), (count.sum(1) * share).expand(noise.shape[:2])),
     )
 
 
-def cbow(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
-    """As `skip_gram`, where the mean of the neighbours foretells the centre; `places` are of the inner table here.
-
-    As in word2vec's own program each neighbour gets the whole push of the mean, not its share of it.
-    """
-    count = near.sum(2, keepdim=True)  # n c 1
-    there = (count > 0).to(near.dtype)  # a word without neighbours says nothing
-    share = negatives / noise.shape[1]
-    hidden = torch.bmm(near, places).div_(count.clamp(min=1))  # n c d
-    pull = (hidden * centres).sum(2, keepdim=True).neg_().sigmoid_().mul_(there)  # n c 1
-    push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * share)  # n c k
-    moved = (pull * centres).baddbmm_(push, noise, alpha=-1)
-    return Pushes(
-        Push(pull * hidden, there[..., 0]),
-        Push(torch.bmm(near.mT, moved), near.sum(1) * (1 + negatives)),
-        Push(_against(push.mT, hidden), (there.sum(1) * share).expand(noise.shape[:2])),
-    )
-
-
-def _against(left: Tensor, right: Tensor) -> Tensor:
+def against(left: Tensor, right: Tensor) -> Tensor:
     """Minus the product, without a pass to turn the sign."""
     return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=-1)
 
 
-def loss_of(way: str, centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
+def loss_of(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
     """What the gradients are of: the log chance, negative, summed; slow, and so asked for now and then."""
-    count = near.sum(2, keepdim=True)
     log = torch.nn.functional.logsigmoid
-    weight = negatives / noise.shape[1]
-    if way == "skip-gram":
-        right = (log(centres @ places.mT) * near).sum()
-        wrong = (log(-(centres @ noise.mT)) * count * weight).sum()
-        return -(right + wrong)
-    hidden, there = near / count.clamp(min=1) @ places, (count > 0).to(near.dtype)
-    right = (log((hidden * centres).sum(2, keepdim=True)) * there).sum()
-    return -(right + (log(-(hidden @ noise.mT)) * there * weight).sum())
+    right = (log(centres @ places.mT) * near).sum()
+    wrong = (log(-(centres @ noise.mT)) * near.sum(2, keepdim=True)).sum()
+    return -(right + wrong * (negatives / noise.shape[1]))
 
 
 def kept_chances(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
@@ -107,9 +83,10 @@ def kept_chances(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64
 
 
 Moved = tuple[Tensor, Push]  # numbers of words, and where they are pushed
+Batch = TypeVar("Batch")
 
 
-class Word2Vec:
+class Word2Vec(ABC, Generic[Batch]):
     """The two tables of vectors, and how a block of text moves them."""
 
     def __init__(self, plan: Learning, counts: NDArray[np.int64], seed: int, device: torch.device) -> None:
@@ -122,15 +99,10 @@ class Word2Vec:
         self.stays = torch.from_numpy(kept_chances(counts, plan.sample)).to(device)
         shares = counts.astype(np.float64) ** NOISE_POWER * (counts > 0)
         self.noise = torch.from_numpy(np.cumsum(shares) / shares.sum()).to(device)
-        assert plan.window is not None
-        self.chunk, self.drawn = CHUNKS[plan.way]
-        places = torch.arange(-plan.window, self.chunk + plan.window, device=device)
-        self.distance = (places - torch.arange(self.chunk, device=device)[:, None]).abs().int()  # c j
-        self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
         # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
         self.threads = 1 if device.type != "cpu" else plan.threads or 1
         self.pool = (
-            ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+            ThreadPoolExecutor(self.threads - 1, initializer=torch.set_num_threads, initargs=(1,))
             if self.threads > 1
             else None
         )
@@ -150,70 +122,105 @@ class Word2Vec:
         """v d: the vectors that are kept."""
         return self.inner
 
-    def learn(self, words: Tensor, documents: Tensor, number: int, rates: tuple[float, float]) -> float:
-        """Go through the block of this number; the rate falls from the first to the second. The loss per neighbour."""
+    def prepare(self, words: Tensor, documents: Tensor, number: int) -> list[Batch]:
+        """The block of this number, thinned out and shuffled; all chance is here, and nothing of the tables."""
         chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
         thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
         stays = thrown < self.stays[words]
-        chunks = Chunks.of(words[stays], documents[stays].int(), self.chunk, self.plan.window or 1)
-        count = len(chunks.words)
-        if not count:
+        return self._batches(words[stays], documents[stays], chance)
+
+    def learn(self, batches: list[Batch], rates: tuple[float, float]) -> float:
+        """Go through a block; the rate falls from the first to the second. The loss per pair of some of it."""
+        if not batches:
             return 0.0
-        order = torch.randperm(count, generator=chance, device=self.device)
-        most = (self.plan.window or 1) + 1
-        size = (count, self.chunk, 1)
-        reach = torch.randint(1, most, size, dtype=torch.int32, generator=chance, device=self.device)
-        drawn = torch.rand(count, self.drawn, dtype=torch.float64, generator=chance, device=self.device)
-        noise = torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
-        batches = torch.split(order, max(1, (self.plan.batch or 1) // self.chunk))
         for turn, batch in enumerate(batches):
-            rate = rates[0] + (rates[1] - rates[0]) * turn / len(batches)
-            self._step(chunks, batch, reach, noise, rate)
-        some = order[: max(1, 2048 // self.chunk)]
-        centres, places, drawn, near, _ = self._gathered(chunks, some, reach, noise)
-        loss = loss_of(self.plan.way, centres, places, drawn, near, self.plan.negatives)
-        pairs = near.sum() if self.plan.way == "skip-gram" else (near.sum(2) > 0).sum()
-        return float(loss / pairs.clamp(min=1))
+            self._step(batch, rates[0] + (rates[1] - rates[0]) * turn / len(batches))
+        return self._loss(batches[0])
 
-    def _step(self, chunks: Chunks, batch: Tensor, reach: Tensor, noise: Tensor, rate: float) -> None:
-        """One update. Threads share out the chunks, then the tables, so that their number leaves no trace."""
-        found = list(self._each(lambda part: self._pushes(chunks, part, reach, noise), batch.chunk(self.threads)))
+    @abstractmethod
+    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Batch]: ...
+
+    @abstractmethod
+    def _step(self, batch: Batch, rate: float) -> None:
+        """One update. Threads share out the batch, then the tables, so that their number leaves no trace."""
+
+    @abstractmethod
+    def _loss(self, batch: Batch) -> float: ...
+
+    def _drawn(self, *size: int, chance: torch.Generator) -> Tensor:
+        """Words of noise."""
+        drawn = torch.rand(*size, dtype=torch.float64, generator=chance, device=self.device)
+        return torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
+
+    def _each(self, work: Any, parts: Sequence[Any]) -> list[Any]:
+        if self.pool is None:
+            return [work(part) for part in parts]
+        others = [self.pool.submit(work, part) for part in parts[1:]]
+        return [work(parts[0]), *(other.result() for other in others)]
+
+
+class Some(NamedTuple):
+    """Some chunks of a block, each with how far its centres look and its noise."""
+
+    chunks: Chunks
+    part: Tensor  # n: numbers of chunks
+    reach: Tensor  # of all chunks, c 1
+    noise: Tensor  # of all chunks, k
+
+
+class SkipGram(Word2Vec[Some]):
+    """Each word foretells its neighbours."""
+
+    def __init__(self, plan: Learning, counts: NDArray[np.int64], seed: int, device: torch.device) -> None:
+        super().__init__(plan, counts, seed, device)
+        assert plan.window is not None
+        places = torch.arange(-plan.window, CHUNK + plan.window, device=device)
+        self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
+        self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
+
+    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Some]:
+        window = self.plan.window or 1
+        chunks = Chunks.of(words, documents.int(), CHUNK, window)
+        count = len(chunks.words)
+        order = torch.randperm(count, generator=chance, device=self.device)
+        size = (count, CHUNK, 1)
+        reach = torch.randint(1, window + 1, size, dtype=torch.int32, generator=chance, device=self.device)
+        noise = self._drawn(count, DRAWN, chance=chance)
+        parts = torch.split(order, max(1, (self.plan.batch or 1) // CHUNK)) if count else ()
+        return [Some(chunks, part, reach, noise) for part in parts]
+
+    def _step(self, batch: Some, rate: float) -> None:
+        parts = [batch._replace(part=part) for part in batch.part.chunk(self.threads)]
         # In the order that one thread would have, since sums of floats depend on it.
-        inner, outer, noises = (list(some) for some in zip(*found, strict=True))
+        inner, outer, noises = (list(some) for some in zip(*self._each(self._pushes, parts), strict=True))
         work = ((self.inner, inner), (self.outer, [*outer, *noises]))
-        list(self._each(lambda one: move(one[0], one[1], rate), work))
+        self._each(lambda one: move(one[0], one[1], rate), work)
 
-    def _each(self, work: Any, parts: Sequence[Any]) -> Any:
-        return map(work, parts) if self.pool is None else self.pool.map(work, parts)
+    def _loss(self, batch: Some) -> float:
+        centres, places, noise, near, _ = self._gathered(batch._replace(part=batch.part[: 2048 // CHUNK]))
+        return float(loss_of(centres, places, noise, near, self.plan.negatives) / near.sum().clamp(min=1))
 
-    def _gathered(
-        self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _gathered(self, some: Some) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The vectors of some chunks, which of them are neighbours, and the numbers of their words."""
+        chunks, part, reach, noise = some
         window = self.plan.window or 1
         words, documents = chunks.words.index_select(0, part), chunks.documents.index_select(0, part)  # n j
         drawn = noise.index_select(0, part)  # n k
-        middle = slice(window, window + self.chunk)
+        middle = slice(window, window + CHUNK)
         centre, own = words[:, middle], documents[:, middle, None]
         near = (
             (self.distance <= reach.index_select(0, part))
             .logical_and_(documents[:, None, :] == own)
             .logical_and_(own >= 0)
         )
-        skip = self.plan.way == "skip-gram"
-        inner, outer = (centre, words) if skip else (words, centre)
-        first, second = _rows(self.inner, inner), _rows(self.outer, outer)
-        centres, places = (first, second) if skip else (second, first)
-        return centres, places, _rows(self.outer, drawn), near.to(centres.dtype), (centre, words, drawn)
+        centres, places, wrong = rows_of(self.inner, centre), rows_of(self.outer, words), rows_of(self.outer, drawn)
+        return centres, places, wrong, near.to(centres.dtype), (centre, words, drawn)
 
-    def _pushes(self, chunks: Chunks, part: Tensor, reach: Tensor, noise: Tensor) -> tuple[Moved, Moved, Moved]:
+    def _pushes(self, some: Some) -> tuple[Moved, Moved, Moved]:
         """What moves in the inner table, what in the outer, and the noise there."""
-        centres, places, wrong, near, (centre, words, drawn) = self._gathered(chunks, part, reach, noise)
-        gradients = skip_gram if self.plan.way == "skip-gram" else cbow
-        found = gradients(centres, places, wrong, near, self.plan.negatives)
-        first, second = (centre, found.centres), (words, found.places)
-        first, second = (first, second) if self.plan.way == "skip-gram" else (second, first)
-        return first, second, (drawn, found.noise)
+        centres, places, wrong, near, (centre, words, drawn) = self._gathered(some)
+        found = skip_gram(centres, places, wrong, near, self.plan.negatives)
+        return (centre, found.centres), (words, found.places), (drawn, found.noise)
 
 
 @dataclass(frozen=True)
@@ -234,7 +241,7 @@ class Chunks:
         return Chunks(words.unfold(0, size, chunk), documents.unfold(0, size, chunk))
 
 
-def _rows(table: Tensor, numbers: Tensor) -> Tensor:
+def rows_of(table: Tensor, numbers: Tensor) -> Tensor:
     return table.index_select(0, numbers.reshape(-1)).view(*numbers.shape, -1)
 
 
@@ -247,7 +254,6 @@ def move(table: Tensor, moved: list[Moved], rate: float) -> None:
     pairs = table.new_zeros(len(table))
     for numbers, push in moved:
         pairs.index_add_(0, numbers.reshape(-1), push.pairs.reshape(-1))
-    steps = LIMIT / pairs.clamp_(min=LIMIT / rate)  # v
     for numbers, push in moved:
-        scale = steps.index_select(0, numbers.reshape(-1))
-        table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, 1).mul_(scale[:, None]))
+        scale = LIMIT / pairs.index_select(0, numbers.reshape(-1)).clamp_(min=LIMIT / rate)
+        table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, -2).mul_(scale[:, None]))
