@@ -53,15 +53,16 @@ def test_every_documented_command(page: Path, tmp_path: Path, warm: Path) -> Non
     for name in ("dates.py", "captions.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    python = sys.executable
     if page.name != "text.md":  # whose few commands show that the installed `weft` does the same
-        path = f"{warm}{os.pathsep}{path}"
+        path, python = f"{warm}{os.pathsep}{path}", str(warm / "weft")
     environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore", "WEFT_CACHE": str(tmp_path / "cache")}
     said = "".join(text for _, text in blocks(page))
     if page.name != "README.md" and re.search(r"runs/(bert|gpt)\b|\b(tok|pieces)/", said):
         given = "".join(f"weft {line}\n" for line in GIVEN)
         subprocess.run(["bash", "-euc", given], cwd=tmp_path, env=environment, check=True, capture_output=True)
     for language, text in blocks(page):
-        command = ["bash", "-euc", text] if language == "sh" else [sys.executable, "-c", text]
+        command = ["bash", "-euc", text] if language == "sh" else [python, "-c", text]
         found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert found.returncode == 0, f"{text}\n{found.stderr}"
         assert "Traceback" not in found.stderr
@@ -69,8 +70,16 @@ def test_every_documented_command(page: Path, tmp_path: Path, warm: Path) -> Non
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, place in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
+            other = page.parent / target if target else page
+            assert target.startswith("http") or other.exists(), f"{page.name}: {target}"
+            assert not place or place in anchors(other), f"{page.name}: {target}#{place}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What headings of a page are called in links."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_demo_runs(tmp_path: Path) -> None:

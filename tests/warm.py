@@ -1,7 +1,7 @@
 """A `weft` that has its libraries loaded already, so that hundreds of documented commands do not each wait for torch.
 
 Run as `warm.py SOCKET` it waits for calls. Each call is answered by a child of its own, forked before anything has been
-done, with the caller's folder, environment, standard input and outputs.
+done, with the caller's folder, environment, standard input and outputs. `weft -c CODE` runs Python.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ sys.exit(status[0] if status else 1)
 
 def wait(at: str) -> None:
     """Load what commands need, say that all is ready, and answer calls until nobody is left to make one."""
+    import torch._dynamo  # noqa: F401  (the first optimiser loads it)
+
     import weft.tasks.finetune
     import weft.tasks.ladder
     import weft.tasks.pretrain
@@ -61,8 +63,13 @@ def answer(call: socket.socket, run: object) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    arguments = asked["arguments"]
     try:
-        status = run(asked["arguments"])  # type: ignore[operator]
+        if arguments[:1] == ["-c"]:  # as Python has it
+            exec(compile(arguments[1], "<documentation>", "exec"), {"__name__": "__main__"})
+            status = 0
+        else:
+            status = run(arguments)  # type: ignore[operator]
     except BaseException:
         traceback.print_exc()
         status = 1

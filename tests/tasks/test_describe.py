@@ -236,6 +236,8 @@ def test_numbers_as_people_write_them() -> None:
         assert numbers_of(text, "x") == [1.0, -2.5, 300.0]
     for given in ((1, -2.5, 300.0), numpy.array([1, -2.5, 300]), torch.tensor([1, -2.5, 300])):
         assert numbers_of(given, "x") == [1.0, -2.5, 300.0]
+    with pytest.raises(UserError, match="x: a row, not a vector; rows of a file are read by --data"):
+        numbers_of('{"vector": [1.0]}', "x")
 
 
 # ----------------------------------------------------------------------------------------------------------- batches

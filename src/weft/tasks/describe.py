@@ -38,6 +38,8 @@ def numbers_of(value: Any, where: str) -> list[float]:
     """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
     if isinstance(value, str):
         text = value.strip()
+        if text.startswith("{"):
+            raise UserError(f"{where}: a row, not a vector; rows of a file are read by --data")
         try:
             value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
         except (ValueError, RecursionError):
