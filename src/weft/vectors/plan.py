@@ -69,7 +69,8 @@ class Learning:
         """With every open choice made, so that the recipe in the run folder says it all; `words` of the text."""
         usual = USUAL[self.kind]
         # Words of a batch do not learn from each other: few of them are slow, and many have few steps in a short text.
-        batch = min(max(words // STEPS, 256), 1 << 14 if cuda else 1 << 11)
+        # CBOW does so little with each that a step's own cost would show.
+        batch = min(max(words // STEPS, 256), 1 << 14 if cuda else 1 << 12 if self.way == "cbow" else 1 << 11)
         return replace(
             self,
             mode=None if self.kind == "glove" else self.mode or "skip-gram",
