@@ -11,8 +11,8 @@ from weft.errors import UserError
 USUAL = {"word2vec": {"window": 5, "epochs": 5}, "glove": {"window": 10, "epochs": 25}}
 RATES = {"skip-gram": 0.1, "cbow": 0.1, "glove": 0.05}
 
-# GloVe's ceiling from so many words on. Its own program has 100 for billions, and 10 in its small example; texts of 1,
-# 2 and 14 million words scored more on WordSim-353 and MEN with 3 than with 10 after the same epochs.
+# GloVe's ceiling from so many words on. Its own program has 100 for billions, and 10 in its small example; texts of 1
+# and of 14 million words scored more on WordSim-353 and MEN with 3 than with 10 after the same epochs (15 and 5).
 CEILINGS = ((10**8, 100.0), (5 * 10**7, 10.0), (0, 3.0))
 STEPS = 500  # in an epoch of word2vec, at least
 
