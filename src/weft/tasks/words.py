@@ -79,7 +79,7 @@ def convert(source: Path_, target: Path_, format: str | None = None) -> tuple[in
     words, matrix = read_words(source)
     # A file of this kind cannot hold a word with a space in it: nobody could tell where it ends.
     keep = [place for place, word in enumerate(words) if word and not any(mark.isspace() for mark in word)]
-    if chosen == "binary" or len(keep) < len(words):
+    if len(keep) < len(words):
         words, matrix = [words[place] for place in keep], matrix[keep]
     write_file(path, words, matrix, chosen)
     return matrix.shape
@@ -179,7 +179,7 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         raise UserError(f"{str(folder)!r} is not a map: it has no map.json; weft vectors map makes one")
     card = build(MapCard, read_json(path / "map.json", MEGABYTE), str(path / "map.json"))
     try:
-        tensors = {name: tensor.numpy() for name, tensor in load_file(path / "map.safetensors").items()}
+        tensors = {name: tensor.float().numpy() for name, tensor in load_file(path / "map.safetensors").items()}
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path / 'map.safetensors'}: cannot be read: {reason(error)}") from None
     source = source or open_words(card.source)
