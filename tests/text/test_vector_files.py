@@ -65,6 +65,7 @@ def test_a_binary_file_with_something_wrong_says_at_which_word(tmp_path: Path) -
         binary((b"a", 3), header=b"1 99999999\n"): "at most",
         binary((b"a", 3), (b"b", 3), (b"cccccccccccccccc", 2)): "word 3: expected 3 numbers, found 2",
         binary((b"a", 3), (b"\xff\xfe", 3)): "word 2: is not UTF-8",
+        binary((b"a", 3), (b"", 3)): "word 2: has no word before its numbers",
         binary((b"a", 3), header=b""): "does not begin with a line of two numbers",
         nan: "word 1: 'a': holds what is not a number",
     }
@@ -73,6 +74,15 @@ def test_a_binary_file_with_something_wrong_says_at_which_word(tmp_path: Path) -
         with pytest.raises(UserError, match=message) as caught:
             read_binary(path)
         assert "\n" not in str(caught.value)
+
+
+def test_short_numbers_are_text_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    for rows in (["a 1 2 3", "king 4 5 6", "b 0 1 0"], ["a 1", "king 2", "b 3"]):
+        width = rows[0].count(" ")
+        path.write_text("\n".join([f"3 {width}", *rows, ""]))
+        found = read_file(path)
+        assert found.words == ["a", "king", "b"] and found.matrix.shape == (3, width)
 
 
 def test_no_hostile_binary_file_breaks_out(tmp_path: Path) -> None:
