@@ -116,6 +116,13 @@ def test_a_wrong_width_on_a_line_is_one_line_and_status_2(tmp_path: Path, capsys
         assert capsys.readouterr().err == f"weft vectors {verb[0]}: {path} line 3: 'and': expected 3 numbers, found 2\n"
 
 
+def test_words_that_a_file_cannot_hold_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.txt").write_text("at name 1.5 2.5\nking 3.5 4.5\nqueen 4.5 4.5\n")
+    assert run(["vectors", "convert", str(tmp_path / "v.txt"), str(tmp_path / "v.bin")]) == 0
+    assert "1 words with a space in them are left out: at name" in capsys.readouterr().err
+    assert read_file(tmp_path / "v.bin").words == ["king", "queen"]
+
+
 TEXTS = ["Don’t stop, don't! It costs 1,000.50 dollars...", "The dog's dog didn't bark; the DOG stops.", "don't"]
 
 

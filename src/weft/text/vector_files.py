@@ -50,8 +50,8 @@ def _is_binary(path: Path) -> bool:
             width = int(parts[1])
             start = source.stream.read(LONGEST + 4 * min(width, WIDEST))
             numbers = start.partition(b" ")[2][: 4 * min(width, WIDEST)]
-            # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are. Where they are
-            # short, the next word stands among these bytes: then the first line tells.
+            # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are. Where those
+            # are short, the next word stands among these bytes: the first line alone tells.
             first = numbers.partition(b"\n")[0]
             numbers = first if len(first.split()) >= min(width, 2) else numbers
             return bool(numbers) and any(byte not in b"0123456789.+-eE \n\r\tnaif" for byte in numbers)
