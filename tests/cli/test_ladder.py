@@ -50,6 +50,10 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "already holds a ladder with ladder.tokens 1000, not 2000" in refused(
         capsys, "ladder", "--out", place / "l", "--tokens", 2000
     )
+    assert "nowhere.txt" in refused(capsys, "ladder", "--text", tmp_path / "nowhere.txt", "--out", tmp_path / "l")
+    assert "letters, digits and hyphens, and not run" in refused(
+        capsys, "ladder", "--text", text, "--out", tmp_path / "l", "--models", "run", "--set", "run.model.family=gpt2"
+    )
     assert not (tmp_path / "l").exists()
     assert "give at least one model folder" in refused(capsys, "suggest", place / "l" / "unigram")
     assert "none of these is a model" in refused(capsys, "suggest", place / "l", place / "cache", "The")
@@ -70,6 +74,15 @@ def test_suggestions_side_by_side(place: Path, capsys: pytest.CaptureFixture[str
         assert 0 < sum(word["probability"] for word in model["words"]) <= 1 + 1e-9
     said_by = ok(capsys, "suggest", place / "l" / "ngram-2", "The weaver", "--tokens")
     assert said_by.startswith("next tokens after: The weaver") and "' " in said_by
+
+
+def test_suggestions_from_anywhere_after_a_long_text(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    said = ok(capsys, "suggest", "l/unigram", place / "l" / "ngram-2", "The weaver " * 500)
+    assert "l/unigram" in said and str(place / "l" / "ngram-2") in said
+    assert "The weaver The" in ok(capsys, "suggest", "l/unigram", "The weaver " * 500)
 
 
 def test_a_context_that_was_never_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import weft
 from weft.checkpoint.folder import open_folder
@@ -202,6 +203,18 @@ def test_tables_keep_their_kinds(tmp_path: Path) -> None:
     counted(tmp_path)
     state = open_folder(tmp_path / "run").network.state_dict()
     assert state["keys_2"].dtype == torch.int64 and state["chances_2"].dtype == torch.float64
+
+
+def test_tables_that_no_counting_makes_are_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    counted(tmp_path)
+    path = tmp_path / "run" / "model.safetensors"
+    whole = load_file(path)
+    keys = whole["keys_2"]
+    for wrong in (keys.flip(0).contiguous(), keys + 10**12, keys - keys[0] - 1):
+        save_file({**whole, "keys_2": wrong}, path)
+        with pytest.raises(UserError, match="out of order or lead nowhere: keys_2"):
+            open_folder(tmp_path / "run")
 
 
 def test_arpa_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

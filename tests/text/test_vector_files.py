@@ -65,6 +65,7 @@ def test_a_binary_file_with_something_wrong_says_at_which_word(tmp_path: Path) -
         binary((b"a", 3), header=b"1 99999999\n"): "at most",
         binary((b"a", 3), (b"b", 3), (b"cccccccccccccccc", 2)): "word 3: expected 3 numbers, found 2",
         binary((b"a", 3), (b"\xff\xfe", 3)): "word 2: is not UTF-8",
+        binary((b"a", 3), (b"", 3)): "word 2: has no word before its numbers",
         binary((b"a", 3), header=b""): "does not begin with a line of two numbers",
         nan: "word 1: 'a': holds what is not a number",
     }
@@ -73,6 +74,15 @@ def test_a_binary_file_with_something_wrong_says_at_which_word(tmp_path: Path) -
         with pytest.raises(UserError, match=message) as caught:
             read_binary(path)
         assert "\n" not in str(caught.value)
+
+
+def test_short_numbers_are_text_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    for rows in (["a 1 2 3", "king 4 5 6", "b 0 1 0"], ["a 1", "king 2", "b 3"]):
+        width = rows[0].count(" ")
+        path.write_text("\n".join([f"3 {width}", *rows, ""]))
+        found = read_file(path)
+        assert found.words == ["a", "king", "b"] and found.matrix.shape == (3, width)
 
 
 def test_no_hostile_binary_file_breaks_out(tmp_path: Path) -> None:
@@ -104,6 +114,13 @@ def test_a_wrong_width_on_a_line_is_one_line_and_status_2(tmp_path: Path, capsys
     for verb in (["near", str(path), "the"], ["convert", str(path), str(tmp_path / "x.bin")]):
         assert run(["vectors", *verb]) == 2
         assert capsys.readouterr().err == f"weft vectors {verb[0]}: {path} line 3: 'and': expected 3 numbers, found 2\n"
+
+
+def test_words_that_a_file_cannot_hold_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.txt").write_text("at name 1.5 2.5\nking 3.5 4.5\nqueen 4.5 4.5\n")
+    assert run(["vectors", "convert", str(tmp_path / "v.txt"), str(tmp_path / "v.bin")]) == 0
+    assert "1 words with a space in them are left out: at name" in capsys.readouterr().err
+    assert read_file(tmp_path / "v.bin").words == ["king", "queen"]
 
 
 TEXTS = ["Don’t stop, don't! It costs 1,000.50 dollars...", "The dog's dog didn't bark; the DOG stops.", "don't"]

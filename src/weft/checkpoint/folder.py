@@ -23,6 +23,7 @@ from weft.config import values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.shared import start_weights
+from weft.nn.lookup import unsound
 from weft.text.marian import is_marian, read_sides
 from weft.text.published import vocabulary_file
 from weft.text.tokenizer import Tokenizer
@@ -277,6 +278,9 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
         if named:
             raise UserError(f"weights that are {told}: {listed(named)}")
+    broken = unsound(tensors, network.config.vocabulary) if places else []  # type: ignore[union-attr, arg-type]
+    if broken:
+        raise UserError(f"tables whose places are out of order or lead nowhere: {listed(broken)}")
     floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
     new = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in fresh}  # heads.NAME, pooler

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.models import Online
+from weft.cli.sequences import is_model
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, opened
 from weft.errors import UserError, listed
@@ -48,7 +49,7 @@ def suggest(
     if len(given) < 2:
         raise UserError("give at least one model folder, and last the text: weft suggest MODEL... TEXT")
     *names, text = given
-    if len(names) == 1 and Path(text).is_dir() and (Path(text) / "config.json").is_file():
+    if len(names) == 1 and is_model(text):
         raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
     with leaving_at_once():
         from weft.tasks.suggest import suggest as foresee
@@ -96,9 +97,10 @@ def _values(found: dict[str, Suggestions | UserError], families: dict[str, str])
 def _columns(found: dict[str, Suggestions | UserError], tokens: bool) -> str:
     """Models beside each other, as many as the terminal has room for, the others below them."""
     blocks, width = list[list[str]](), shutil.get_terminal_size().columns
-    prefix = os.path.commonpath(list(found)) if len(found) > 1 else ""
+    parents = {os.path.dirname(os.path.normpath(name)) for name in found}
+    short = len(found) > 1 and len(parents) == 1  # runs/*: what they have in common need not be said with each
     for name, each in found.items():
-        title = os.path.relpath(name, prefix) if prefix else name
+        title = os.path.basename(os.path.normpath(name)) if short else name
         if isinstance(each, UserError):
             blocks.append([title, *_wrapped(str(each), 30)])
             continue

@@ -54,12 +54,14 @@ class Text:
         for name in self.files:
             try:
                 found += find_files(name)
-            except UserError:
+            except UserError as error:
                 if not elsewhere or os.path.isabs(name):
                     raise
                 try:
                     found += find_files(os.path.join(elsewhere, name))
                 except UserError:
+                    if os.path.exists(name):  # a folder without any text
+                        raise error from None
                     raise UserError(f"{name}: no such file, neither here nor in {elsewhere}") from None
         if Path("-") in found:
             raise UserError("training text is read more than once, so it cannot come from standard input: name a file")

@@ -25,6 +25,19 @@ def find(keys: Tensor, wanted: Tensor) -> Tensor:
     return torch.where(keys[places] == wanted, places, -1)
 
 
+def unsound(tables: Mapping[str, Tensor], vocabulary: int) -> list[str]:
+    """The tables of keys that no counting makes: not in order, or with contexts that are not there."""
+    found = []
+    for name, keys in tables.items():
+        kind, _, order = name.partition("_")
+        if kind == "keys":
+            most = len(tables[f"chances_{int(order) - 1}"]) * vocabulary
+            inside = not len(keys) or 0 <= int(keys[0]) <= int(keys[-1]) < most
+            if not inside or not bool((keys.diff() > 0).all()):
+                found.append(name)
+    return found
+
+
 def walk(tables: Sequence[Tensor], vocabulary: int, tokens: Tensor) -> Tensor:
     """n L -> n: the place of each row among the n-grams of order L, -1 where it is none; tables from order 2."""
     found = torch.full_like(tokens[:, 0], -1)

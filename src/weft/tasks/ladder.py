@@ -66,9 +66,8 @@ def ladder(
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
             raise UserError("no text: give --text FILE")
+        asked = _resolved(asked)
     with listening() as stop, place.run.held():
-        if not place.run.recipe.is_file():
-            asked = _resolved(asked)
         write_toml(asked, place.run.recipe)
         try:
             _prepare(place, asked, stop, say, progress)
@@ -82,7 +81,7 @@ def ladder(
 def is_ladder(folder: Path) -> bool:
     """Whether a folder holds a ladder rather than a run."""
     path = Place(folder).run.recipe
-    with suppress(UserError, OSError):
+    with suppress(OSError, UnicodeDecodeError):
         return path.is_file() and "\n[ladder]" in f"\n{path.read_text(encoding='utf-8')}"
     return False
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.config import merged
-from weft.errors import UserError, did_you_mean, listed
+from weft.errors import UserError, did_you_mean, listed, shown
 
 PASSES = 50  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
 SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
@@ -157,6 +158,8 @@ def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
     """A rung by its name: one of the table, or one of the user's own that names its family."""
     if name in RUNGS:
         return RUNGS[name]
+    if not re.fullmatch(r"\w[\w-]*", name) or name == "run":  # it names a folder beside the ladder's own
+        raise UserError(f"rung {shown(name)!r}: a name is letters, digits and hyphens, and not run")
     family = given.get(name, {}).get("model", {}).get("family")
     if not isinstance(family, str):
         raise UserError(

@@ -34,7 +34,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
-from weft.training.signals import Interrupted, Stop
+from weft.training.signals import Stop
 from weft.training.state import Checkpoints, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
@@ -325,8 +325,6 @@ class _Driver:
                     # What has not been told yet is lost with the process, so the record is told now.
                     self.save(learner)
                 stop.check(f"stopped after step {self.state.step:,} of {self.steps:,}, all saved")
-        except Interrupted as interrupted:
-            raise Interrupted(interrupted.number, str(interrupted)) from None
         finally:
             self.log.close()
             report(self.run, self.say)

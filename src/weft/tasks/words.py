@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from weft.checkpoint.folder import open_folder
 from weft.config import build, values_of
-from weft.errors import UserError, listed
+from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason, whole_folder, write_json
 from weft.tasks.model import find_folder
+from weft.tasks.saying import Say, to_stderr
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file
 from weft.text.vectors import read_vectors
@@ -65,7 +66,7 @@ def _found(file: Path_) -> Path:
     return path
 
 
-def convert(source: Path_, target: Path_, format: str | None = None) -> tuple[int, int]:
+def convert(source: Path_, target: Path_, format: str | None = None, say: Say = to_stderr) -> tuple[int, int]:
     """Write the vectors of a folder or a file in another format; how many words, how wide.
 
     Without a format: `.bin` is word2vec's binary, and anything else word2vec's text. The word for unknown ones stays.
@@ -79,7 +80,9 @@ def convert(source: Path_, target: Path_, format: str | None = None) -> tuple[in
     words, matrix = read_words(source)
     # A file of this kind cannot hold a word with a space in it: nobody could tell where it ends.
     keep = [place for place, word in enumerate(words) if word and not any(mark.isspace() for mark in word)]
-    if chosen == "binary" or len(keep) < len(words):
+    if len(keep) < len(words):
+        lost = [shown(word, 30) for word in words if not word or any(mark.isspace() for mark in word)]
+        say(f"weft: note: {len(lost):,} words with a space in them are left out: {listed(lost, 5)}")
         words, matrix = [words[place] for place in keep], matrix[keep]
     write_file(path, words, matrix, chosen)
     return matrix.shape
@@ -179,7 +182,7 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         raise UserError(f"{str(folder)!r} is not a map: it has no map.json; weft vectors map makes one")
     card = build(MapCard, read_json(path / "map.json", MEGABYTE), str(path / "map.json"))
     try:
-        tensors = {name: tensor.numpy() for name, tensor in load_file(path / "map.safetensors").items()}
+        tensors = {name: tensor.float().numpy() for name, tensor in load_file(path / "map.safetensors").items()}
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path / 'map.safetensors'}: cannot be read: {reason(error)}") from None
     source = source or open_words(card.source)

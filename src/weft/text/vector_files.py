@@ -50,7 +50,10 @@ def _is_binary(path: Path) -> bool:
             width = int(parts[1])
             start = source.stream.read(LONGEST + 4 * min(width, WIDEST))
             numbers = start.partition(b" ")[2][: 4 * min(width, WIDEST)]
-            # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are.
+            # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are. Where those
+            # are short, the next word stands among these bytes: the first line alone tells.
+            first = numbers.partition(b"\n")[0]
+            numbers = first if len(first.split()) >= min(width, 2) else numbers
             return bool(numbers) and any(byte not in b"0123456789.+-eE \n\r\tnaif" for byte in numbers)
     return False
 
@@ -111,6 +114,8 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
         letters += byte
         if len(letters) > LONGEST:
             raise UserError(f"{name} word {number}: is longer than {LONGEST} bytes; the rows are not {size // 4} wide")
+    if not letters:
+        raise UserError(f"{name} word {number}: has no word before its numbers")
     row = reader.read(size)
     if len(row) < size:
         raise UserError(f"{name} word {number}: expected {size // 4} numbers, found {len(row) // 4}")
