@@ -210,8 +210,9 @@ def sentiment_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str,
         folder = out / f"sentiment-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         begin = time.perf_counter()
+        rows = {"files": [train], "on_bad_row": "skip"}  # the file of GloVe begins with a note
         model = weft.finetune(
-            train, task="classify", base=str(base), out=str(folder), device=args.device, seed=args.seed
+            rows, task="classify", base=str(base), out=str(folder), device=args.device, seed=args.seed
         )
         seconds = time.perf_counter() - begin
         score = model.evaluate(test).scores["accuracy"]
@@ -228,7 +229,7 @@ def dictionary(english: list[list[str]], german: list[list[str]]) -> list[tuple[
     sides = []
     for sentences in (english, german):
         counts = Counter(word for sentence in sentences for word in set(sentence))
-        words = [word for word, count in counts.items() if count >= LEAST and word.isalpha()]
+        words = sorted(word for word, count in counts.items() if count >= LEAST and word.isalpha())
         sides.append((words, {word: number for number, word in enumerate(words)}, counts))
     (first, places, counts), (second, others, other_counts) = sides
     keys = []
@@ -297,7 +298,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, help="of word2vec, here and there; 5")
     parser.add_argument("--peer-rates", type=float, nargs="+", default=[0.025, 0.05], help="of gensim")
-    parser.add_argument("--map-epochs", type=int, default=15)
+    parser.add_argument("--map-epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--reviews", type=int, help="the first so many alone")
     parser.add_argument("--seed", type=int, default=0)
