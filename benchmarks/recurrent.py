@@ -225,9 +225,11 @@ def glove(data: Path, scratch: Path) -> str:
     return str(scratch / "glove.txt")
 
 
-def classify(names: list[str], data: Path, device: str, seeds: int, limit: int | None) -> list[dict[str, Any]]:
-    """Accuracy on each test, of each network from each kind of vectors."""
-    found = []
+def classify(
+    names: list[str], data: Path, device: str, seeds: int, limit: int | None, keep: Callable[[list[Any]], None]
+) -> None:
+    """Accuracy on each test, of each network from each kind of vectors; kept after each, for it takes long."""
+    found: list[dict[str, Any]] = []
     for name in names:
         for family in ("lstm", "cnn"):
             for vectors in ("random", "glove"):
@@ -263,7 +265,7 @@ def classify(names: list[str], data: Path, device: str, seeds: int, limit: int |
                     flush=True,
                 )
                 found.append(line)
-    return found
+                keep(found)
 
 
 def main() -> None:
@@ -296,9 +298,12 @@ def main() -> None:
             parser.error(f"{unknown[0]} is not one of {', '.join(SETS)}")
         if "WEFT_DATA" not in os.environ:
             parser.error("set WEFT_DATA to the folder that holds imdb, nltk and words")
-        rows = classify(names, Path(os.environ["WEFT_DATA"]), str(device), given.seeds, given.limit)
         path = given.out / f"recurrent_classify_{device.type}.json"
-        path.write_text(json.dumps({**about, "lines": rows}, indent=1) + "\n")
+
+        def keep(rows: list[Any]) -> None:
+            path.write_text(json.dumps({**about, "lines": rows}, indent=1) + "\n")
+
+        classify(names, Path(os.environ["WEFT_DATA"]), str(device), given.seeds, given.limit, keep)
 
 
 if __name__ == "__main__":
