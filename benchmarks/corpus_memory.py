@@ -37,15 +37,12 @@ def measure(data: Path, folder: Path, size: int) -> dict[str, Any]:
     command += ["--batch", "16", "--steps", "50", "--set", "text.holdout=0.0005"]
     environment = {**os.environ, "WEFT_CACHE": str(folder / "cache"), "TOKENIZERS_PARALLELISM": "true"}
     begin = time.perf_counter()
-    process = subprocess.Popen([*weft, *command], env=environment)
-    _, status, used = os.wait4(process.pid, 0)  # of this one alone: others may have had children before
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+    subprocess.run([*weft, *command], check=True, env=environment)
+    lines = (folder / "run" / "run" / "metrics.jsonl").read_text().splitlines()
     return {
         "bytes": (folder / "big.txt").stat().st_size,
         "seconds": round(time.perf_counter() - begin, 1),
-        "peak memory GB": round(used.ru_maxrss * 1024 / 1e9, 2),
+        "peak memory GB": round(max(json.loads(line).get("memory", 0) for line in lines) / 1e9, 2),
         "tokens": json.loads((folder / "run" / "run" / "run.json").read_text())["text"]["tokens"],
         "python": platform.python_version(),
         "processors": os.cpu_count(),
