@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,9 @@ class Examples:
     spots: Places | None = None  # R+1: where the places of each row begin
     places: Places | None = None  # P: in their rows
     tags: Places | None = None  # P: what is said there
+    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: what else is said there
+    by_token: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # N ...: what is said of every token
+    by_row: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # R ...: what is said of every window
     segments: bool = False
     next_words: bool = False  # each token is to say the next one, too
     fixed: bool = False  # batches come in few shapes, for passes that are captured
@@ -113,13 +116,18 @@ class Examples:
             found = flat(self.spots[rows], counts)
             targets["places"] = self.places[found] + np.repeat(starts[:-1], counts)
             targets["tags"] = self.tags[found]
+            targets |= {name: values[found] for name, values in self.by_place.items()}
+        if self.by_token:
+            there = flat(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
+            targets |= {name: values[there] for name, values in self.by_token.items()}
+        targets |= {name: values[rows] for name, values in self.by_row.items()}
         if self.next_words:
             following = np.r_[tokens[1:], 0]
             following[starts[1:] - 1] = NOTHING
             targets["words"] = following
         longest = int(np.diff(starts).max(initial=0))
         if self.fixed:
-            tokens, starts, segments, targets = _filled_up(tokens, starts, segments, targets, self.longest)
+            tokens, starts, segments, targets = _filled_up(tokens, starts, segments, targets, self)
             longest = self.longest
         return Batch(
             torch.from_numpy(tokens),
@@ -161,9 +169,12 @@ def _rounded(number: int, least: int) -> int:
 
 
 def _filled_up(
-    tokens: Places, starts: Places, segments: Places | None, targets: dict[str, NDArray[Any]], longest: int
+    tokens: Places, starts: Places, segments: Places | None, targets: dict[str, NDArray[Any]], table: Examples
 ) -> tuple[Places, Places, Places | None, dict[str, NDArray[Any]]]:
     """A batch with some rows more, empty or of padding, none of which says anything: few shapes for all batches."""
+    longest = table.longest
+    by_row, by_place = (*BY_ROW, *table.by_row), (*BY_PLACE, *table.by_place)
+    by_token = ("words", *table.by_token)
     size = _rounded(len(tokens) + 1, STEP)
     extra = size - len(tokens)
     count = len(starts) - 1
@@ -174,18 +185,18 @@ def _filled_up(
     starts = np.r_[starts, len(tokens) + padding.cumsum()]
     tokens = np.r_[tokens, np.zeros(extra, dtype=np.int64)]
     segments = None if segments is None else np.r_[segments, np.zeros(extra, dtype=np.int64)]
-    examples = len(next((v for n, v in targets.items() if n not in (*BY_ROW, *BY_PLACE, "words")), ()))
+    examples = len(next((v for n, v in targets.items() if n not in (*by_row, *by_place, *by_token)), ()))
     found: dict[str, NDArray[Any]] = {}
     for name, values in targets.items():
         if name == "owners":
             room, fill = more, examples
-        elif name in BY_ROW:
-            room, fill = more, 0 if name == "shares" else NOTHING
-        elif name in BY_PLACE:
+        elif name in by_row:
+            room, fill = more, NOTHING if name == "ends" else 0
+        elif name in by_place:
             room = _rounded(len(values), STEP) - len(values)
             fill = NOTHING if name == "tags" else 0
-        elif name == "words":
-            room, fill = extra, NOTHING
+        elif name in by_token:
+            room, fill = extra, NOTHING if name == "words" else 0
         else:
             room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING
         found[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])

@@ -22,6 +22,7 @@ class Sighting:
 
     query: Tensor  # N H D
     key: Tensor  # N H D, in cross attention M H D
+    value: Tensor  # as the key
     weights: Tensor  # B H longest longest
     rows: Rows
 
@@ -78,7 +79,7 @@ class Attention(nn.Module):
             want_weights=self.watcher is not None,
         )
         if self.watcher is not None and weights is not None:
-            self.watcher(Sighting(query, key, weights, rows))
+            self.watcher(Sighting(query, key, value, weights, rows))
         return self.output(mixed.flatten(1))
 
 
@@ -126,7 +127,7 @@ class CrossAttention(nn.Module):
             want_weights=self.watcher is not None,
         )
         if self.watcher is not None and weights is not None:
-            self.watcher(Sighting(query, key, weights, rows))
+            self.watcher(Sighting(query, key, value, weights, rows))
         return self.output(mixed.flatten(1))
 
     def recalled(self, x: Tensor, rows: Rows, memory: LayerMemory) -> Tensor:
