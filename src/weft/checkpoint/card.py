@@ -65,6 +65,7 @@ class Card:
     metrics: tuple[Metric, ...] = ()
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
+    teacher: str | None = None  # whom it was distilled from, by the name of its folder
     recipe: str | None = None  # hash
     backend: str | None = None
     made: Made | None = None
