@@ -70,7 +70,7 @@ def decided(
 
 def pairs_plan(train: Sequences) -> tuple[int, float]:
     """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
-    together = 4096 * train.count / max(1, len(train.written.tokens))  # about so many tokens to write in a step
+    together = 4096 * train.count / max(1, train.writes)  # about so many tokens to write in a step
     batch = max(1, min(256, round(together), train.count // 8))  # few pairs still make several steps
     return batch, min(100.0, max(3.0, 1.2e6 / train.count))
 
@@ -105,7 +105,7 @@ def announce(
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
         read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
-        long = f"{len(train.read.tokens):,} {read} and {len(train.written.tokens):,} tokens to write"
+        long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
