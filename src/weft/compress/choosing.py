@@ -17,4 +17,7 @@ def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: S
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
         return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
-    raise UserError(f"{recipe.teacher.folders[0]}: a model for {task_name} is no teacher of a task; give --pretrain")
+    raise UserError(
+        f"{recipe.teacher.folders[0]}: is made for no task ({task_name}), so it teaches none: weft finetune makes it a "
+        "teacher, and --pretrain hands on what it knows of words"
+    )

@@ -31,7 +31,7 @@ from weft.objectives.language import Objective
 from weft.tasks.driving import Altered, begin, device_for, drive
 from weft.tasks.finetune import MOST_WINDOWS, folded
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import HEADS, Model, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, window_for
 from weft.tasks.planning import decided, pairs_plan
 from weft.tasks.reading import Example
@@ -63,9 +63,6 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
 
 def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]) -> Lesson:
     """The lesson that all teachers give."""
-    folder = recipe.teacher.folders[0]
-    if name not in HEADS and name != "embed" and not recipe.data.text:
-        raise UserError(f"{folder}: is made for no task that rows are of ({name}); give --text FILE, or --pretrain")
     lesson = lesson_for(teachers[0].opened, name, recipe, [each.opened for each in teachers[1:]])
     for each in teachers[1:]:
         if not lesson.same(each.opened, name):
