@@ -16,6 +16,7 @@ from weft.compress.lessons import Said
 from weft.compress.spans import AnswerLesson, by_character, chances_of
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
+from weft.errors import UserError
 from weft.objectives.distill_tokens import TaughtEnds
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, tokens_of, windows_of
 from weft.tasks.passing import framing_for, tokenizer_of
@@ -133,7 +134,7 @@ def test_a_long_context_is_said_by_all_windows_together() -> None:
     teacher = model("wordpiece", {"answer": 2}, length=24, stride=8)
     framing, example = framing_for(teacher), rows(1, before=FAR)[0]
     said = LESSON.said(teacher, framing, [example])[0]
-    heard = next(iter(AnswerTask().heard(teacher, framing, [example.texts])))
+    heard = next(iter(AnswerTask().heard(teacher, framing, [example])))
     found = heard.found(example.texts[1])
     assert len(heard.pieces) > 3 and len(said["starts"]) == len(heard.offsets)
     assert tuple(said["answer"]) == found.choices[0][1:]
@@ -143,6 +144,13 @@ def test_a_long_context_is_said_by_all_windows_together() -> None:
     start, end = map(int, said["answer"])
     assert LESSON.answered(example, said).target == ((start, example.texts[1][start:end]),)
     assert LESSON.answered(example, {**said, "answer": np.zeros(0)}).target == ()
+
+
+def test_a_question_that_is_too_long_is_named_by_its_row() -> None:
+    teacher = model("character", {"answer": 2}, length=24)
+    example = Example(("where lives Ada ? " * 2, FAR), None, "rows.jsonl line 7")
+    with pytest.raises(UserError, match="rows.jsonl line 7: a question of 36 tokens leaves too little room"):
+        LESSON.said(teacher, framing_for(teacher), [example])
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.25])

@@ -20,7 +20,7 @@ from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
 from weft.compress.choosing import lesson_for
 from weft.compress.lessons import Lesson
-from weft.compress.material import Material, gather, labelled
+from weft.compress.material import Material, gather
 from weft.compress.recipe import DistillRecipe
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened, Taught, digest_of_folder, taught
@@ -396,11 +396,11 @@ def _note_run(
 
 def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, say: Say) -> None:
     """What is about to be learned, from what and how."""
-    known = sum(labelled(example) for example in material.train)
+    labelled = sum(example.target is not None for example in material.train)
     held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
     by = "" if material.by_labels else ", by the teacher's answers"
     say(
-        f"{run.folder}: {len(material.train):,} texts to learn from, {known:,} of them with a right answer; "
+        f"{run.folder}: {len(material.train):,} texts to learn from, {labelled:,} of them with a right answer; "
         f"{len(material.dev):,} to judge by{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, rate {recipe.training.rate:.1e}, on "
         f"{recipe.device} in {recipe.training.precision}, kept by {recipe.distill.metric}"

@@ -53,9 +53,9 @@ class AnswerLesson(Lesson):
         return self if any(example.target is not None for example in examples) else replace(self, hard=0.0)
 
     def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
-        task, pairs = task_of(teacher), [example.texts for example in examples]
-        found: list[Said] = []
-        for heard, (_, context) in zip(task.heard(teacher, framing, pairs), pairs, strict=True):
+        task, found = task_of(teacher), list[Said]()
+        for heard, example in zip(task.heard(teacher, framing, examples), examples, strict=True):
+            context = example.texts[1]
             place = task.answers(heard.found(context))
             answer = np.array(place or (), dtype=np.int32)  # empty: there is none
             found.append({**by_character(heard, context), "answer": answer})

@@ -169,14 +169,14 @@ class AnswerTask:
 
     def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
         """The best answers of each question over all windows of its context."""
+        asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
         return [
             outcome(heard.found(pair[1]), framing, heard.pieces, heard.asked, len(heard.offsets))
-            for heard, pair in zip(self.heard(opened, framing, texts), texts, strict=True)
+            for heard, pair in zip(self.heard(opened, framing, asked), texts, strict=True)
         ]
 
-    def heard(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> Iterator[Heard]:
+    def heard(self, opened: Opened, framing: Framing, asked: Sequence[Example]) -> Iterator[Heard]:
         """What a network says of the tokens of each question and context, window by window."""
-        asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
         questions, contexts = encoded_pairs(tokenizer_of(opened), asked)
         found = [
             windows_of(framing, question, context, example.where)
