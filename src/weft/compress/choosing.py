@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.checkpoint.folder import Opened
 from weft.compress import embedding
 from weft.compress.embedding import EmbedLesson
@@ -15,8 +17,8 @@ from weft.tasks import answer, tag
 from weft.tasks.texts import task_of
 
 
-def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe) -> Lesson:
-    """The lesson of a teacher of this task."""
+def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: Sequence[Opened] = ()) -> Lesson:
+    """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
         return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
@@ -26,4 +28,7 @@ def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe) -> Lesson
         return AnswerLesson(answer.task_of(teacher), asked.temperature, asked.hard)
     if task_name == "embed":
         return EmbedLesson(embedding.task_of(teacher))
-    raise UserError(f"{recipe.teacher.folders[0]}: a model for {task_name} is no teacher of a task; give --pretrain")
+    raise UserError(
+        f"{recipe.teacher.folders[0]}: is made for no task ({task_name}), so it teaches none: weft finetune makes it a "
+        "teacher, and --pretrain hands on what it knows of words"
+    )
