@@ -35,7 +35,8 @@ class Likeness:
         """
         count = len(self.gold)
         if count < 3:
-            raise UserError(f"{count} texts are too few to compare how near they are; 3 are the least")
+            some = f"{count} text{'s are' if count != 1 else ' is'}"
+            raise UserError(f"{some} too few to judge by how near texts are to each other: 3 are the least")
         ours, theirs = _cosines(self.predicted), _cosines(self.gold)
         pairs = np.triu_indices(count, 1)
         weights = np.ones((REPLICATES + 1, count))
