@@ -244,12 +244,17 @@ def _name_of(name: str) -> str:
 
 def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
     scores = {name: score.value for name, score in found.scores.items()}
-    return scores if by_labels else {AGREEMENT: scores[task.chosen]}
+    if by_labels:
+        return scores
+    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
 
 
 def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    scores = found.scores if by_labels else {AGREEMENT: found.scores[task.chosen]}
-    return tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
+    names = _scores(found, task, by_labels)
+    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
+    return tuple(
+        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
+    )
 
 
 def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
