@@ -8,6 +8,7 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.compare import compare
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
@@ -21,6 +22,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "compare",
     "finetune",
     "ladder",
     "load",
@@ -36,6 +38,7 @@ _LAZY = {
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
+    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
     "resume": "weft.tasks.resume",
     "ladder": "weft.tasks.ladder",
