@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.compress.agreeing import AGREEMENT, LEAST, Kind, kind_of, together
+from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
 from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
 from weft.compress.foreseeing import BITS, OfVectors, OfWords

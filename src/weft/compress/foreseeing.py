@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
-from weft.compress.agreeing import Kind, Ratios
+from weft.compress.kinds import Kind, Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.embed import Embedder
