@@ -9,11 +9,12 @@ from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from weft.compress.compare import compare
+    from weft.compress.distill import distill
+    from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
     from weft.tasks.pretrain import pretrain
-    from weft.tasks.resume import resume
     from weft.tasks.suggest import suggest
     from weft.text.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ __all__ = [
     "UserError",
     "__version__",
     "compare",
+    "distill",
     "finetune",
     "ladder",
     "load",
@@ -40,7 +42,8 @@ _LAZY = {
     "pretrain": "weft.tasks.pretrain",
     "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
-    "resume": "weft.tasks.resume",
+    "distill": "weft.compress.distill",
+    "resume": "weft.compress.resume",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",
