@@ -23,7 +23,7 @@ from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather
 from weft.compress.recipe import DistillRecipe
 from weft.compress.student import begun_student, find_student
-from weft.compress.teaching import Listened, Taught, digest_of_folder, taught
+from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
 from weft.config import build, changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -194,16 +194,16 @@ def _go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progres
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = gather(lesson.task, recipe, say, progress, stop)
-    known = taught(lesson, teachers, [*material.train, *material.dev], stop, say, progress)
-    cut = len(material.train)
-    lesson = lesson.settled(material.train, known.said[:cut])
+    known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
+    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
+    lesson = lesson.settled(material.train, said)
     metric = recipe.distill.metric
     if material.by_labels:
         metric = one_of(metric, lesson.task.names, "metric") if metric not in (None, AGREEMENT) else lesson.task.chosen
         judges = material.dev
     else:
         metric = AGREEMENT
-        judges = [lesson.answered(*each) for each in zip(material.dev, known.said[cut:], strict=True)]
+        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
     opened_teachers = [each.opened for each in teachers]
     beginning = begun_student(
         run,
@@ -222,10 +222,10 @@ def _go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progres
     window = window_of(recipe, teachers[0].opened, opened, task)
     framing = framing_for(opened, window)
     with progress("tokenising", "texts") as told:
-        train = lesson.table(material.train, known.said[:cut], opened, framing)
-        told(cut)
+        train = lesson.table(material.train, said, opened, framing)
+        told(len(material.train))
         stop.check("stopped while tokenising")
-        dev = lesson.table(material.dev, known.said[cut:], opened, framing)
+        dev = lesson.table(material.dev, said_dev, opened, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
         say(f"weft: note: {note}")
     capture = device.type == "cuda" and not recipe.training.compile
