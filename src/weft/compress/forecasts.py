@@ -141,9 +141,7 @@ class Window:
     last: int
 
 
-def windows(
-    asked: Asked, begin: int, end: int, told: Callable[[int], None]
-) -> Iterator[tuple[int, int, NDArray[Any]]]:
+def windows(asked: Asked, begin: int, end: int, told: Callable[[int], None]) -> Iterator[tuple[int, int, NDArray[Any]]]:
     """Forecasts of these places, run by run: where it begins and ends, and what was foreseen there."""
     length = min(min(each.config.context for each in asked.teachers), LONG)
     # Each place has at least half a window before it, or as much as its teacher looks back at.
