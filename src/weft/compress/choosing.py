@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.checkpoint.folder import Opened
 from weft.compress.lessons import Lesson
 from weft.compress.recipe import DistillRecipe
@@ -10,8 +12,8 @@ from weft.errors import UserError
 from weft.tasks.texts import task_of
 
 
-def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe) -> Lesson:
-    """The lesson of a teacher of this task."""
+def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: Sequence[Opened] = ()) -> Lesson:
+    """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
         return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)

@@ -63,6 +63,11 @@ class Lesson(ABC):
         """The lesson with what its material decides, such as the middle and spread of values."""
         return self
 
+    @property
+    def as_one(self) -> bool:
+        """Whether several teachers speak with one voice, so that the first alone is asked, and knows the others."""
+        return False
+
     def same(self, other: Opened, name: str) -> bool:
         """Whether a further teacher says the same things."""
         return (other.card.labels or ()) == self.task.labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -155,6 +155,11 @@ class Material:
     @cached_property
     def train(self) -> list[Example]:
         return [self.rows[number] for number in self.learned]
+
+    def with_more(self, new: list[Example]) -> Material:
+        """The same with further examples to learn from."""
+        numbers = range(len(self.rows), len(self.rows) + len(new))
+        return replace(self, rows=[*self.rows, *new], parts=(*self.parts, len(new)), learned=[*self.learned, *numbers])
 
     @cached_property
     def dev(self) -> list[Example]:

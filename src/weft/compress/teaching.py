@@ -13,7 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
@@ -143,6 +143,9 @@ def taught(
     `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
     are found again whatever stands beside them.
     """
+    if lesson.as_one:
+        whole = hashlib.sha256(" ".join(each.digest for each in teachers).encode()).hexdigest()
+        teachers = [replace(teachers[0], digest=whole)] if len(teachers) > 1 else teachers
     forwards, kept = 0, list[Sequence[Said]]()
     ends = list(accumulate(parts))
     assert ends[-1] == len(examples)
