@@ -8,7 +8,9 @@ from weft.checkpoint.folder import Opened
 from weft.compress.lessons import Lesson
 from weft.compress.recipe import DistillRecipe
 from weft.compress.texts import TextLesson
+from weft.compress.writing import WritingLesson
 from weft.errors import UserError
+from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.texts import task_of
 
 
@@ -17,4 +19,6 @@ def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: S
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
         return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
+    if task_name in FROM_TEXT:
+        return WritingLesson.of([teacher, *others], task_name, asked)
     raise UserError(f"{recipe.teacher.folders[0]}: a model for {task_name} is no teacher of a task; give --pretrain")

@@ -64,7 +64,7 @@ def distill_language(
             raise UserError(f"{each.folder}: has another vocabulary than the first teacher: their mean has no meaning")
     found = find_student(recipe, opened_teachers[0], lambda text: None)
     if not isinstance(found, Path):
-        speaking(found[0])
+        speaking(found.family)
     papers = papers_of(recipe, say)
     beginning = begun_student(
         run, recipe, opened_teachers, {"words": None}, "words", papers.documents, stop, say, progress

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from weft.compress.recipe import Lessons
 from weft.data.pairs import Sequences
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.judging import Task
 from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_NOTHING, Tuning
+from weft.tasks.saying import Say
 from weft.tasks.sequences import SequenceTask, chrf_near, task_of
 from weft.tasks.translate import check_writer, together, translate
 from weft.text.metrics_summary import rouge_of
@@ -148,3 +152,21 @@ def unpacked(said: Said) -> list[tuple[str, float]]:
     begins = [0, *ends][:-1]
     texts = [data[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
     return list(zip(texts, said["chances"].tolist(), strict=True))
+
+
+def from_nothing(plan: Tuning) -> Tuning:
+    """The plan of a student that begins from nothing, with what is usual then where nothing else was asked for."""
+    plain = Tuning()
+    left = [key for key in FROM_NOTHING if getattr(plan, key) == getattr(plain, key)]
+    usual: dict[str, Any] = {key: FROM_NOTHING[key] for key in left}
+    return replace(plan, **usual)
+
+
+def without_bleu(metric: str | None, task: Task, say: Say) -> str | None:
+    """The metric asked for; where the package is missing that counts BLEU, the loss."""
+    if not isinstance(task, SequenceTask) or task.name == "summarise" or find_spec("sacrebleu") is not None:
+        return metric
+    if metric not in (None, "loss"):
+        raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
+    say("weft: note: without the package sacrebleu the best student is chosen by its loss alone")
+    return "loss"
