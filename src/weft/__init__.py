@@ -8,6 +8,7 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.export import export
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
@@ -21,6 +22,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "export",
     "finetune",
     "ladder",
     "load",
@@ -32,6 +34,7 @@ __all__ = [
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
+    "export": "weft.compress.export",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",

@@ -11,7 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
+from weft.cli import (
+    arpa,
+    describe,
+    export,
+    ladder,
+    models,
+    search,
+    sequences,
+    tasks,
+    tokenizer,
+    training,
+    vectors,
+    words,
+    zero,
+)
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -44,6 +58,7 @@ app.add_typer(training.cache, name="cache")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
+app.command("export")(export.export)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
