@@ -11,21 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import (
-    arpa,
-    describe,
-    export,
-    ladder,
-    models,
-    search,
-    sequences,
-    tasks,
-    tokenizer,
-    training,
-    vectors,
-    words,
-    zero,
-)
+from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
+from weft.cli import distill as distilling
+from weft.cli import export as exporting
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -51,6 +39,7 @@ app.command("new")(models.new)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(tasks.finetune)
 app.command("ladder")(ladder.ladder)
+app.command("distill")(distilling.distill)
 app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
@@ -58,7 +47,7 @@ app.add_typer(training.cache, name="cache")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
-app.command("export")(export.export)
+app.command("export")(exporting.export)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
