@@ -8,6 +8,7 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.compare import compare
     from weft.compress.distill import distill
     from weft.compress.export import export
     from weft.compress.resume import resume
@@ -23,6 +24,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "compare",
     "distill",
     "export",
     "finetune",
@@ -41,6 +43,7 @@ _LAZY = {
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
+    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
     "distill": "weft.compress.distill",
     "resume": "weft.compress.resume",

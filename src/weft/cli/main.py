@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
+from weft.cli import compare as comparing
 from weft.cli import distill as distilling
 from weft.cli import export as exporting
 from weft.errors import UserError
@@ -48,6 +49,7 @@ app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("export")(exporting.export)
+app.command("compare")(comparing.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
