@@ -66,7 +66,8 @@ class Card:
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
     recipe: str | None = None  # hash
-    backend: str | None = None
+    backend: Literal["torch", "onnx", "ctranslate2"] | None = None  # what runs it, where that is not torch
+    precision: Literal["fp32", "fp16", "bf16", "int8", "int4"] | None = None  # of the weights of an exported model
     made: Made | None = None
 
     def __post_init__(self) -> None:
