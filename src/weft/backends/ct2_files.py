@@ -193,7 +193,11 @@ def _inner(config: Any, stack: Stack) -> dict[str, tuple[Shape, ...]]:
 
 
 def _map(name: str, outputs: int, inputs: int) -> dict[str, tuple[Shape, ...]]:
-    return {f"{name}/weight": ((outputs, inputs),), f"{name}/bias": ((outputs,),), f"{name}/weight_scale": ((outputs,),)}
+    return {
+        f"{name}/weight": ((outputs, inputs),),
+        f"{name}/bias": ((outputs,),),
+        f"{name}/weight_scale": ((outputs,),),
+    }
 
 
 # ------------------------------------------------------------------------------------------------------- the binary

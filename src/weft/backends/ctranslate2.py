@@ -7,6 +7,8 @@ itself: `search` takes the place of our own search, and says in one line what th
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +17,37 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, check_files, read_words
-from weft.checkpoint.card import Card
-from weft.checkpoint.families import Family
-from weft.checkpoint.folder import Opened, check_vocabularies, fill, read_tokenizers
+from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
 from weft.errors import UserError, listed, shown
+from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
 from weft.generation.spoken import Heard, Spoken, Talk
+from weft.nn.dense import check_context
 from weft.nn.rows import Rows
 
 HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 2.0  # a search ends with so many times its width of finished answers
 
 
-def opened(folder: Path, card: Card, family: Family, config: Any, heads: Mapping[str, int]) -> Opened:
-    """A model whose layers the engine runs."""
-    tokenizer, target = read_tokenizers(folder)
-    check_vocabularies(config, tokenizer, target)
-    network: nn.Module
-    if family.speaks:
-        vocabularies = {"vocabulary": config.vocabulary}
-        if family.reads:
-            apart = (folder / ENGINE / "source_vocabulary.json").exists()
-            read = getattr(config, "source_vocabulary", None) or config.vocabulary
-            vocabularies = {"source_vocabulary": read, "target_vocabulary": config.vocabulary}
-            vocabularies = vocabularies if apart else {"shared_vocabulary": config.vocabulary}
-        check_files(folder / ENGINE, config, "TransformerSpec" if family.reads else "TransformerDecoderSpec", vocabularies)
-        network = Writing(folder / ENGINE, config, list(vocabularies), family.reads)
-    else:
-        check_files(folder / ENGINE, config, "TransformerEncoderSpec", {"vocabulary": config.vocabulary})
-        network = Reading(folder / ENGINE, config, heads_of(folder, family, config, heads))
-    return Opened(family, config, network.eval(), heads, tokenizer, card, target_tokenizer=target)
+def network_of(folder: Path, told: Opened) -> nn.Module:
+    """The stand-in for a network whose layers CTranslate2 runs."""
+    config, family, inside = told.config, told.family, folder / ENGINE
+    if not family.speaks:
+        check_files(inside, config, "TransformerEncoderSpec", {"vocabulary": config.vocabulary})
+        return Reading(inside, config, heads_of(folder, told)).eval()
+    vocabularies = {"vocabulary": config.vocabulary}
+    if family.reads:
+        apart = (inside / "source_vocabulary.json").exists()
+        read = getattr(config, "source_vocabulary", None) or config.vocabulary
+        both = {"source_vocabulary": read, "target_vocabulary": config.vocabulary}
+        vocabularies = both if apart else {"shared_vocabulary": config.vocabulary}
+    check_files(inside, config, "TransformerSpec" if family.reads else "TransformerDecoderSpec", vocabularies)
+    return Writing(inside, config, list(vocabularies), family.reads).eval()
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
@@ -58,32 +56,41 @@ def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> l
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
 
-def heads_of(folder: Path, family: Family, config: Any, heads: Mapping[str, int]) -> nn.Module:
+def heads_of(folder: Path, told: Opened) -> nn.Module:
     """The family's own network with its heads alone: it knows how they read a hidden state."""
-    network = outline(family, config, heads)
-    names = kept_names(list(network.state_dict()), config, heads)
+    config, path = told.config, folder / HEADS
+    stored = read_file(path) if path.exists() else {}
+    if hasattr(config, "pooler"):  # the published format does not say it: the tensors do
+        config = replace(config, pooler=any(name.startswith("pooler.") for name in stored))
+    network = outline(told.family, config, told.heads)
+    names = kept_names(list(network.state_dict()), config, told.heads)
     kept = {name.partition(".")[0] for name in names} | {"heads"}
     for name, _ in list(network.named_children()):
         if name not in kept:
             setattr(network, name, nn.Identity())
     expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    stored = read_file(folder / HEADS) if expected else {}
+    if not expected and not stored:
+        return network
     try:
-        if expected:
-            fill(network, own_tensors(stored, expected, set()), (), 0.0, 0)
+        fill(network, own_tensors(stored, expected, set()), (), 0.0, 0)
     except UserError as error:
-        raise UserError(f"{folder / HEADS}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
     return network
+
+
+def library() -> Any:
+    """The package, where it is installed."""
+    try:
+        return import_module("ctranslate2")
+    except ImportError:
+        raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
 
 def engine_of(kind: str, folder: Path) -> Any:
     """CTranslate2's Encoder, Generator or Translator of a folder, on as many threads as torch has."""
+    package = library()
     try:
-        import ctranslate2
-    except ImportError:
-        raise UserError("this model needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
-    try:
-        return getattr(ctranslate2, kind)(str(folder), intra_threads=torch.get_num_threads())
+        return getattr(package, kind)(str(folder), intra_threads=torch.get_num_threads())
     except (RuntimeError, ValueError, MemoryError) as error:
         raise UserError(f"{folder}: CTranslate2 cannot open it: {shown(str(error), 160)}") from None
 
@@ -100,11 +107,8 @@ class Engine(nn.Module):
         self.config = config
         self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
 
-    def to(self, *wishes: Any, **named: Any) -> Any:
-        """Only the CPU: that is what it was exported for."""
-        device = named.get("device", wishes[0] if wishes else "cpu")
-        if isinstance(device, str | torch.device) and torch.device(device).type != "cpu":
-            raise cannot(f"be moved to {device} here: it runs on the CPU")
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves nothing: the engine runs on the CPU in the precision that it was written in."""
         return self
 
 
@@ -130,10 +134,7 @@ class Reading(Engine):
         """N tokens -> N width"""
         if states is not None:
             raise cannot("hand out any layer but the last")
-        if rows.longest > self.config.context:
-            raise UserError(
-                f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
-            )
+        check_context(rows, self.config.context)
         sizes = rows.lengths().tolist()
         marks = None
         if self.marked:
@@ -175,6 +176,7 @@ class Writing(Engine):
         self.engine = engine_of("Translator" if reads else "Generator", folder)
         self.source_words = read_words(folder, vocabularies[0])
         self.target_words = read_words(folder, vocabularies[-1])
+        self.engine_end = read_json(folder / "config.json", MEGABYTE)["eos_token"]
         self.numbers = {word: number for number, word in enumerate(self.target_words)}
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
@@ -267,6 +269,22 @@ class Writing(Engine):
         reason = talk.reason(row, tokens) if tokens else None
         return Spoken(tokens, reason or "stop", score, logprob)
 
+    def scored(self, prompts: Sequence[Sequence[int]], sources: Sequence[Any] | None, said: Sequence[list[int]]) -> Any:
+        """The log-probability of each answer, as the engine has it: whether it means the same, whatever it chose."""
+        words = [[self.target_words[token] for token in own] for own in said]
+        if sources is not None:
+            read = [[self.source_words[int(token)] for token in source] for source in sources]
+            # It adds the end token by itself, and scores it.
+            ends = [own[-1:] == [self.engine_end] for own in words]
+            told = [own[:-1] if ended else own for own, ended in zip(words, ends, strict=True)]
+            found = self.engine.score_batch(read, told, max_input_length=0)
+            return [sum(each.log_probs[: len(own) + ended]) for each, own, ended in zip(found, told, ends, strict=True)]
+        whole = [
+            [*(self.target_words[token] for token in prompt), *own] for prompt, own in zip(prompts, words, strict=True)
+        ]
+        found = self.engine.score_batch(whole, max_input_length=0)
+        return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
+
     def _one(
         self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
     ) -> Generator[Heard, None, list[list[Spoken]]]:
@@ -296,9 +314,7 @@ class Writing(Engine):
         """The engine; for what is drawn by chance a fresh one, since a seed is only heard by threads that start."""
         if not isinstance(choice, Sampling) or choice.greedy:
             return self.engine
-        import ctranslate2
-
-        ctranslate2.set_random_seed(seed % (1 << 32))
+        library().set_random_seed(seed % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder)
 
     def _ruled(self, talk: Talk, choice: Sampling | Beam) -> dict[str, Any]:
@@ -352,5 +368,9 @@ def _searching(choice: Sampling | Beam) -> dict[str, Any]:
     found: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
     if choice.greedy:
         return found
-    drawn = {"sampling_topk": choice.top_k or 0, "sampling_topp": choice.top_p, "sampling_temperature": choice.temperature}
+    drawn = {
+        "sampling_topk": choice.top_k or 0,
+        "sampling_topp": choice.top_p,
+        "sampling_temperature": choice.temperature,
+    }
     return {**found, **{name: value for name, value in drawn.items() if value is not None}}

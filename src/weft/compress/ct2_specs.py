@@ -7,6 +7,7 @@ word for is named in one line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def spec_of(opened: Opened) -> Any:
     if isinstance(network, Gpt):
         if set(opened.heads) != {"words"}:
             raise UserError(
-                "CTranslate2 does not hand out what a decoder makes of a text, so it can only carry the head for words; "
-                "weft export --to onnx can carry the others"
+                "CTranslate2 hands out nothing of a decoder but the words that it writes, and this one has another head; "
+                "try --to onnx"
             )
         return _decoder_model(opened)
     if isinstance(network, READERS) and "words" in opened.heads:
@@ -48,12 +49,19 @@ def spec_of(opened: Opened) -> Any:
     raise UserError(f"CTranslate2 has no words for a {family.name} model")
 
 
+def words_of(name: str) -> Any:
+    """A module of CTranslate2's specs."""
+    try:
+        return import_module(f"ctranslate2.specs.{name}")
+    except ImportError:
+        raise UserError("CTranslate2 is the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+
+
 # ------------------------------------------------------------------------------------------------ the three models
 
 
 def _encoder_model(opened: Opened) -> Any:
-    from ctranslate2.specs import transformer_spec as specs
-    from ctranslate2.specs.common_spec import EmbeddingsMerge
+    specs = words_of("transformer_spec")
 
     network: Any = opened.network
     config = opened.config
@@ -63,7 +71,7 @@ def _encoder_model(opened: Opened) -> Any:
         config.layers,
         config.heads,
         num_source_embeddings=1 if segments is None else 2,
-        embeddings_merge=EmbeddingsMerge.ADD,
+        embeddings_merge=words_of("common_spec").EmbeddingsMerge.ADD,
         layernorm_embedding=True,
         **_usual(config),
         **_turning(config, causal=False),
@@ -85,7 +93,7 @@ def _encoder_model(opened: Opened) -> Any:
 
 
 def _decoder_model(opened: Opened) -> Any:
-    from ctranslate2.specs import transformer_spec as specs
+    specs = words_of("transformer_spec")
 
     network: Any = opened.network
     config = opened.config
@@ -107,7 +115,7 @@ def _decoder_model(opened: Opened) -> Any:
 
 
 def _sequence_model(opened: Opened) -> Any:
-    from ctranslate2.specs import transformer_spec as specs
+    specs = words_of("transformer_spec")
 
     network: Any = opened.network
     config = opened.config
@@ -157,12 +165,10 @@ def _sequence_model(opened: Opened) -> Any:
 
 def _usual(config: Any) -> dict[str, Any]:
     """What every stack of layers is told."""
-    from ctranslate2.specs.common_spec import Activation
-
     plain = config.activation.removeprefix("gated-")
     return {
         "pre_norm": config.norm_place == "before",
-        "activation": Activation[ACTIVATIONS[plain]],
+        "activation": words_of("common_spec").Activation[ACTIVATIONS[plain]],
         "ffn_glu": plain != config.activation,
         "rms_norm": config.norm != "layer",
         "head_dim": config.head_width or config.width // config.heads,
