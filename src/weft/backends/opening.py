@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import labels_of, read_card
 from weft.checkpoint.configs import CODE, DECODING, read_config
@@ -19,7 +20,7 @@ from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
-ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork}
+ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork, "ctranslate2": ctranslate2.network_of}
 ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many
 
 
