@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from weft.compress.compare import compare
     from weft.compress.distill import distill
     from weft.compress.export import export
+    from weft.compress.quantise import quantise
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "new",
     "pretrain",
+    "quantise",
     "resume",
     "suggest",
 ]
@@ -39,6 +41,7 @@ __all__ = [
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
     "export": "weft.compress.export",
+    "quantise": "weft.compress.quantise",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",

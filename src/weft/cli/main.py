@@ -15,6 +15,7 @@ from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, t
 from weft.cli import compare as comparing
 from weft.cli import distill as distilling
 from weft.cli import export as exporting
+from weft.cli import quantise as quantising
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -49,6 +50,7 @@ app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("export")(exporting.export)
+app.command("quantise")(quantising.quantise)
 app.command("compare")(comparing.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
