@@ -78,9 +78,10 @@ def test_rows_are_put_together_by_length(model: Model, folder: Path, monkeypatch
     network = weft.load(folder).network
     monkeypatch.setattr(engine, "TOKENS", 64)
     lengths = [1, 40, 2, 40, 3, 40, 0, 39]
-    groups = network._groups(lengths)  # type: ignore[operator]
+    groups = engine.groups_of(lengths)
     assert sorted(number for group in groups for number in group) == list(range(8))
     assert max(len(group) * max(lengths[n] for n in group) for group in groups) <= 64
+    assert sum(len(group) * max(lengths[n] for n in group) for group in groups) < sum(lengths) + 16
     tokens = torch.randint(0, 100, (sum(lengths),))
     alone = [tokens[start:end] for start, end in zip(*_ends(lengths), strict=True)]
     said = network(tokens, Rows.of(lengths))
