@@ -10,6 +10,8 @@ from weft.version import VERSION as __version__
 if TYPE_CHECKING:
     from weft.compress.compare import compare
     from weft.compress.distill import distill
+    from weft.compress.export import export
+    from weft.compress.quantise import quantise
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
@@ -25,17 +27,21 @@ __all__ = [
     "__version__",
     "compare",
     "distill",
+    "export",
     "finetune",
     "ladder",
     "load",
     "new",
     "pretrain",
+    "quantise",
     "resume",
     "suggest",
 ]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
+    "export": "weft.compress.export",
+    "quantise": "weft.compress.quantise",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
