@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from weft.backends.ct2_files import ENGINE
-from weft.backends.ctranslate2 import HEADS, kept_names
+from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.folder import Opened, write_files
 from weft.compress.ct2_specs import spec_of
 from weft.errors import UserError, shown
@@ -23,6 +23,7 @@ from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8"]
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
+PATIENT = 1000.0  # a search that goes on to the end, as ours would: so that only what a model says is compared
 MOST = 24  # tokens of an answer by which two models are compared
 ALIKE = 0.9  # share of the answers that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.2}  # how far the log-probability of a token may be off
@@ -78,6 +79,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
         )
     if precision != "fp32":
         return max(apart, default=0.0)
+    theirs.network.patience = PATIENT  # type: ignore[assignment]
     for beam, first in ((None, greedy), (wide, complete(ours.opened, prompts, most=MOST, beam=wide))):
         second = complete(theirs.opened, prompts, most=MOST, beam=beam)
         other = [row for row, pair in enumerate(zip(first, second, strict=True)) if pair[0].text != pair[1].text]
@@ -87,6 +89,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
                 f"the exported model does not say the same: {len(other)} of {len(prompts)} answers differ, such as "
                 f"{shown(second[row].text, 40)!r} in place of {shown(first[row].text, 40)!r}; nothing was written"
             )
+    theirs.network.patience = PATIENCE  # type: ignore[assignment]
     return max(apart, default=0.0)
 
 
