@@ -8,11 +8,15 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.compare import compare
+    from weft.compress.distill import distill
+    from weft.compress.export import export
+    from weft.compress.quantise import quantise
+    from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
     from weft.tasks.pretrain import pretrain
-    from weft.tasks.resume import resume
     from weft.tasks.suggest import suggest
     from weft.text.tokenizer import Tokenizer
 
@@ -21,23 +25,31 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "compare",
+    "distill",
+    "export",
     "finetune",
     "ladder",
     "load",
     "new",
     "pretrain",
+    "quantise",
     "resume",
     "suggest",
 ]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
+    "export": "weft.compress.export",
+    "quantise": "weft.compress.quantise",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
+    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
-    "resume": "weft.tasks.resume",
+    "distill": "weft.compress.distill",
+    "resume": "weft.compress.resume",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

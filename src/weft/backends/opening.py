@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def told(folder: Path) -> Opened:
     return Opened(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
 
 
-def _heads(family: Family, published: Mapping[str, Any], config: Any, where: str) -> dict[str, int]:
+def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:
     """The heads that a published architecture has, and how many outputs each has; there are no tensors to ask."""
     named = published.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:

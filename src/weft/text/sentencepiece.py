@@ -10,7 +10,7 @@ happened to round: about one token in 100,000.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,30 @@ def parse(data: bytes, where: str) -> Pieces:
         spaces_end_words=bool(trainer.get(24, 0)),
         byte_fallback=bool(trainer.get(35, 0)),
     )
+
+
+def without(data: bytes, names: Collection[str], where: str) -> bytes:
+    """The bytes of a SentencePiece file less some of its normal pieces; all else stays as it is."""
+    kept = []
+    for number, value in _fields(data, where):
+        if number == 1:
+            piece = dict(_fields(_bytes(value, where), where))
+            normal = _number(piece.get(3, NORMAL), where) in (NORMAL, UNUSED)
+            if normal and _text(piece.get(1, b""), where) in names:
+                continue
+        if isinstance(value, int):
+            kept.append(_varint(number << 3) + _varint(value))
+        else:  # of a fixed width there is nothing at this level
+            kept.append(_varint(number << 3 | 2) + _varint(len(value)) + value)
+    return b"".join(kept)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value >= 128:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
 
 
 def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:

@@ -140,6 +140,10 @@ class Tokenizer:
         """The same vocabulary with this token to fill batches up with."""
         return Tokenizer(self.library, replace(self.roles, padding=name), self.settings, self._whole)
 
+    def with_library(self, library: Library, settings: dict[str, Any]) -> Tokenizer:
+        """The same special tokens over another pipeline, that of a smaller vocabulary."""
+        return Tokenizer(library, self.roles, settings, self._whole)
+
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
         words = _in_words([text])
