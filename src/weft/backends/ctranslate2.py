@@ -41,7 +41,7 @@ def network_of(folder: Path, told: Opened) -> nn.Module:
     config, family, inside = told.config, told.family, folder / ENGINE
     if not family.speaks:
         check_files(inside, config, "TransformerEncoderSpec", {"vocabulary": config.vocabulary})
-        return Reading(inside, config, heads_of(folder, told)).eval()
+        return Reading(inside, told, heads_of(folder, told)).eval()
     vocabularies = {"vocabulary": config.vocabulary}
     if family.reads:
         apart = (inside / "source_vocabulary.json").exists()
@@ -88,11 +88,13 @@ def library() -> Any:
         raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
 
-def engine_of(kind: str, folder: Path) -> Any:
+def engine_of(kind: str, folder: Path, precision: str | None) -> Any:
     """CTranslate2's Encoder, Generator or Translator of a folder, on as many threads as torch has."""
     package = library()
     try:
-        return getattr(package, kind)(str(folder), intra_threads=torch.get_num_threads())
+        # Said rather than guessed: a CPU works on half precision in full, and the engine would warn of it.
+        works = "int8_float32" if precision == "int8" else "float32"
+        return getattr(package, kind)(str(folder), compute_type=works, intra_threads=torch.get_num_threads())
     except (RuntimeError, ValueError, MemoryError) as error:
         raise UserError(f"{folder}: CTranslate2 cannot open it: {shown(str(error), 160)}") from None
 
@@ -120,11 +122,11 @@ class Engine(nn.Module):
 class Reading(Engine):
     """An encoder: its last layer from the engine, its heads our own."""
 
-    def __init__(self, folder: Path, config: Any, body: Any) -> None:
-        super().__init__(config)
+    def __init__(self, folder: Path, told: Opened, body: Any) -> None:
+        super().__init__(told.config)
         self.body = body
-        self.engine = engine_of("Encoder", folder)
-        self.marked = hasattr(config, "segments")
+        self.engine = engine_of("Encoder", folder, told.card.precision)
+        self.marked = hasattr(told.config, "segments")
 
     @property
     def heads(self) -> Any:
@@ -175,8 +177,8 @@ class Writing(Engine):
     def __init__(self, folder: Path, told: Opened, vocabularies: list[str]) -> None:
         super().__init__(told.config)
         self.folder, self.reads, self.never = folder, told.family.reads, told.never
-        self.patience = PATIENCE
-        self.engine = engine_of("Translator" if self.reads else "Generator", folder)
+        self.precision, self.patience = told.card.precision, PATIENCE
+        self.engine = engine_of("Translator" if self.reads else "Generator", folder, self.precision)
         self.source_words = read_words(folder, vocabularies[0])
         self.target_words = read_words(folder, vocabularies[-1])
         self.engine_end = read_json(folder / "config.json", MEGABYTE)["eos_token"]
@@ -321,7 +323,7 @@ class Writing(Engine):
         if not isinstance(choice, Sampling) or choice.greedy:
             return self.engine
         library().set_random_seed(seed % (1 << 32))
-        return engine_of("Translator" if self.reads else "Generator", self.folder)
+        return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
     def _ruled(self, talk: Talk, choice: Sampling | Beam) -> dict[str, Any]:
         """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
