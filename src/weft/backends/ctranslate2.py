@@ -26,12 +26,14 @@ from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
-from weft.generation.spoken import Heard, Spoken, Talk
+from weft.generation.spoken import Heard, Spoken, Talk, by_length
 from weft.nn.dense import check_context
 from weft.nn.rows import Rows
 
 HEADS = "heads.safetensors"  # what the engine has no words for
-PATIENCE = 2.0  # a search ends with so many times its width of finished answers
+# A search ends with so many times its width of finished answers, where ours goes on until no better one can come: on
+# translations three times finds the same as ours in 59 of 60 texts, and once in 47.
+PATIENCE = 3.0
 
 
 def network_of(folder: Path, told: Opened) -> nn.Module:
@@ -39,7 +41,7 @@ def network_of(folder: Path, told: Opened) -> nn.Module:
     config, family, inside = told.config, told.family, folder / ENGINE
     if not family.speaks:
         check_files(inside, config, "TransformerEncoderSpec", {"vocabulary": config.vocabulary})
-        return Reading(inside, config, heads_of(folder, told)).eval()
+        return Reading(inside, told, heads_of(folder, told)).eval()
     vocabularies = {"vocabulary": config.vocabulary}
     if family.reads:
         apart = (inside / "source_vocabulary.json").exists()
@@ -47,7 +49,7 @@ def network_of(folder: Path, told: Opened) -> nn.Module:
         both = {"source_vocabulary": read, "target_vocabulary": config.vocabulary}
         vocabularies = both if apart else {"shared_vocabulary": config.vocabulary}
     check_files(inside, config, "TransformerSpec" if family.reads else "TransformerDecoderSpec", vocabularies)
-    return Writing(inside, config, list(vocabularies), family.reads).eval()
+    return Writing(inside, told, list(vocabularies)).eval()
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
@@ -86,11 +88,13 @@ def library() -> Any:
         raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
 
-def engine_of(kind: str, folder: Path) -> Any:
+def engine_of(kind: str, folder: Path, precision: str | None) -> Any:
     """CTranslate2's Encoder, Generator or Translator of a folder, on as many threads as torch has."""
     package = library()
     try:
-        return getattr(package, kind)(str(folder), intra_threads=torch.get_num_threads())
+        # Said rather than guessed: a CPU works on half precision in full, and the engine would warn of it.
+        works = "int8_float32" if precision == "int8" else "float32"
+        return getattr(package, kind)(str(folder), compute_type=works, intra_threads=torch.get_num_threads())
     except (RuntimeError, ValueError, MemoryError) as error:
         raise UserError(f"{folder}: CTranslate2 cannot open it: {shown(str(error), 160)}") from None
 
@@ -118,11 +122,11 @@ class Engine(nn.Module):
 class Reading(Engine):
     """An encoder: its last layer from the engine, its heads our own."""
 
-    def __init__(self, folder: Path, config: Any, body: Any) -> None:
-        super().__init__(config)
+    def __init__(self, folder: Path, told: Opened, body: Any) -> None:
+        super().__init__(told.config)
         self.body = body
-        self.engine = engine_of("Encoder", folder)
-        self.marked = hasattr(config, "segments")
+        self.engine = engine_of("Encoder", folder, told.card.precision)
+        self.marked = hasattr(told.config, "segments")
 
     @property
     def heads(self) -> Any:
@@ -170,10 +174,11 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 class Writing(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
-    def __init__(self, folder: Path, config: Any, vocabularies: list[str], reads: bool) -> None:
-        super().__init__(config)
-        self.folder, self.reads = folder, reads
-        self.engine = engine_of("Translator" if reads else "Generator", folder)
+    def __init__(self, folder: Path, told: Opened, vocabularies: list[str]) -> None:
+        super().__init__(told.config)
+        self.folder, self.reads, self.never = folder, told.family.reads, told.never
+        self.precision, self.patience = told.card.precision, PATIENCE
+        self.engine = engine_of("Translator" if self.reads else "Generator", folder, self.precision)
         self.source_words = read_words(folder, vocabularies[0])
         self.target_words = read_words(folder, vocabularies[-1])
         self.engine_end = read_json(folder / "config.json", MEGABYTE)["eos_token"]
@@ -189,7 +194,7 @@ class Writing(Engine):
         self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], live: bool
     ) -> Generator[Heard, None, list[list[Spoken]]]:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = {**_searching(choice), **self._ruled(talk, choice)}
+        options = {**_searching(choice, self.patience), **self._ruled(talk, choice)}
         if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(talk.prompts) == 1:
             return (yield from self._one(talk, choice, seeds, options))
         found: list[list[Spoken]] = [[] for _ in talk.prompts]
@@ -241,13 +246,12 @@ class Writing(Engine):
             more["callback"] = heard
         results = self._call(engine, talk, some, limit, more)
         penalty = options["length_penalty"]
-        return [
-            [
-                self._spoken(talk, row, tokens, score, score * max(len(tokens), 1) ** penalty)
-                for tokens, score in zip(self._tokens(result), result.scores, strict=True)
-            ]
-            for row, result in zip(some, results, strict=True)
-        ]
+        found = []
+        for row, result in zip(some, results, strict=True):
+            pairs = zip(self._tokens(result), result.scores, strict=True)
+            every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
+            found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
+        return found
 
     def _call(self, engine: Any, talk: Talk, some: list[int], limit: int, options: dict[str, Any]) -> Any:
         try:
@@ -265,9 +269,14 @@ class Writing(Engine):
             return [list(tokens) for tokens in result.sequences_ids]
         return [[self.numbers[word] for word in words] for words in result.hypotheses]
 
-    def _spoken(self, talk: Talk, row: int, tokens: list[int], score: float, logprob: float) -> Spoken:
+    def _spoken(self, talk: Talk, row: int, tokens: list[int], logprob: float, options: dict[str, Any]) -> Spoken:
+        """An answer with its score; one that rules have kept from something is scored anew, without them."""
+        ruled = talk.judge.rules.banned or talk.judge.rules.least
+        if tokens and ruled and options["beam_size"] == 1:
+            sources = None if talk.sources is None else [talk.sources[row]]
+            logprob = self.scored([talk.prompts[row]], sources, [tokens])[0]
         reason = talk.reason(row, tokens) if tokens else None
-        return Spoken(tokens, reason or "stop", score, logprob)
+        return Spoken(tokens, reason or "stop", by_length(logprob, len(tokens), options["length_penalty"]), logprob)
 
     def scored(self, prompts: Sequence[Sequence[int]], sources: Sequence[Any] | None, said: Sequence[list[int]]) -> Any:
         """The log-probability of each answer, as the engine has it: whether it means the same, whatever it chose."""
@@ -290,7 +299,6 @@ class Writing(Engine):
     ) -> Generator[Heard, None, list[list[Spoken]]]:
         """One answer, token by token."""
         engine = self._seeded(choice, seeds[0])
-        penalty = options["length_penalty"]
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
         more = {name: value for name, value in options.items() if name not in named}
         if self.reads:
@@ -308,39 +316,37 @@ class Writing(Engine):
             yield [(0, step.token_id)]
             if talk.reason(0, said) is not None:
                 break
-        return [[self._spoken(talk, 0, said, logprob / max(len(said), 1) ** penalty, logprob)]]
+        return [[self._spoken(talk, 0, said, logprob, options)]]
 
     def _seeded(self, choice: Sampling | Beam, seed: int) -> Any:
         """The engine; for what is drawn by chance a fresh one, since a seed is only heard by threads that start."""
         if not isinstance(choice, Sampling) or choice.greedy:
             return self.engine
         library().set_random_seed(seed % (1 << 32))
-        return engine_of("Translator" if self.reads else "Generator", self.folder)
+        return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
     def _ruled(self, talk: Talk, choice: Sampling | Beam) -> dict[str, Any]:
         """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
         rules, usual = talk.judge.rules, Rules()
+        wide = isinstance(choice, Beam) and choice.width > 1
+        told = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {
             "keep to a closed list of answers or words": rules.choices or rules.allowed,
             "begin an answer as it is told": rules.forced,
             "let a window slide": talk.slide,
             "hand out alternatives to each token": talk.alternatives is not None,
             "hand out alignments": talk.attention,
-            "stop at a string while it follows several answers": talk.stopped is not None
-            and (_searching(choice)["beam_size"] > 1 or choice.n > 1),
+            "stop at a string while it follows several answers": talk.stopped is not None and (wide or choice.n > 1),
+            # It means something else by these: the prompt counts for nothing, and chances are taken after the rules.
+            "keep from repetitions as it is told (repetition_penalty, no_repeat)": rules.no_repeat
+            or rules.repetition_penalty != usual.repetition_penalty,
+            "ban words, or give a least length, in a beam": wide and (told or rules.least),
+            "ban a word of several tokens": not self.reads and any(len(banned) > 1 for banned in rules.banned),
         }
-        if not self.reads:  # of these it looks at what is new alone, and we at the prompt too
-            refused |= {
-                "keep from repeating a prompt (repetition_penalty, no_repeat)": rules.no_repeat
-                or rules.repetition_penalty != usual.repetition_penalty,
-                "ban a word of several tokens": any(len(banned) > 1 for banned in rules.banned),
-            }
         asked = [what for what, given in refused.items() if given]
         if asked:
             raise cannot(listed(asked))
         options: dict[str, Any] = {
-            "repetition_penalty": rules.repetition_penalty,
-            "no_repeat_ngram_size": rules.no_repeat,
             "min_decoding_length" if self.reads else "min_length": rules.least,
             # A number that no token has: without it the engine would end at one that is no end here.
             "end_token": sorted(talk.ends) or [len(self.target_words)],
@@ -350,7 +356,7 @@ class Writing(Engine):
         return options
 
 
-def _searching(choice: Sampling | Beam) -> dict[str, Any]:
+def _searching(choice: Sampling | Beam, patience: float) -> dict[str, Any]:
     """The search in the engine's words."""
     if isinstance(choice, Beam):
         if choice.coverage or choice.groups > 1:
@@ -360,7 +366,7 @@ def _searching(choice: Sampling | Beam) -> dict[str, Any]:
         return {
             "beam_size": choice.width,
             "num_hypotheses": choice.n,
-            "patience": 1.0 if exact else PATIENCE,
+            "patience": 1.0 if exact else patience,
             "length_penalty": choice.length_penalty,
         }
     if choice.min_p is not None or choice.typical is not None:

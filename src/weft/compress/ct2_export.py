@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from weft.backends.ct2_files import ENGINE
-from weft.backends.ctranslate2 import HEADS, kept_names
+from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.folder import Opened, write_files
 from weft.compress.ct2_specs import spec_of
 from weft.errors import UserError, shown
@@ -19,10 +20,15 @@ from weft.files import reason
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.model import Model
 from weft.tasks.passing import tokenizer_of
+from weft.tasks.reading import Files, paired_columns
+from weft.text.compressed import telling_suffix
+from weft.text.formats import SUFFIXES
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8"]
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
+PATIENT = 1000.0  # a search that goes on to the end, as ours would: so that only what a model says is compared
+COMPARED = 64  # texts of a file that are written from, by both
 MOST = 24  # tokens of an answer by which two models are compared
 ALIKE = 0.9  # share of the answers that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.2}  # how far the log-probability of a token may be off
@@ -78,6 +84,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
         )
     if precision != "fp32":
         return max(apart, default=0.0)
+    theirs.network.patience = PATIENT  # type: ignore[assignment]
     for beam, first in ((None, greedy), (wide, complete(ours.opened, prompts, most=MOST, beam=wide))):
         second = complete(theirs.opened, prompts, most=MOST, beam=beam)
         other = [row for row, pair in enumerate(zip(first, second, strict=True)) if pair[0].text != pair[1].text]
@@ -87,6 +94,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
                 f"the exported model does not say the same: {len(other)} of {len(prompts)} answers differ, such as "
                 f"{shown(second[row].text, 40)!r} in place of {shown(first[row].text, 40)!r}; nothing was written"
             )
+    theirs.network.patience = PATIENCE  # type: ignore[assignment]
     return max(apart, default=0.0)
 
 
@@ -96,3 +104,21 @@ def _short(opened: Opened, texts: Sequence[str]) -> list[str]:
     room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MOST), 200))
     found = [tokenizer.decode(ids[:room]) for ids in tokenizer.ids(list(texts), specials=False)]
     return [text for text in found if text.strip()]
+
+
+def read_from(files: Sequence[str | os.PathLike[str]], columns: Mapping[str, str]) -> list[str]:
+    """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
+    found: list[str] = []
+    for file in (os.fspath(each) for each in files):
+        kind = SUFFIXES.get(telling_suffix(PurePath(file)), "txt")  # .en and .de tell no format: lines
+        for record in Files((file,), columns, kind).records():
+            names = paired_columns(list(record.values)) or ("text",)
+            name = columns.get("source") or columns.get("text") or names[0]
+            if name not in record.values:
+                raise UserError(f"{record.where}: has no column {shown(name)!r}; say which it is: --column source=NAME")
+            found.append(str(record.values[name]))
+            if len(found) == COMPARED:
+                return found
+    if not any(text.strip() for text in found):
+        raise UserError(f"{files[0]}: there are no texts")
+    return found

@@ -40,7 +40,7 @@ def spec_of(opened: Opened) -> Any:
     if isinstance(network, Gpt):
         if set(opened.heads) != {"words"}:
             raise UserError(
-                "CTranslate2 hands out nothing of a decoder but the words that it writes, and this one has another head; "
+                "CTranslate2 hands out nothing of a decoder but what it writes, and this one has another head; "
                 "try --to onnx"
             )
         return _decoder_model(opened)

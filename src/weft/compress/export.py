@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
+from weft.compress.ct2_export import check_written, read_from, write_ct2
 from weft.compress.onnx_export import write_onnx
+from weft.compress.transformers_export import check_same, write_transformers
 from weft.errors import UserError, one_of
 from weft.files import whole_folder
 from weft.tasks.inputs import inputs_of
-from weft.tasks.model import Model, load
+from weft.tasks.model import HEADS, Model, load
+from weft.tasks.recipes import WRITES
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Exported:
     folder: Path
     to: str
     bytes: int
-    apart: float  # share of the largest score
+    apart: float  # share of the largest score; of a model that writes, what the log-probability of a token is off by
     texts: int  # on which that was seen
 
 
@@ -32,8 +35,20 @@ def _onnx(inside: Path, model: Model) -> None:
     write_onnx(inside, model.opened, model.task)
 
 
+def _ctranslate2(inside: Path, model: Model) -> None:
+    write_ct2(inside, model.opened, model.task)
+
+
+def _transformers(inside: Path, model: Model) -> None:
+    write_transformers(inside, model.opened, model.task)
+
+
 # A way writes the files of a folder; all of them are then checked by answering with what was written.
-WAYS: dict[str, Callable[[Path, Model], None]] = {"onnx": _onnx}
+WAYS: dict[str, Callable[[Path, Model], None]] = {
+    "onnx": _onnx,
+    "ctranslate2": _ctranslate2,
+    "transformers": _transformers,
+}
 
 
 def export(
@@ -58,9 +73,18 @@ def export(
     inputs = texts_of(model, data, columns)
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model)
-        apart = check_agreement(model, load(inside), inputs, tolerance)
+        apart = agreed(to, model, load(inside), inputs, tolerance)
         size = size_of(inside)
     return Exported(Path(out), to, size, apart, len(inputs))
+
+
+def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
+    """How far what was written is from what it was made of; refused where that is too far."""
+    if to == "transformers":
+        return check_same(ours, theirs, inputs, tolerance)
+    if ours.opened.family.speaks and to == "ctranslate2":
+        return check_written(ours, theirs, inputs)
+    return check_agreement(ours, theirs, inputs, tolerance)
 
 
 def refuse_exported(model: Model) -> None:
@@ -74,6 +98,8 @@ def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None) 
     if data is None:
         return samples(model)
     files = [data] if isinstance(data, str | os.PathLike) else list(data)
+    if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
+        return read_from(files, columns or {})
     found = list(islice(inputs_of(model, columns or {}, tuple(str(file) for file in files)), CHECKED))
     if not found:
         raise UserError(f"{files[0]}: there are no rows")
