@@ -24,7 +24,7 @@ SETS = {
         f"glue/{name}/{split}.tsv.xz" for name in ("sst2", "cola", "mrpc", "rte", "stsb") for split in ("train", "dev")
     ],
     "tags": ["wikiann_en/*.xz", "wnut17/*.xz"],
-    "squad": ["squadshifts/new_wiki_v1.0.json.xz", "squadshifts/reddit_v1.0.json.xz", "xquad/xquad.en.json.xz"],
+    "squad": ["squadshifts/*.xz", "xquad/xquad.en.json.xz"],
     "imdb": ["imdb/*.xz"],
     "nltk": ["nltk/*.zip"],
     "prose": ["tinyshakespeare/*", "books/*", "tatoeba/*"],

@@ -8,11 +8,12 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.distill import distill
+    from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
     from weft.tasks.model import Model, load, new
     from weft.tasks.pretrain import pretrain
-    from weft.tasks.resume import resume
     from weft.tasks.suggest import suggest
     from weft.text.tokenizer import Tokenizer
 
@@ -21,6 +22,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "distill",
     "finetune",
     "ladder",
     "load",
@@ -37,7 +39,8 @@ _LAZY = {
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
     "finetune": "weft.tasks.finetune",
-    "resume": "weft.tasks.resume",
+    "distill": "weft.compress.distill",
+    "resume": "weft.compress.resume",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

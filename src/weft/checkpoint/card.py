@@ -65,8 +65,10 @@ class Card:
     metrics: tuple[Metric, ...] = ()
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
+    teacher: str | None = None  # whom it was distilled from, by the name of its folder
     recipe: str | None = None  # hash
-    backend: str | None = None
+    backend: Literal["torch", "onnx", "ctranslate2"] | None = None  # what runs it, where that is not torch
+    precision: Literal["fp32", "fp16", "bf16", "int8", "int4"] | None = None  # of the weights of an exported model
     made: Made | None = None
 
     def __post_init__(self) -> None:

@@ -50,6 +50,11 @@ class Opened:
         return next(chain(self.network.parameters(), self.network.buffers())).device
 
     @property
+    def exported(self) -> bool:
+        """Whether another engine runs it: the network is then a stand-in, without weights of our own."""
+        return self.card.backend not in (None, "torch")
+
+    @property
     def writer(self) -> Tokenizer | None:
         """The tokenizer of what is written."""
         return self.target_tokenizer or self.tokenizer
@@ -92,7 +97,7 @@ def open_folder(
         raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
     where = str(folder / "config.json")
     published = read_json(folder / "config.json", 16 * MEGABYTE)
-    family, own = _family(published, where)
+    family, own = family_of(published, where)
     stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:
@@ -135,7 +140,7 @@ def open_folder(
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
-    card = _card(folder, labels, heads)
+    card = card_of(folder, labels, heads)
     if new_heads:  # what the folder says of its old task is not true of the new one
         card = replace(card, task=None, labels=None, columns={}, thresholds={}, temperature=None, metrics=())
     tokenizer, target_tokenizer = read_tokenizers(folder)
@@ -189,7 +194,8 @@ def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict
     return spelled
 
 
-def _family(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
+def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
+    """The family that a config names, and whether the config is of our own format."""
     name = published.get("model_type")
     if not isinstance(name, str):
         raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
@@ -296,7 +302,8 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
         parameter.requires_grad_(True)
 
 
-def _card(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
+def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
+    """What `weft.json` says, or what a folder without one tells; labels in both must agree."""
     card = read_card(folder)
     outputs = heads.get("classify", heads.get("tag"))
     for name, found in (("config.json", labels), ("weft.json", card.labels if card else None)):
@@ -321,8 +328,8 @@ def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
         write_files(inside, opened, shard)
 
 
-def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
-    """The files of a model folder, one by one."""
+def write_files(inside: Path, opened: Opened, shard: int = SHARD, weights: bool = True) -> None:
+    """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
     family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
     if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
         # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
@@ -330,7 +337,7 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
-        tensors = to_theirs(family.names_of(config), opened.heads, state)
+        tensors = to_theirs(family.names_of(config), opened.heads, state) if weights else {}
         values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
@@ -361,7 +368,8 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD) -> None:
         value = card.labels is None and opened.heads["classify"] == 1
         kind = {"multilabel": "multi_label_classification", "regress": "regression"}
         values["problem_type"] = kind.get(card.task, "regression" if value else "single_label_classification")
-    write_tensors(inside, tensors, shard)
+    if weights:
+        write_tensors(inside, tensors, shard)
     write_json(inside / "config.json", values)
     write_json(inside / "weft.json", card_values(card))
     if card.pooling is not None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
+from weft.cli import distill as distilling
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -37,6 +38,7 @@ app.command("new")(models.new)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(tasks.finetune)
 app.command("ladder")(ladder.ladder)
+app.command("distill")(distilling.distill)
 app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)

@@ -125,14 +125,14 @@ def finetune(
             "dev_source": dev_source,
             "dev_target": dev_target,
             "columns": columns_of(column) or None,
-            "names": _listed(names),
+            "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
             "on_bad_row": on_bad_row,
         },
         "task": {
             "name": task,
-            "labels": _listed(labels),
+            "labels": listed_in(labels),
             "class_weights": class_weights,
             "metric": metric,
             "freeze": freeze,
@@ -171,7 +171,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _listed(text: str | None) -> list[str] | None:
+def listed_in(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -221,7 +221,7 @@ def predict(
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     two = wants_two(model.task)
     if data:
-        source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(_listed(names) or ()))
+        source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(listed_in(names) or ()))
     else:
         source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
     read = windows = cut = 0
@@ -384,7 +384,7 @@ def evaluate(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
-        names=_listed(names) or (),
+        names=listed_in(names) or (),
         on_bad_row=on_bad_row,
         progress=progress,
     )

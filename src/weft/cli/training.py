@@ -127,8 +127,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
     Example: weft resume runs/gpt
     """
     with leaving_at_once():
+        from weft.compress.resume import resume as go_on
         from weft.tasks.ladder import is_ladder
-        from weft.tasks.resume import resume as go_on
 
     if is_ladder(Path(run)):
         climb(out=run)
@@ -184,7 +184,9 @@ def list_cache() -> None:
         [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
         for name, size, when, files in cached()
     ]
-    print(f"{cache_folder()}: {len(rows)} tokenised texts")
+    heard = sum(row[-1].startswith("teacher ") for row in rows)
+    told = f" and what {heard} teacher{'s have' if heard > 1 else ' has'} said" if heard else ""
+    print(f"{cache_folder()}: {len(rows) - heard} tokenised texts{told}")
     if rows:
         print(table(["name", "size", "last used", "from"], rows))
 

@@ -31,7 +31,9 @@ def opened(folder: str, task: str | None, device: str | None, online: bool) -> M
 
         from weft.tasks.model import load
 
-    return load(folder, task=task, online=online).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load(folder, task=task, online=online)
+    best = "cuda" if torch.cuda.is_available() and not model.opened.exported else "cpu"
+    return model.to(device or best)
 
 
 def from_input(texts: list[str] | None) -> Iterator[str]:

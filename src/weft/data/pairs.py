@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.data.chance import key_of, uniform
 from weft.data.masking import NOTHING
 from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
@@ -67,6 +68,45 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Ways:
+    """Several texts that may be written from each source, one in each epoch, as often as its share of them says.
+
+    The epochs of a source go through 0..1 as van der Corput's points do, from a place of its own: so that after 2, 4,
+    8 ... epochs no text has come once more or less than its share.
+    """
+
+    starts: Places  # E+1: which of the written texts are of each source
+    sums: NDArray[np.float64]  # of the shares of a source's texts up to each; the last is 1
+    seed: int = 0
+
+    @staticmethod
+    def of(shares: Sequence[Sequence[float]], seed: int = 0) -> Ways:
+        """From the shares of the texts of each source, which need not add up to 1."""
+        sums = [np.cumsum(np.array(some, dtype=np.float64)) / sum(some) for some in shares]
+        return Ways(np.r_[0, np.cumsum([len(some) for some in shares])], np.concatenate(sums), seed)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """How much each text counts among those of its source."""
+        before = np.r_[0.0, self.sums[:-1]]
+        before[self.starts[:-1]] = 0.0
+        return self.sums - before
+
+    @cached_property
+    def _sums(self) -> NDArray[np.float64]:
+        return self.sums + np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def drawn(self, epochs: Places, numbers: Places) -> Places:
+        """Which text each source has in each epoch."""
+        turn, share, rest = np.zeros(len(epochs)), 0.5, epochs.copy()
+        while rest.any():  # the bits of the epoch, read backwards
+            turn, share, rest = turn + share * (rest & 1), share / 2, rest >> 1
+        points = (uniform(key_of(self.seed, "way"), numbers) + turn) % 1.0
+        found = np.searchsorted(self._sums, numbers + points, side="right")
+        return np.clip(found, self.starts[numbers], self.starts[numbers + 1] - 1)
+
+
+@dataclass(frozen=True)
 class Sequences:
     """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
 
@@ -76,10 +116,11 @@ class Sequences:
     context: int = 1 << 30  # tokens of a side at most
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
+    ways: Ways | None = None  # where a source has several texts that may be written from it
 
     @property
     def count(self) -> int:
-        return len(self.written.starts) - 1
+        return len((self.written if self.ways is None else self.ways).starts) - 1
 
     @property
     def rows_count(self) -> int:
@@ -87,21 +128,35 @@ class Sequences:
 
     @property
     def mean(self) -> float:
-        return (len(self.read.tokens) + len(self.written.tokens)) / max(1, self.count)
+        return (len(self.read.tokens) + self.writes) / max(1, self.count)
+
+    @cached_property
+    def writes(self) -> int:
+        """Tokens that are written in an epoch."""
+        if self.ways is None:
+            return len(self.written.tokens)
+        return round(float(self.ways.shares @ np.diff(self.written.starts)))
+
+    @cached_property
+    def _longest(self) -> Places:
+        """E: tokens to write from each source at most."""
+        lengths = np.diff(self.written.starts)
+        return lengths if self.ways is None else np.maximum.reduceat(lengths, self.ways.starts[:-1])
 
     @property
     def even(self) -> bool:
         return False
 
     def lengths(self, numbers: Places) -> Places:
-        return self.read.lengths(numbers) + self.written.lengths(numbers)
+        return self.read.lengths(numbers) + self._longest[numbers]
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Sequences:
         """The same pairs as a run takes them; none is read in part."""
-        return replace(self, fixed=fixed)
+        return replace(self, fixed=fixed, ways=None if self.ways is None else replace(self.ways, seed=seed))
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        tokens, starts = self.written.take(numbers)
+        texts = numbers if self.ways is None else self.ways.drawn(epochs, numbers)
+        tokens, starts = self.written.take(texts)
         nothing = np.zeros(0, dtype=np.uint64)
         return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=Pairs(self, numbers))
 

@@ -30,6 +30,7 @@ from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
 
 FORMAT = 1
+TEACHERS = "teachers"  # where the cache keeps what teachers have said
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
@@ -328,7 +329,7 @@ class _Writer:
 def cached() -> list[tuple[str, int, float, str]]:
     """What the cache holds: name, bytes, when it was last of use, and which files it was made from."""
     found = []
-    for folder in sorted((cache_folder() / "shards").glob("*")):
+    for folder in sorted(path for room in ("shards", TEACHERS) for path in (cache_folder() / room).glob("*")):
         if folder.is_dir():
             about = (
                 read_json(folder / "corpus.json") if (folder / "corpus.json").exists() else {"files": ["(unfinished)"]}
@@ -342,7 +343,8 @@ def clear_cache() -> int:
     """Remove all shards that no process is making right now; how many bytes that freed."""
     freed = 0
     for name, size, _, _ in cached():
-        folder = cache_folder() / "shards" / name
+        here = [cache_folder() / room / name for room in ("shards", TEACHERS)]
+        folder = next((path for path in here if path.is_dir()), here[0])
         with held(folder.with_suffix(".lock")) as ours:
             if ours:
                 gone = folder.with_suffix(".gone")  # what is half removed must not look like something

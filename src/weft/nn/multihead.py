@@ -51,6 +51,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * heads * self.head_width, bias=bias)
         self.output = nn.Linear(heads * self.head_width, width, bias=bias)
         self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
+        # Hears query, key and value (N H D) alone, so that the weights need not be written out.
+        self.listener: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def forward(
         self,
@@ -63,6 +65,8 @@ class Attention(nn.Module):
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(1)  # N H D each
         if turns is not None:
             query, key = turn(query, turns), turn(key, turns)
+        if self.listener is not None:
+            self.listener(query, key, value)
         if cache is not None and cache.filled:  # a decoding step: one new token per row
             return self.output(cache.attend(query, key, value, bias, self.scale).flatten(1))
         if cache is not None:

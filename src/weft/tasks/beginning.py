@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,26 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer
     heads = {head: count or 0 for head, count in wanted.items()}
     if Path(base).is_file():
         return Beginning(open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
-    folder = find_folder(base)
+    same = (recipe.task.name, task.labels)
+    return from_folder(find_folder(base), wanted, task.head, same, recipe.seed, recipe.task.mix)
+
+
+def from_folder(
+    folder: Path,
+    wanted: Mapping[str, int | None],
+    head: str,
+    same: tuple[str, tuple[str, ...]],
+    seed: int,
+    mix: bool = False,
+) -> Beginning:
+    """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay."""
     there = open_folder(folder)
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
-    same = there.card.task == recipe.task.name and (there.card.labels or ()) == task.labels
-    keep = [head for head in heads if there.heads.get(head) == heads[head] and (same or head == "words")]
-    if recipe.task.mix and not getattr(there.config, "mix", False):
+    keeps = (there.card.task, there.card.labels or ()) == same
+    keep = [head for head in heads if there.heads.get(head) == heads[head] and (keeps or head == "words")]
+    if mix and not getattr(there.config, "mix", False):
         keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
     new_heads = {head: count for head, count in heads.items() if head not in keep}
-    opened = open_folder(folder, new_heads, keep, recipe.seed, recipe.task.mix) if new_heads else there
+    opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there
     opened.network.float()
-    return Beginning(opened, task.head in new_heads)
+    return Beginning(opened, head in new_heads)

@@ -115,7 +115,7 @@ class Embedder:
         if opened.family.reads:
             raise UserError(f"{opened.family.name} reads one text to write another, and makes no vectors of texts")
         card, context = opened.card, opened.config.context
-        self.network, self.tokenizer = opened.network, opened.tokenizer
+        self.network, self.tokenizer, self.device = opened.network, opened.tokenizer, opened.device
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and opened.family.speaks:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
@@ -166,7 +166,7 @@ class Embedder:
 
     def _pooled(self, pieces: list[Piece], texts: int) -> Tensor:
         """One vector for each text from those of its windows, in float64: the order of the windows leaves no trace."""
-        device = next(self.network.parameters()).device
+        device = self.device
         start = -torch.inf if self.pooling == "max" else 0.0
         vectors = torch.full((texts, self.width), start, dtype=torch.float64)
         counts = torch.zeros(texts, dtype=torch.float64)

@@ -13,7 +13,7 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.gaps import fill_gaps
-from weft.text.tokenizer import Encoded
+from weft.text.tokenizer import Encoded, Tokenizer
 from weft.text.windows import frame
 
 
@@ -35,13 +35,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
     tokenizer = opened.tokenizer
     if opened.family.sentinels and "words" in opened.heads and tokenizer is not None:
         return fill_gaps(opened, texts)
-    if opened.family.speaks or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")
-    if tokenizer is None:
-        raise UserError("this model folder has no tokenizer, so it reads and writes no text")
-    mask = tokenizer.id_of("mask")
-    if mask is None:
-        raise UserError("this model's tokenizer has no mask token")
+    tokenizer, mask = filler(opened)
     if not 1 <= top <= opened.config.vocabulary:
         raise UserError(f"top must be between 1 and {opened.config.vocabulary}, not {top}")
     around = frame(tokenizer)
@@ -72,6 +66,18 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
         )
         for text, found, words, some in zip(texts, encoded, gaps, views, strict=True)
     ]
+
+
+def filler(opened: Opened) -> tuple[Tokenizer, int]:
+    """The tokenizer of a model that says words behind masks, and its mask; an error for any other model."""
+    if opened.family.speaks or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")
+    if opened.tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so it reads and writes no text")
+    mask = opened.tokenizer.id_of("mask")
+    if mask is None:
+        raise UserError("this model's tokenizer has no mask token")
+    return opened.tokenizer, mask
 
 
 def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int) -> list[View]:

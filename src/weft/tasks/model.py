@@ -14,6 +14,8 @@ from typing import Any, overload
 import torch
 from torch import nn
 
+from weft.backends.opening import ENGINES, backend_of
+from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
@@ -59,6 +61,7 @@ TASKS = {
 }
 HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
 HEADS |= dict.fromkeys(WRITES, "words")
+ALIKE = ("embed", "rank", "central")  # tasks that ask a network for the same
 
 
 class Model:
@@ -152,10 +155,16 @@ class Model:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
+        if self.opened.exported:
+            raise UserError(
+                f"a model for {self.card.backend} has no weights of our own to save or train: copy its folder"
+            )
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:
-        """Move the network: cpu, cuda, cuda:1, mps."""
+        """Move the network: cpu, cuda, cuda:1, mps; an exported one runs on the CPU."""
+        if self.opened.exported and str(device) != "cpu":
+            raise UserError(f"a model for {self.card.backend} runs on the cpu, not on {device}")
         self.network.to(device_of(device))
         return self
 
@@ -179,9 +188,7 @@ def load(
     online: bool = False,
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub."""
-    if backend not in (None, "torch"):
-        raise UserError(f"backend {backend!r} is not one of torch")
-    opened = open_folder(find_folder(os.fspath(name), online))
+    opened = _opened(find_folder(os.fspath(name), online), backend)
     known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
     found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:
@@ -195,8 +202,21 @@ def load(
         raise UserError(f"{name}: {opened.family.name} does not {does}, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
+    if opened.exported and found not in (opened.card.task, *(ALIKE if opened.card.task in ALIKE else ())):
+        raise UserError(f"{name}: was exported for {opened.card.task}, and does nothing else")
     model = Model(opened, found)
     return model if device is None else model.to(device)
+
+
+def _opened(folder: Path, backend: str | None) -> Opened:
+    """The folder in the engine that its card names; `backend` asks for one, which must be there."""
+    card = backend_of(folder)
+    if backend is not None:
+        one_of(backend, ("torch", *ENGINES), "backend")
+        if backend != (card or "torch"):
+            has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
+            raise UserError(f"{folder}: has {has}: it is a model for {card or 'torch'} (see weft export)")
+    return open_folder(folder) if card is None else open_exported(folder)
 
 
 def _task(opened: Opened) -> str:

@@ -18,6 +18,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
 
 CHUNK = 256  # examples that are held at a time
+ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def outcome(said: Any, framing: Framing, found: Sequence[Piece], *lengths: int) 
 def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
-    for some in by_budget(order, lambda number: len(pieces[number].tokens), BUDGET):
+    budget = ON_GPU if device.type == "cuda" else BUDGET
+    for some in by_budget(order, lambda number: len(pieces[number].tokens), budget):
         rows = [pieces[number] for number in some]
         tokens = torch.tensor([token for piece in rows for token in piece.tokens])
         lengths = [len(piece.tokens) for piece in rows]

@@ -27,17 +27,29 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     from_scratch = "base" not in recipe.model
-    usual_batch, usual_epochs = _pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+    usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
     if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
-    batch = min(plan.batch or usual_batch, train.count)
-    in_epoch = math.ceil(train.count / batch)
-    epochs = plan.epochs if plan.epochs is not None else usual_epochs
-    steps = plan.steps or max(1, round(epochs * in_epoch))
     static = opened.family.name == "vectors"
     usual = 2e-3 if static else opened.family.rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
     if recipe.task.freeze == "encoder":
         usual = max(usual, 1e-3)  # a small head alone takes larger steps
+    return decided(plan, train, device, usual_batch, usual_epochs, usual)
+
+
+def decided(
+    plan: Tuning,
+    train: Examples | Sequences,
+    device: torch.device,
+    usual_batch: int,
+    usual_epochs: float,
+    usual_rate: float,
+) -> Tuning:
+    """The plan with what is usual where nothing else was asked for."""
+    batch = min(plan.batch or usual_batch, train.count)
+    in_epoch = math.ceil(train.count / batch)
+    epochs = plan.epochs if plan.epochs is not None else usual_epochs
+    steps = plan.steps or max(1, round(epochs * in_epoch))
     # Writing takes long: a run of many short epochs is judged ten times, not after each.
     often = max(in_epoch, math.ceil(steps / 10)) if isinstance(train, Sequences) else in_epoch
     every = plan.evaluate_every or max(1, min(often, steps))
@@ -47,7 +59,7 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or usual,
+        rate=plan.rate or usual_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps),
@@ -56,9 +68,9 @@ def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, de
     )
 
 
-def _pairs_plan(train: Sequences) -> tuple[int, float]:
+def pairs_plan(train: Sequences) -> tuple[int, float]:
     """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
-    together = 4096 * train.count / max(1, len(train.written.tokens))  # about so many tokens to write in a step
+    together = 4096 * train.count / max(1, train.writes)  # about so many tokens to write in a step
     batch = max(1, min(256, round(together), train.count // 8))  # few pairs still make several steps
     return batch, min(100.0, max(3.0, 1.2e6 / train.count))
 
@@ -93,7 +105,7 @@ def announce(
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
         read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
-        long = f"{len(train.read.tokens):,} {read} and {len(train.written.tokens):,} tokens to write"
+        long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
     labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""

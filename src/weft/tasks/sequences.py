@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
-from weft.data.pairs import Sequences, Side
+from weft.data.pairs import Sequences, Side, Ways
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.answers import Translation
@@ -108,28 +108,41 @@ class SequenceTask:
 
     def table(self, examples: Sequence[Example], opened: Opened, framing: Framing) -> Sequences:
         """The pairs as a source of batches; those that are longer than the model can read are left out, and told."""
+        return self.laid_out(examples, [{example.target: 1.0} for example in examples], opened, framing)
+
+    def laid_out(
+        self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: Opened, framing: Framing
+    ) -> Sequences:
+        """The same with several texts in place of each target, each with its share of the epochs."""
         reader, writer = tokenizer_of(opened), writer_of(opened)
         before, after = around(opened)
         end = end_of(writer)
-        read, written = list[list[int]](), list[list[int]]()
+        read, written, shares = list[list[int]](), list[list[int]](), list[list[float]]()
         long: list[tuple[int, Example]] = []
         for first in range(0, len(examples), CHUNK):
             some = examples[first : first + CHUNK]
+            wanted = ways[first : first + CHUNK]
             sources = reader.ids([(self.prefix or "") + example.texts[0] for example in some], specials=False)
-            targets = writer.ids([example.target for example in some], specials=False)
-            for example, source, target in zip(some, sources, targets, strict=True):
-                one, two = [*before, *source, *after], [*target, end]
-                if max(len(one), len(two)) > framing.length:
-                    long.append((max(len(one), len(two)), example))
+            targets = iter(writer.ids([text for each in wanted for text in each], specials=False))
+            for example, source, each in zip(some, sources, wanted, strict=True):
+                one = [*before, *source, *after]
+                texts = [([*next(targets), end], share) for share in each.values()]
+                fitting = [(text, share) for text, share in texts if max(len(one), len(text)) <= framing.length]
+                if not fitting:
+                    long.append((min(max(len(one), len(text)) for text, _ in texts), example))
                     continue
                 read.append(one)
-                written.append(two)
+                written += [text for text, _ in fitting]
+                shares.append([share for _, share in fitting])
         if not read:
             raise UserError(
                 f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
             )
         notes = (too_long(long, framing.length),) if long else ()
-        return Sequences(Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes)
+        several = Ways.of(shares) if len(written) > len(read) else None
+        return Sequences(
+            Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes, ways=several
+        )
 
     # -------------------------------------------------------------------------------------- from network to answer
 

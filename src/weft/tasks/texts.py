@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces
 
 Kind = Literal["label", "labels", "value"]
+TOGETHER = 1024  # texts that are tokenised at a time
 COLUMN: dict[Kind, str] = {"label": "label", "labels": "labels", "value": "value"}
 
 
@@ -133,9 +134,10 @@ class TextTask:
         return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
 
     def check(self, examples: Sequence[Example]) -> None:
-        self._targets(examples)
+        self.targets(examples)
 
-    def _targets(self, examples: Sequence[Example]) -> NDArray[Any]:
+    def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
+        """E, or E C of several labels: what the network is to say of each example."""
         if self.kind == "value":
             values = np.array([example.target for example in examples], dtype=np.float64)
             return ((values - self.center) / self.spread).astype(np.float32)
@@ -150,13 +152,13 @@ class TextTask:
 
     def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
         """The examples as a source of batches."""
-        targets = self._targets(examples)
+        targets = self.targets(examples)
         importance = np.ones(len(examples), dtype=np.float32)
         if self.balanced and self.kind == "label":
             counts = np.bincount(targets, minlength=len(self.labels))
             importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
         gathering = Gathering()
-        for found in _pieces(framing, tokenizer, [example.texts for example in examples]):
+        for found in pieces_in(framing, tokenizer, [example.texts for example in examples]):
             gathering.add(found[0])
         return gathering.examples(
             {"target": targets, "importance": importance},
@@ -168,7 +170,7 @@ class TextTask:
 
     def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
         """What the network says of each text: scores before they become chances, a value as people wrote it."""
-        found = list(_pieces(framing, tokenizer_of(opened), texts))
+        found = list(pieces_in(framing, tokenizer_of(opened), texts))
         flat = [piece for some, _ in found for piece in some]
         network: Any = opened.network
         said = iter(through(opened, framing, flat, lambda h, b: network.scores("classify", h, b.rows), False))
@@ -211,7 +213,7 @@ class TextTask:
         if self.kind != "labels":
             return self
         chances = np.stack([self._chances(found) for found in outcomes])
-        best = best_thresholds(chances, self._targets(examples).astype(bool))
+        best = best_thresholds(chances, self.targets(examples).astype(bool))
         return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
 
     def carded(self, card: Card) -> Card:
@@ -226,7 +228,7 @@ class TextTask:
         if self.kind == "value":
             metrics.add([float(found.said[0]) for found in outcomes], [example.target for example in examples])
             return
-        gold = self._targets(examples)
+        gold = self.targets(examples)
         if self.kind == "label":
             metrics.add([int(found.said.argmax()) for found in outcomes], gold.tolist())
             return
@@ -257,10 +259,17 @@ class TextTask:
         return badness, {"right": ", ".join(example.target), "said": ", ".join(answer.labels), **shown}
 
 
+def pieces_in(
+    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
+) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
+    for first in range(0, len(texts), TOGETHER):
+        yield from _pieces(framing, tokenizer, texts[first : first + TOGETHER])
+
+
 def _pieces(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
 ) -> list[tuple[list[Piece], tuple[int, ...]]]:
-    """The windows of each text or pair, and how many tokens its texts have."""
     firsts = tokenizer.ids([some[0] for some in texts], specials=False)
     seconds = tokenizer.ids([some[1] for some in texts if len(some) > 1], specials=False)
     following = iter(seconds)

@@ -21,7 +21,7 @@ from weft.generation.spoken import Reason, Spoken
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.parallel import nearer_to_other, swapped_line
-from weft.tasks.passing import tokenizer_of
+from weft.tasks.passing import ON_GPU, tokenizer_of
 from weft.tasks.writing import check_width
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizer import Tokenizer
@@ -98,7 +98,8 @@ def translate(
     found: list[list[Spoken]] = [[]] * len(parts)
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
     end = writer_of(opened).id_of("end")
-    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, max(BUDGET, ROWS * 16)):
+    budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
+    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, budget):
         spoken = speak(
             speaker,
             [[opened.config.begin]] * len(some),

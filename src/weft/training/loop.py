@@ -95,12 +95,14 @@ def train(
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
     s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
     network = s.network.to(device).train()
-    optimizer = make_optimizer(network, plan, s.rate)
+    beside = None if s.beside is None else s.beside.to(device)
+    optimizer = make_optimizer(network, plan, s.rate, beside)
     mean = Mean(network, plan.ema) if plan.ema is not None else None
     # The losses of the steps since the last line stay on the device: reading them would make it wait.
     terms = s.objective.terms
     history = torch.zeros(plan.log_every, len(terms) + 1, device=device)
-    tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer)}
+    tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer, beside)}
+    tensors |= {"beside": dict(beside.state_dict())} if beside is not None else {}
     tensors |= {"ema": mean.tensors()} if mean is not None else {}
     tensors["history"] = {"history": history}
     memory = s.objective.memory.lay_out(network) if isinstance(s.objective, CarriedToken) else None
@@ -115,7 +117,7 @@ def train(
     capture = device.type == "cuda" and (s.capture or (plan.compile and s.feed.source.even))
     ragged = plan.compile and not s.feed.source.even
     finish = None if scaler.is_enabled() else lambda: update(s, optimizer, scaler)
-    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged, finish)
+    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged, finish, s.weights)
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
     groups = iter(feed)
@@ -243,12 +245,10 @@ def seed_of(seed: int, step: int) -> Callable[[int], int]:
 def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler) -> Tensor:
     """Clip the gradients that the passes have left and take one step along them; how long they were."""
     scaler.unscale_(optimizer)
-    gradients = [parameter.grad for parameter in s.network.parameters() if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    moved = [parameter for parameter in s.weights if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in moved if parameter.grad is not None])
     if s.plan.clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(
-            [parameter for parameter in s.network.parameters() if parameter.grad is not None], s.plan.clip, norm
-        )
+        torch.nn.utils.clip_grads_with_norm_(moved, s.plan.clip, norm)
     scaler.step(optimizer)
     scaler.update()
     return norm

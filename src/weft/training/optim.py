@@ -11,13 +11,21 @@ from weft.errors import UserError
 from weft.training.plan import Training
 
 
-def make_optimizer(network: nn.Module, plan: Training, rate: float) -> torch.optim.AdamW:
+def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parameter]:
+    """Every weight by name; those that an objective has of its own, and no model is saved with, as `beside`."""
+    own = {} if beside is None else {f"beside.{name}": weight for name, weight in beside.named_parameters()}
+    return {**dict(network.named_parameters()), **own}
+
+
+def make_optimizer(
+    network: nn.Module, plan: Training, rate: float, beside: nn.Module | None = None
+) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
     Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
     network says in `shares` of weights that begin larger than the others.
     """
-    named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
     if not parameters:
         raise UserError("there is nothing to train: everything is frozen")
@@ -61,14 +69,16 @@ def below_heads(network: nn.Module, name: str) -> int:
     parts = name.split(".")
     if parts[0] == "layers":
         return layers - int(parts[1])
-    return 0 if parts[0] in ("heads", "pooler", "mix", "final_norm") else layers + 1
+    return 0 if parts[0] in ("heads", "pooler", "mix", "final_norm", "beside") else layers + 1
 
 
-def optimizer_tensors(network: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+def optimizer_tensors(
+    network: nn.Module, optimizer: torch.optim.AdamW, beside: nn.Module | None = None
+) -> dict[str, Tensor]:
     """The optimizer's state under the names of the weights it belongs to."""
     return {
         f"{name}:{key}": tensor
-        for name, parameter in network.named_parameters()
+        for name, parameter in learned(network, beside).items()
         for key, tensor in optimizer.state.get(parameter, {}).items()
     }
 

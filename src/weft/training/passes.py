@@ -44,7 +44,9 @@ class Passes:
         capture: bool = False,
         ragged: bool = False,
         finish: Callable[[], Tensor] | None = None,
+        weights: Sequence[nn.Parameter] | None = None,
     ) -> None:
+        self.weights = list(network.parameters()) if weights is None else list(weights)  # all that is trained
         self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
         self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
         self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
@@ -93,7 +95,7 @@ class Passes:
 
     def forget(self) -> None:
         """The gradients of the step before."""
-        for parameter in self.network.parameters():
+        for parameter in self.weights:
             parameter.grad = None
 
     def run(self, batch: Batch, counts: Tensor) -> None:
@@ -139,7 +141,7 @@ class Graphs:
         self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
         if whole:  # the gradients have been used up
             return
-        self.gradients = [(parameter, parameter.grad) for parameter in passes.network.parameters()]
+        self.gradients = [(parameter, parameter.grad) for parameter in passes.weights]
         with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)
 

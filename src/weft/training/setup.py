@@ -38,6 +38,17 @@ class Setup:
     most: int | None = None  # ... but no more than these
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
+    @property
+    def beside(self) -> nn.Module | None:
+        """Weights that the objective has of its own: trained and checkpointed, but no part of the model."""
+        found: nn.Module | None = getattr(self.objective, "beside", None)
+        return found if found is not None and any(True for _ in found.parameters()) else None
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All that is trained."""
+        return [*self.network.parameters(), *(() if self.beside is None else self.beside.parameters())]
+
     def of_steps(self, steps: int) -> Setup:
         """The same run when its number of steps is known."""
         every = self.plan.evaluate_every or max(1, steps // 10)

@@ -1,0 +1,195 @@
+"""ONNX Runtime behind the face of a network: ragged rows go in, scores or states come out.
+
+N: tokens of all rows together; B: rows; b, t: rows and places of one rectangle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError, listed, shown
+from weft.files import read_bytes
+from weft.nn.attention import similar
+from weft.nn.dense import check_context
+from weft.nn.rows import Rows
+
+GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
+LARGEST = (1 << 31) - 1  # bytes that such a file can have
+TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
+DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
+BY_TOKEN = ("last_hidden_state", "start_logits", "end_logits")
+
+
+class OnnxNetwork(nn.Module):
+    """The stand-in for a network whose graph ONNX Runtime runs, on the CPU."""
+
+    here: Tensor
+
+    def __init__(self, folder: Path, told: Opened) -> None:
+        super().__init__()
+        self.config, self.heads = told.config, dict(told.heads)
+        # Nothing is learned here, but others ask a network where it is.
+        self.register_buffer("here", torch.zeros(1), persistent=False)
+        self.graph = started(folder / GRAPH)
+        self.inputs = [each.name for each in self.graph.get_inputs()]
+        self.outputs = [each.name for each in self.graph.get_outputs()]
+        self.by_token = self.outputs != ["logits"] or "tag" in self.heads
+        self.word_graph = started(folder / WORDS) if "words" in self.heads else None
+        self._check(folder)
+
+    def _check(self, folder: Path) -> None:
+        """Refuse a graph that is not what the folder says."""
+        wanted = {"input_ids", "attention_mask"}
+        odd = set(self.inputs) ^ wanted - {"token_type_ids"}
+        if odd - {"token_type_ids"} or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
+            raise UserError(
+                f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where input_ids and attention_mask are expected"
+            )
+        head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
+        expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
+        if self.outputs != expected:
+            raise UserError(
+                f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
+            )
+        wide = self.graph.get_outputs()[0].shape[-1]
+        told = {"classify": self.heads.get("classify"), "tag": self.heads.get("tag")}.get(head or "")
+        if told is not None and wide != told:
+            raise UserError(f"{folder / GRAPH}: gives {shown(str(wide))} scores for a head of {told} outputs")
+
+    def forward(
+        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
+    ) -> Tensor:
+        """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
+        if states is not None:
+            raise UserError("an exported model gives its last layer only; take layers=last, or the model it came from")
+        check_context(rows, self.config.context)
+        lengths = rows.lengths().tolist()
+        found: Tensor | None = None
+        for group in self._groups(lengths):
+            said, real = self._square(tokens, segments, rows, group)
+            if found is None:
+                found = said.new_zeros(
+                    tokens.shape[0] if self.by_token else rows.count, *said.shape[2 - (not self.by_token) :]
+                )
+            if self.by_token:
+                found[_flat(rows, group)] = said[real]
+            else:
+                found[torch.tensor(group)] = said
+        assert found is not None, "there are no rows"
+        return found
+
+    def _groups(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Rows of similar length together, as many as make a rectangle of bounded size."""
+        sizes = [max(1, length) for length in lengths]
+        width = getattr(self.config, "width", 256)
+        found = []
+        for group in similar(sizes, overhead=64 * width, each=6 * width):
+            most = max(1, TOKENS // max(sizes[number] for number in group))
+            found += [group[begin : begin + most] for begin in range(0, len(group), most)]
+        return found
+
+    def _square(self, tokens: Tensor, segments: Tensor | None, rows: Rows, group: list[int]) -> tuple[Tensor, Tensor]:
+        """What the graph says of some rows, filled up to one length; and which places hold a token (b t)."""
+        chosen = torch.tensor(group)
+        lengths = rows.lengths()[chosen].long()
+        every = torch.arange(max(1, int(lengths.max())))
+        real = every < lengths[:, None]  # b t
+        places = (rows.firsts()[chosen][:, None] + every).clamp(max=max(0, tokens.shape[0] - 1))
+        fed = {
+            "input_ids": tokens[places] * real if len(tokens) else torch.zeros_like(places),
+            "attention_mask": real.long(),
+        }
+        if "token_type_ids" in self.inputs:
+            fed["token_type_ids"] = torch.zeros_like(places) if segments is None else segments[places].long() * real
+        said = [torch.from_numpy(each) for each in run(self.graph, {name: each.numpy() for name, each in fed.items()})]
+        return said[0] if len(said) == 1 else torch.stack(said, -1), real
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Scores of all words at the places asked for: n width -> n vocabulary"""
+        assert self.word_graph is not None
+        return torch.from_numpy(run(self.word_graph, {"hidden_states": hidden.contiguous().numpy()})[0])
+
+    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """What a head says: the graph has said it already, but for words."""
+        return self.words(hidden) if head == "words" else hidden
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves nothing: the graph runs on the CPU in the precision that it was written in."""
+        return self
+
+
+def _flat(rows: Rows, group: list[int]) -> Tensor:
+    """The places in the flat run of the tokens of some rows, row after row."""
+    firsts, lengths = rows.firsts(), rows.lengths()
+    return torch.cat([torch.arange(int(lengths[number])) + firsts[number] for number in group])
+
+
+def runtime() -> Any:
+    """The package that runs graphs, and no word of it to anyone."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
+    onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
+def run(graph: Any, fed: dict[str, Any]) -> list[Any]:
+    """What a graph makes of its inputs."""
+    try:
+        return graph.run(None, fed)
+    except Exception as error:  # the runtime has an exception of its own for each kind of fault
+        raise UserError(f"the ONNX graph failed: {shown(str(error), 200)}") from None
+
+
+def started(path: Path) -> Any:
+    """A graph in the runtime, ready to run; refused where it is not sound or leads out of its folder."""
+    engine = runtime()
+    if not path.exists():
+        raise UserError(f"{path.parent}: has no {path.name}")
+    data = read_bytes(path, LARGEST)
+    check_graph(data, path)
+    options = engine.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # what it warns of while it rewrites a graph is of no use to anyone
+    # Between two calls its threads leave the processors to those of torch and of the tokenizer.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has an exception of its own for each kind of fault
+        raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None
+
+
+def check_graph(data: bytes, path: Path) -> None:
+    """Refuse what a graph of ours never has: weights in other files, operators of other people."""
+    try:
+        import onnx
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception:  # protobuf's own kinds of fault differ by its version
+        raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
+    if model.functions:
+        raise UserError(f"{path}: holds functions of its own, which no exported model has")
+    for each in model.graph.initializer:
+        if each.data_location == onnx.TensorProto.EXTERNAL or each.external_data:
+            raise UserError(f"{path}: tensor {shown(each.name)} lies in another file, which is never opened")
+    for node in model.graph.node:
+        if node.domain not in DOMAINS:
+            raise UserError(
+                f"{path}: operator {shown(node.op_type)} is of {shown(node.domain)}, which nobody here runs"
+            )
+        for attribute in node.attribute:
+            if attribute.type not in PLAIN_ATTRIBUTES:
+                raise UserError(f"{path}: operator {shown(node.op_type)} holds a graph or tensor of its own")
+
+
+PLAIN_ATTRIBUTES = (1, 2, 3, 6, 7, 8)  # FLOAT, INT, STRING and lists of them: no tensor that could lie elsewhere

@@ -1,0 +1,79 @@
+"""Folders that another engine runs: what they say of themselves, and a stand-in for the network that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from weft.backends.onnx import OnnxNetwork
+from weft.checkpoint.card import labels_of, read_card
+from weft.checkpoint.configs import CODE, DECODING, read_config
+from weft.checkpoint.families import Family, check_heads
+from weft.checkpoint.folder import Opened, card_of, check_vocabularies, family_of, read_tokenizers
+from weft.checkpoint.own import own_config
+from weft.errors import UserError, shown
+from weft.files import MEGABYTE, read_json
+
+# What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
+ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork}
+ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many
+
+
+def backend_of(folder: Path) -> str | None:
+    """The engine that a folder is for; None: torch, as of every folder that holds our own weights."""
+    card = read_card(folder) if folder.is_dir() else None
+    return None if card is None or card.backend == "torch" else card.backend
+
+
+def opened(folder: Path) -> Opened:
+    """An exported folder, its engine ready."""
+    found = told(folder)
+    name = found.card.backend
+    if name not in ENGINES:
+        raise UserError(f"{folder / 'weft.json'}: nothing here runs a model for {shown(str(name))}")
+    return replace(found, network=ENGINES[name](folder, found))
+
+
+def told(folder: Path) -> Opened:
+    """All that a folder says of itself, with no network in it."""
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
+    where = str(folder / "config.json")
+    published = read_json(folder / "config.json", 16 * MEGABYTE)
+    family, own = family_of(published, where)
+    if own:
+        config, heads = own_config(family, published, where)
+    else:
+        config = read_config(family.table, family.config, family.standard, published, where)
+        heads = _heads(family, published, config, where)
+    labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
+    card = card_of(folder, labels, heads)
+    tokenizer, target_tokenizer = read_tokenizers(folder)
+    try:
+        check_vocabularies(config, tokenizer, target_tokenizer)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    if not own and family.reads and (folder / "generation_config.json").is_file():
+        decoding = read_json(folder / "generation_config.json", MEGABYTE)
+        published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
+    known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
+    carried = {} if own else {key: value for key, value in published.items() if key not in known}
+    return Opened(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
+
+
+def _heads(family: Family, published: Mapping[str, Any], config: Any, where: str) -> dict[str, int]:
+    """The heads that a published architecture has, and how many outputs each has; there are no tensors to ask."""
+    named = published.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:
+        raise UserError(f"{where}: architectures must name one of {', '.join(family.architectures)}")
+    names = family.architectures[named[0]]
+    check_heads(family, dict.fromkeys(names, 1))
+    labels = labels_of(published, where)
+    count = len(labels) if labels is not None else published.get("num_labels", 2)
+    if type(count) is not int or not 1 <= count <= 1 << 20:
+        raise UserError(f"{where}: num_labels must be a number from 1 on, not {shown(str(count))}")
+    return {head: config.vocabulary if head == "words" else ONE.get(head, count) for head in names}

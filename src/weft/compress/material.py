@@ -1,0 +1,232 @@
+"""The texts and rows of a distillation: with right answers or without, read, checked and parted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.compress.recipe import DistillRecipe
+from weft.data.shards import Text
+from weft.errors import UserError, listed, shown
+from weft.tasks.answer import AnswerTask
+from weft.tasks.judging import Task
+from weft.tasks.reading import FEW, NAMES, Example, Files, file_of, find_columns, split, split_whole, text_in
+from weft.tasks.saying import Progress, Say
+from weft.tasks.sequences import SequenceTask
+from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
+from weft.tasks.texts import TextTask
+from weft.text.records import Record, Skipped, read_texts
+from weft.training.signals import Stop
+
+
+def labelled(example: Example) -> bool:
+    """Whether the right answer is known; words of a text are always there, their tags may not be."""
+    return example.target.tags is not None if isinstance(example.target, Tagged) else example.target is not None
+
+
+def wants_rows(task: Task) -> bool:
+    """Whether one text alone says too little: a pair has two, and a question has its context."""
+    return isinstance(task, AnswerTask) or (isinstance(task, TextTask) and task.pair)
+
+
+def asked_columns(task: Task, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of what a teacher reads."""
+    if isinstance(task, AnswerTask):
+        return ("context", "question")
+    if isinstance(task, SequenceTask):
+        return ("source",)
+    if isinstance(task, TagTask):
+        known = "words" in given or any(name in record.values for name in NAMES["words"])
+        return ("words",) if known and "text" not in given else ("text",)
+    return ("text", "pair") if task.pair else ("text",)
+
+
+def blank(task: Task, record: Record, columns: Mapping[str, str]) -> Example:
+    """A row of which nobody has said what is right."""
+    if isinstance(task, TagTask):
+        here = (
+            joined(words_of(record, columns["words"])) if "words" in columns else raw(text_in(record, columns["text"]))
+        )
+        return Example((here.text,), here, record.where)
+    names = ("question", "context") if isinstance(task, AnswerTask) else tuple(columns)
+    return Example(tuple(text_in(record, columns[name]) for name in names), None, record.where)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the rows of one file are read: those that say what is right as the task reads them, the others without."""
+
+    task: Task
+    asked: dict[str, str]  # columns of what a teacher reads: what the task calls each, and what the file calls it
+    right: dict[str, str]  # the same with those of right answers; empty where the file has none
+
+    @classmethod
+    def of(cls, task: Task, record: Record, given: Mapping[str, str]) -> Reader:
+        """By the columns that a file has."""
+        names = asked_columns(task, record, given)
+        try:
+            asked = find_columns(names, {name: given[name] for name in names if name in given}, record)
+        except UserError as error:
+            raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
+        task, whole = task.needed(record, given)
+        there = {name.casefold() for name in record.values}
+        known = [
+            given[name] in record.values if name in given else bool(there & {each.casefold() for each in _called(name)})
+            for name in whole
+            if name not in names
+        ]
+        return cls(task, asked, find_columns(whole, given, record) if known and all(known) else {})
+
+    def read(self, record: Record) -> Example:
+        there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
+        empty = isinstance(self.task, AnswerTask) or (isinstance(self.task, TextTask) and self.task.kind == "labels")
+        if there and all(value is not None and (empty or value != "") for value in there):
+            return self.task.read(record, self.right)
+        return blank(self.task, record, self.asked)
+
+
+def _called(name: str) -> tuple[str, ...]:
+    return NAMES.get(name, (name,))
+
+
+def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop) -> list[Example]:
+    """All rows of some files, with or without right answers."""
+    skipped, found = Skipped(), list[Example]()
+    where = listed([path.name for path in files.paths()], 2)
+    before, reader, answers = "", None, set[str]()
+    with progress(f"reading {where}", "rows") as told:
+        for record in files.records(skipped):
+            stop.check("stopped while reading")
+            if reader is None or file_of(record.where) != before:
+                reader, before = Reader.of(task, record, files.columns), file_of(record.where)
+                answers |= {*reader.asked, *reader.right}
+            told(1)
+            try:
+                found.append(reader.read(record))
+            except UserError as error:
+                if files.on_bad_row == "stop":
+                    raise
+                skipped.add(str(error))
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    if not found:
+        raise UserError(f"{where}: there are no rows")
+    lost = [name for name in files.columns if name not in answers]
+    if lost:
+        raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")
+    return found
+
+
+def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
+    """Unlabelled texts, one on each line of a file or in its column."""
+    data, skipped = recipe.data, Skipped()
+    text = Text(data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row)
+    found = read_texts(
+        text.paths(),
+        column=text.column,
+        format=data.format,
+        delimiter=text.delimiter,
+        on_bad_row=text.on_bad_row,
+        skipped=skipped,
+    )
+    for each in found:
+        target = raw(each.text) if isinstance(task, TagTask) else None
+        yield Example((each.text,), target, each.where)
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a student learns from and is judged by."""
+
+    train: list[Example]
+    dev: list[Example]
+    by_labels: bool  # whether those to judge by have right answers; else the teacher's take their place
+    hashes: dict[str, str]
+    held: list[str] | None  # where the held-out examples stand, where they were drawn from the others
+
+
+def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Files:
+    data = recipe.data
+    return Files(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row)
+
+
+def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
+    """All texts and rows of a distillation; some are held out where no others are given."""
+    data = recipe.data
+    rows, hashes = list[Example](), dict[str, str]()
+    if data.text:
+        if wants_rows(task):
+            raise UserError(
+                f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
+                f"{listed(('text', 'pair') if isinstance(task, TextTask) else ('context', 'question'))}), not --text"
+            )
+        hashes["text"] = Text(data.text).hash()
+        with progress("reading the texts", "texts") as read:
+            for example in _texts(task, recipe, say):
+                stop.check("stopped while reading")
+                rows.append(example)
+                read(1)
+        if not rows:
+            raise UserError(f"{listed(data.text, 2)}: there is no text in it: nothing to learn from")
+    if data.files:
+        files = files_of(recipe, data.files)
+        hashes["data"] = files.hash()
+        rows += checked(task, read_rows(task, files, say, progress, stop), data.on_bad_row, say)
+    if len(rows) < FEW:
+        where = listed([*data.text, *data.files], 2)
+        raise UserError(f"{where}: {len(rows)} texts are too few to learn from; {FEW} are the least")
+    if data.dev:
+        other = files_of(recipe, data.dev)
+        dev = checked(task, read_rows(task, other, say, progress, stop), data.on_bad_row, say)
+        right = [row for row in dev if labelled(row)]
+        return Material(rows, right or dev, bool(right), {**hashes, "dev": other.hash()}, None)
+    known = [number for number, row in enumerate(rows) if labelled(row)]
+    # A few labels say less about a student than its teacher does.
+    by_labels = len(known) * data.holdout >= 1 and len(known) >= 20
+    numbers = known if by_labels else list(range(len(rows)))
+    held = {numbers[place] for place in _held(task, [rows[number] for number in numbers], recipe, by_labels)}
+    learned = {row.texts for number, row in enumerate(rows) if number not in held}
+    kept = {number for number in held if rows[number].texts not in learned}  # not on both sides
+    held = kept or held
+    train = [row for number, row in enumerate(rows) if number not in held]
+    dev = [rows[number] for number in sorted(held)]
+    return Material(train, dev, by_labels, hashes, [row.where for row in dev])
+
+
+def _held(task: Task, rows: Sequence[Example], recipe: DistillRecipe, by_labels: bool) -> list[int]:
+    groups: Sequence[Any] | None = ["" for _ in rows]
+    if by_labels:
+        groups = task.groups(rows)
+    if groups is None or isinstance(task, AnswerTask):
+        return split_whole([row.texts[-1] for row in rows], recipe.data.holdout, recipe.data.split)[1]
+    return split(groups, recipe.data.holdout, recipe.data.split)[1]
+
+
+def checked(task: Task, rows: list[Example], on_bad_row: str, say: Say) -> list[Example]:
+    """The rows whose labels the teacher knows; another label stops, or the row is passed over and counted."""
+    right = [row for row in rows if labelled(row)]
+    if isinstance(task, TextTask) and task.labels and right:
+        theirs = {label for row in right for label in (row.target if task.kind == "labels" else (row.target,))}
+        if theirs and not theirs & set(task.labels):
+            raise UserError(
+                f"{file_of(right[0].where)}: no common labels: its rows have "
+                f"{listed([shown(each) for each in sorted(theirs)], 6)}, the teacher says {listed(task.labels, 6)}"
+            )
+    if on_bad_row == "stop":
+        task.check(right)
+        return rows
+    skipped = Skipped()
+    kept = []
+    for row in rows:
+        try:
+            if labelled(row):
+                task.check([row])
+            kept.append(row)
+        except UserError as error:
+            skipped.add(str(error))
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    return kept

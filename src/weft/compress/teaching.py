@@ -1,0 +1,240 @@
+"""Teachers read all examples once; what they say is kept in the cache, and every later epoch and run finds it there.
+
+A shard is named by its teacher's files, by what is asked and by the examples in it, so that it is found again wherever
+they are the same. Each is whole or absent: a process that is stopped loses no more than the one it was at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from weft.checkpoint.folder import Opened
+from weft.compress.lessons import Lesson, Said
+from weft.data.shards import TEACHERS, digest_of
+from weft.errors import UserError
+from weft.files import cache_folder, held, reason, write_json
+from weft.tasks.judging import chunked
+from weft.tasks.passing import framing_for
+from weft.tasks.reading import Example
+from weft.tasks.saying import Progress, Say
+from weft.training.signals import Stop
+
+FORMAT = 1
+SHARD = 1024  # examples in a file
+ENDS = ".ends"  # of the name under which a shard says where the arrays of each example end
+
+
+def digest_of_folder(folder: Path) -> str:
+    """What stands for a model: the contents of all its files, but for the record of its training."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
+            whole.update(json.dumps(str(name)).encode())
+            whole.update(digest_of(path))
+    return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Listened:
+    """A teacher and where it lies."""
+
+    opened: Opened
+    folder: Path
+    digest: str
+
+
+class Kept(Sequence[Said]):
+    """What one teacher says of every example, in shards on disk; one of them is in memory at a time."""
+
+    def __init__(self, paths: Sequence[Path], count: int) -> None:
+        self.paths, self.total = paths, count
+        self._number, self._arrays = -1, dict[str, NDArray[Any]]()
+
+    def __len__(self) -> int:
+        return self.total
+
+    @overload
+    def __getitem__(self, place: int) -> Said: ...
+    @overload
+    def __getitem__(self, place: slice) -> Part: ...
+    def __getitem__(self, place: int | slice) -> Said | Part:
+        if isinstance(place, slice):
+            return Part(self, range(self.total)[place])
+        number, inside = divmod(range(self.total)[place], SHARD)
+        if number != self._number:
+            self._arrays, self._number = _read(self.paths[number]), number
+        return _one(self._arrays, inside)
+
+
+class Together(Sequence[Said]):
+    """What several teachers say of every example."""
+
+    def __init__(self, lesson: Lesson, kept: Sequence[Sequence[Said]]) -> None:
+        self.lesson, self.kept = lesson, kept
+
+    def __len__(self) -> int:
+        return len(self.kept[0])
+
+    @overload
+    def __getitem__(self, place: int) -> Said: ...
+    @overload
+    def __getitem__(self, place: slice) -> Part: ...
+    def __getitem__(self, place: int | slice) -> Said | Part:
+        if isinstance(place, slice):
+            return Part(self, range(len(self))[place])
+        return self.lesson.mean([each[place] for each in self.kept])
+
+
+class Part(Sequence[Said]):
+    """What is said of some of the examples."""
+
+    def __init__(self, whole: Sequence[Said], numbers: Sequence[int]) -> None:
+        self.whole, self.numbers = whole, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Said: ...
+    @overload
+    def __getitem__(self, place: slice) -> Part: ...
+    def __getitem__(self, place: int | slice) -> Said | Part:
+        if isinstance(place, slice):
+            return Part(self.whole, self.numbers[place])
+        return self.whole[self.numbers[place]]
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What the teachers say of all examples together, and how many examples had to be read for it."""
+
+    said: Sequence[Said]
+    forwards: int  # of all teachers: examples that one of them read anew
+
+
+def taught(
+    lesson: Lesson,
+    teachers: Sequence[Listened],
+    examples: Sequence[Example],
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> Taught:
+    """Ask the teachers about all examples, as far as the cache does not know what they say."""
+    forwards, kept = 0, list[Sequence[Said]]()
+    for number, teacher in enumerate(teachers, 1):
+        name = "teacher" if len(teachers) == 1 else f"teacher {number}"
+        with progress(f"{name} reads", "texts") as told:
+            paths, read = _asked(lesson, teacher, examples, stop, say, told)
+        anew = f"{read:,} read anew"
+        say(f"{name}: {len(examples):,} texts, {anew}, {'all' if not read else 'the others'} from the cache")
+        forwards += read
+        kept.append(Kept(paths, len(examples)))
+    return Taught(kept[0] if len(kept) == 1 else Together(lesson, kept), forwards)
+
+
+def _asked(
+    lesson: Lesson,
+    teacher: Listened,
+    examples: Sequence[Example],
+    stop: Stop,
+    say: Say,
+    told: Callable[[int], None],
+) -> tuple[list[Path], int]:
+    """The shards of one teacher, made where they are missing; and how many examples it read for that."""
+    words = [FORMAT, SHARD, teacher.digest, type(lesson).__name__, dict(lesson.settings)]
+    folder = cache_folder() / TEACHERS / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
+    about = {"files": [f"teacher {teacher.folder}"]}
+    paths, read, noted = list[Path](), 0, False
+    for first in range(0, len(examples), SHARD):
+        some = examples[first : first + SHARD]
+        path = folder / f"{_digest(lesson, some)}.safetensors"
+        while not path.exists():
+            with held(folder.with_suffix(".lock")) as ours:
+                if ours and not path.exists():
+                    _write(path, _said(lesson, teacher.opened, some, stop, told), about)
+                    read += len(some)
+            if not ours:  # another process is at it: what it hears is ours too
+                if not noted:
+                    say("weft: note: another process asks this teacher; waiting for it")
+                noted = True
+                stop.check("stopped while another process asks the teacher")
+                time.sleep(0.2)
+        paths.append(path)
+    with suppress(OSError):  # a cache may be shared and read only
+        os.utime(folder)
+    return paths, read
+
+
+def _digest(lesson: Lesson, examples: Sequence[Example]) -> str:
+    whole = hashlib.sha256()
+    for example in examples:
+        whole.update(json.dumps(lesson.asked(example)).encode() + b"\n")
+    return whole.hexdigest()[:32]
+
+
+def _said(
+    lesson: Lesson, teacher: Opened, examples: Sequence[Example], stop: Stop, told: Callable[[int], None]
+) -> Iterator[Said]:
+    framing = framing_for(teacher)
+    for some in chunked(examples, lambda example: sum(map(len, example.texts))):
+        stop.check("stopped while the teacher reads; what it has said is kept")
+        yield from lesson.said(teacher, framing, some)
+        told(len(some))
+
+
+# ------------------------------------------------------------------------------------------------------------ shards
+
+
+def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
+    """A shard: the arrays of all its examples one after the other, and where those of each end."""
+    found = list(said)
+    tensors: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys(name for each in found for name in each):
+        some = next(each[name] for each in found if name in each)
+        empty = np.zeros((0, *some.shape[1:]), dtype=some.dtype)
+        parts = [np.asarray(each.get(name, empty), dtype=some.dtype) for each in found]
+        tensors[name] = np.ascontiguousarray(np.concatenate(parts))
+        tensors[name + ENDS] = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    scratch = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (path.parent / "corpus.json").exists():
+            write_json(path.parent / "corpus.json", about)
+        save_file(tensors, scratch)
+        with open(scratch, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        return load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
+
+
+def _one(arrays: dict[str, NDArray[Any]], place: int) -> Said:
+    """What is said of one example of a shard."""
+    found = {}
+    for name, values in arrays.items():
+        if not name.endswith(ENDS):
+            ends = arrays[name + ENDS]
+            found[name] = values[ends[place - 1] if place else 0 : ends[place]]
+    return found
