@@ -42,7 +42,7 @@ class Comparison:
     data: str
     hash: str
     examples: int
-    labelled: bool
+    labelled: int  # examples of which it is known what is right
     chosen: str | None  # the score that models are compared by
     agreed: str | None  # the measure of agreement that comes first
     models: list[Standing]
