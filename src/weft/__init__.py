@@ -10,6 +10,7 @@ from weft.version import VERSION as __version__
 if TYPE_CHECKING:
     from weft.compress.compare import compare
     from weft.compress.distill import distill
+    from weft.compress.prune import prune
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
@@ -30,6 +31,7 @@ __all__ = [
     "load",
     "new",
     "pretrain",
+    "prune",
     "resume",
     "suggest",
 ]
@@ -43,6 +45,7 @@ _LAZY = {
     "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
     "distill": "weft.compress.distill",
+    "prune": "weft.compress.prune",
     "resume": "weft.compress.resume",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",

@@ -14,6 +14,7 @@ import typer
 from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
 from weft.cli import compare as comparing
 from weft.cli import distill as distilling
+from weft.cli import prune as pruning
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -47,6 +48,7 @@ app.add_typer(training.cache, name="cache")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
+app.command("prune")(pruning.prune)
 app.command("compare")(comparing.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)

@@ -103,9 +103,8 @@ def least(found: Sequence[Tensor], share: float | None = None, each: int | None 
         raise UserError("either a share of all heads, or how many of each layer: give one of them")
     if each is not None:
         if not 1 <= each < min(counts):
-            raise UserError(
-                f"layers have {min(counts)} heads: between 1 and {min(counts) - 1} of each can go, not {each}"
-            )
+            most = min(counts) - 1
+            raise UserError(f"of layers with {most + 1} heads between 1 and {most} can go in each, not {each}")
         gone = {(n, int(head)) for n, layer in enumerate(found) for head in layer.argsort(stable=True)[:each]}
     else:
         assert share is not None
