@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
+
 from weft.compress import teaching
 from weft.compress.distill import distill
 from weft.compress.resume import resume
