@@ -8,6 +8,7 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.compare import compare
     from weft.compress.distill import distill
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
@@ -22,6 +23,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "compare",
     "distill",
     "finetune",
     "ladder",
@@ -38,6 +40,7 @@ _LAZY = {
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
+    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
     "distill": "weft.compress.distill",
     "resume": "weft.compress.resume",

@@ -223,3 +223,14 @@ def cache_folder() -> Path:
 def memory_here() -> int:
     """Bytes of memory that this machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has held at once; None where the system does not tell.
+
+    What getrusage says begins with the size of the process that started this one, so it is no answer.
+    """
+    try:
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return None

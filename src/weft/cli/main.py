@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
+from weft.cli import compare as comparing
 from weft.cli import distill as distilling
 from weft.errors import UserError
 from weft.files import reason
@@ -46,6 +47,7 @@ app.add_typer(training.cache, name="cache")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
+app.command("compare")(comparing.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
