@@ -12,9 +12,17 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
+from weft.compress import running
 from weft.text.learning import learn
+from weft.training.signals import Interrupted
 
 REST = ["--student", "1x64", "--out", "out", "--steps", "1", "--batch", "4"]
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports measure how fast models are, which takes longer than these students learn."""
+    monkeypatch.setattr(running, "report", lambda *given: None)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +109,6 @@ def test_rows_with_strange_labels_can_be_passed_over(rows: Path, capsys: pytest.
 
 def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before anything was learned: what the teacher has said by then is kept."""
-    from weft.compress import running
-    from weft.training.signals import Interrupted
 
     def stopped(*given: object) -> object:
         raise Interrupted(2, "stopped while the teacher reads; what it has said is kept")
