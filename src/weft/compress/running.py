@@ -14,6 +14,7 @@ import torch
 
 from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
+from weft.compress import pretraining
 from weft.compress.augmenting import augmented
 from weft.compress.choosing import lesson_for
 from weft.compress.curve import curve_of, part_of, point_of
@@ -77,11 +78,15 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
 
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+    if recipe.distill.pretrain:
+        return pretraining.go(run, recipe, stop, say, progress)
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
     if recipe.training.watch_gradients:
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+    if recipe.training.compile and recipe.distill.match:
+        raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
     if name == "complete" and not recipe.distill.pretrain:
         return distill_language(run, recipe, teachers, device, stop, say, progress)
