@@ -8,7 +8,11 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.compress.compare import compare
     from weft.compress.distill import distill
+    from weft.compress.export import export
+    from weft.compress.prune import prune
+    from weft.compress.quantise import quantise
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
@@ -22,12 +26,16 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "compare",
     "distill",
+    "export",
     "finetune",
     "ladder",
     "load",
     "new",
     "pretrain",
+    "prune",
+    "quantise",
     "resume",
     "suggest",
 ]
@@ -39,8 +47,12 @@ _LAZY = {
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
     "finetune": "weft.tasks.finetune",
-    "distill": "weft.compress.distill",
     "resume": "weft.compress.resume",
+    "distill": "weft.compress.distill",
+    "quantise": "weft.compress.quantise",
+    "prune": "weft.compress.prune",
+    "export": "weft.compress.export",
+    "compare": "weft.compress.compare",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,15 +13,45 @@ def medians(
     runs: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1, settle: Callable[[], Any] = lambda: None
 ) -> dict[str, float]:
     """Median seconds of each run; `settle` waits for a device that works on its own, such as a GPU."""
+
+    def numbered(run: Callable[[], Any]) -> Callable[[int], Any]:
+        return lambda _: run()
+
+    times = turns({name: numbered(run) for name, run in runs.items()}, repeats, warm=warm, settle=settle)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def turns(
+    runs: Mapping[str, Callable[[int], Any]],
+    rounds: int,
+    *,
+    seconds: float = math.inf,
+    least: int = 1,
+    warm: int = 1,
+    settle: Callable[[], Any] = lambda: None,
+) -> dict[str, list[float]]:
+    """The seconds of each run in every round; a run hears the number of the round, and who begins moves on.
+
+    The rounds end early, after `least` of them, when one of the runs has taken `seconds`: each has had as many turns.
+    """
     for run in runs.values():
-        for _ in range(warm):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
+        for number in range(warm):
+            run(number % rounds)
+    names = list(runs)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
             settle()
             begin = time.perf_counter()
-            run()
+            runs[name](number)
             settle()
             times[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in times.items()}
+        if number + 1 >= least and max(map(sum, times.values())) >= seconds:
+            break
+    return times
+
+
+def nearest_rank(values: list[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed: 0.95 of 20 is the 19th."""
+    return sorted(values)[max(0, math.ceil(share * len(values) - 1e-9) - 1)]

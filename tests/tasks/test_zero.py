@@ -107,7 +107,7 @@ def test_each_token_is_foreseen_once_with_enough_before_it(opened: Opened, lengt
     for begin in ([7], []):
         whole = [*begin, *pieces]
         seen = list[int]()
-        for reading in module._slid(cut, begin, length, stride, 0):
+        for reading in module.slid(cut, begin, length, stride, 0):
             assert len(reading.tokens) <= length and reading.targets
             last = whole.index(reading.tokens[-1])
             assert reading.tokens == whole[last + 1 - len(reading.tokens) : last + 1]

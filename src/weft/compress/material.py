@@ -52,6 +52,8 @@ def blank(task: Task, record: Record, columns: Mapping[str, str]) -> Example:
         here = (
             joined(words_of(record, columns["words"])) if "words" in columns else raw(text_in(record, columns["text"]))
         )
+        if not here.words:
+            raise UserError(f"{record.where}: there are no words")
         return Example((here.text,), here, record.where)
     names = ("question", "context") if isinstance(task, AnswerTask) else tuple(columns)
     return Example(tuple(text_in(record, columns[name]) for name in names), None, record.where)
@@ -87,7 +89,8 @@ class Reader:
     def read(self, record: Record) -> Example:
         there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
         empty = isinstance(self.task, AnswerTask) or (isinstance(self.task, TextTask) and self.task.kind == "labels")
-        if there and all(value is not None and (empty or value != "") for value in there):
+        untagged = "tags" in self.right and there == [[]]  # a file of words alone, as CoNLL has them
+        if there and not untagged and all(value is not None and (empty or value != "") for value in there):
             return self.task.read(record, self.right)
         return blank(self.task, record, self.asked)
 

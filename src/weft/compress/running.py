@@ -15,11 +15,13 @@ from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
 from weft.compress.augmenting import augmented
 from weft.compress.choosing import lesson_for
+from weft.compress.curve import curve_of, part_of, point_of
 from weft.compress.inside import matched
 from weft.compress.language import distill_language
 from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe
+from weft.compress.report import JSON, PAGE, report_of, write_report
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
 from weft.compress.writing import from_nothing, without_bleu
@@ -33,7 +35,7 @@ from weft.objectives.language import Objective
 from weft.tasks.driving import Altered, begin, device_for, drive
 from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import HEADS, Model, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, window_for
 from weft.tasks.planning import decided, pairs_plan
 from weft.tasks.reading import Example
@@ -47,6 +49,7 @@ from weft.training.setup import Setup, Verdict
 from weft.training.signals import Stop
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
+MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
 
 
@@ -65,9 +68,6 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
 
 def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]) -> Lesson:
     """The lesson that all teachers give."""
-    folder = recipe.teacher.folders[0]
-    if name not in HEADS and name != "embed" and not recipe.data.text:
-        raise UserError(f"{folder}: is made for no task that rows are of ({name}); give --text FILE, or --pretrain")
     lesson = lesson_for(teachers[0].opened, name, recipe, [each.opened for each in teachers[1:]])
     for each in teachers[1:]:
         if not lesson.same(each.opened, name):
@@ -87,6 +87,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
+    material = part_of(material, recipe.data.share, recipe.data.split)
     known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
     said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
     lesson = lesson.settled(material.train, said)
@@ -178,8 +179,12 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         judge=None if metric == "loss" else judge,
         capture=capture,
     )
-    drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric)
-    report(run, recipe, teachers, judges, say)
+    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric)
+    student = load(run.folder).to(device)
+    count = len(material.train)
+    curve = curve_of(run, recipe, count, go, stop, say, progress)
+    if recipe.data.share == 1 and not (run.inside / JSON).exists():
+        report(run, recipe, teachers, student, judges, count, state.seconds, curve, say)
     return load(run.folder)
 
 
@@ -218,8 +223,37 @@ def objective_of(recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[Opene
     return matched(lesson.objective, teachers[0], student, recipe.distill)
 
 
-def report(run: Run, recipe: DistillRecipe, teachers: Sequence[Listened], judges: Sequence[Example], say: Say) -> None:
+def report(
+    run: Run,
+    recipe: DistillRecipe,
+    teachers: Sequence[Listened],
+    student: Model,
+    judges: Sequence[Example],
+    texts: int,
+    seconds: float,
+    curve: list[dict[str, Any]],
+    say: Say,
+) -> None:
     """What the student has kept of its teacher, measured on what it was judged by."""
+    metric = recipe.distill.metric
+    try:
+        found = report_of(
+            [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
+            (f"{run.folder.name} (student)", student, run.folder),
+            judges,
+            by_labels=metric != AGREEMENT,
+            forwards=read_json(run.about).get("teacher_forwards", 0),
+            texts=texts,
+            metric=metric,
+            curve=[*curve, point_of(student, metric, texts)] if curve else (),
+            seconds=min(MEASURED, max(0.3, seconds / 10)),  # what is learned in a moment is not measured for minutes
+            memory=seconds >= MEASURED,
+        )
+        write_report(run.inside, found)
+    except UserError as error:  # the student is there all the same
+        say(f"weft: note: no report: {error}")
+        return
+    say(f"{run.inside / PAGE}: {found.words()}")
 
 
 def planned(plan: Tuning, train: Examples | Sequences, opened: Opened, device: torch.device, fresh: bool) -> Tuning:
@@ -255,12 +289,17 @@ def _name_of(name: str) -> str:
 
 def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
     scores = {name: score.value for name, score in found.scores.items()}
-    return scores if by_labels else {AGREEMENT: scores[task.chosen]}
+    if by_labels:
+        return scores
+    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
 
 
 def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    scores = found.scores if by_labels else {AGREEMENT: found.scores[task.chosen]}
-    return tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
+    names = _scores(found, task, by_labels)
+    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
+    return tuple(
+        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
+    )
 
 
 def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def perplexity(
             if detokenise is not None:
                 pieces = map(DETOKENISERS[detokenise], _whole_lines(pieces))
             found = False
-            for reading in _slid(_ids(tokenizer, _counted(pieces, read)), begin, length, stride, seen):
+            for reading in slid(_ids(tokenizer, _counted(pieces, read)), begin, length, stride, seen):
                 found = True
                 yield reading
             given.open = read.open = False
@@ -233,7 +233,7 @@ def _harmless_cut(tokenizer: Tokenizer, text: str, before: int) -> int | None:
     return None
 
 
-def _slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int, document: int) -> Iterator[Reading]:
+def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int, document: int) -> Iterator[Reading]:
     """Windows over a stream of tokens; each token is a target once."""
     held, done = list(begin), max(1, len(begin))  # held[done] is the next target
     full = max(1, length + 1 - done)  # targets of a window: of the first as many as it reads, then a stride

@@ -22,6 +22,7 @@ from weft.tasks.translate import WIDTH, around, translate, writer_of
 from weft.text.metrics_summary import Rouge, rouge_of
 from weft.text.metrics_written import Written, chrf_of, letter_grams
 from weft.text.records import Record
+from weft.text.resampling import Sampled, Sampling
 from weft.text.sentences import lead
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -208,7 +209,7 @@ def too_long(long: list[tuple[int, Example]], length: int) -> str:
     return f"{len(long):,} pairs, the longest of {words:,} words, are {limit} (the longest: {example.where})"
 
 
-class Scores:
+class Scores(Sampling):
     """The scores of what was written: BLEU, chrF and exact matches, or ROUGE beside that of the first sentences."""
 
     def __init__(self, summaries: bool, baseline: bool) -> None:
@@ -224,12 +225,12 @@ class Scores:
         if self.lead is not None:
             self.lead.add([lead(source) for source in sources], right)
 
-    def result(self) -> dict[str, Any]:
+    def sampled(self) -> dict[str, Sampled]:
         if self.written is not None:
-            return self.written.result()
+            return self.written.sampled()
         assert self.rouge is not None
-        leading = {} if self.lead is None else self.lead.result()
-        return self.rouge.result() | {f"lead3_{name}": score for name, score in leading.items()}
+        leading = {} if self.lead is None else self.lead.sampled()
+        return self.rouge.sampled() | {f"lead3_{name}": score for name, score in leading.items()}
 
     @property
     def signature(self) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import UserError
-from weft.text.resampling import REPLICATES, Floats, Resampled, Score, drawn, interval, share
+from weft.text.resampling import REPLICATES, Floats, Resampled, Sampled, Sampling, drawn, share
 
 TINY = 1e-28  # the mean of equal numbers may miss them by a rounding: squared, that is no spread
 
@@ -50,7 +50,7 @@ def same_length(predicted: Sequence[Any] | NDArray[Any], gold: Sequence[Any] | N
         raise UserError(f"{len(predicted)} predicted {what}, but {len(gold)} true ones")
 
 
-class Classes:
+class Classes(Sampling):
     """One class of several per example; memory grows with the classes, not with the examples."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
@@ -70,7 +70,7 @@ class Classes:
         self.counts.add(len(p), np.concatenate([right, rows, rows]), keys)
         np.add.at(self.table_of_both, (g, p), 1)
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """accuracy, macro_f1, mcc (Matthews' correlation) and, of two classes, the f1 of the second."""
         totals = self.counts.totals()
         right, predicted, gold = totals.sums.reshape(3, len(self.labels), -1)  # classes columns
@@ -84,7 +84,7 @@ class Classes:
         }
         if len(self.labels) == 2:
             values["f1"] = f1_of(right[1], predicted[1], gold[1])
-        return {name: totals.score(value) for name, value in values.items()}
+        return {name: totals.sampled(value) for name, value in values.items()}
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each class."""
@@ -96,7 +96,7 @@ class Classes:
         return self.table_of_both.copy()
 
 
-class MultiLabels:
+class MultiLabels(Sampling):
     """Any number of labels per example."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
@@ -118,7 +118,7 @@ class MultiLabels:
         keys.append(np.full(len(whole), 3 * width))
         self.counts.add(len(p), np.concatenate([*rows, whole]), np.concatenate(keys))
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """micro_f1, macro_f1 (over all labels, seen or not) and exact: the share with every label right."""
         totals = self.counts.totals()
         right, predicted, gold = totals.sums[:-1].reshape(3, len(self.labels), -1)  # labels columns
@@ -127,7 +127,7 @@ class MultiLabels:
             "macro_f1": f1_of(right, predicted, gold).mean(axis=0),
             "exact": share(totals.sums[-1], totals.sizes),
         }
-        return {name: totals.score(value) for name, value in values.items()}
+        return {name: totals.sampled(value) for name, value in values.items()}
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each label."""
@@ -153,7 +153,7 @@ def _ranks(groups: NDArray[Any], weights: Floats) -> Floats:
     return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
 
 
-class Numbers:
+class Numbers(Sampling):
     """A number per example. All pairs are kept (16 bytes each), since ranks need all of them."""
 
     ranked = 200  # resamplings for spearman, the slow one
@@ -168,7 +168,7 @@ class Numbers:
         self.predicted.frombytes(np.asarray(predicted, dtype=np.float64).tobytes())
         self.gold.frombytes(np.asarray(gold, dtype=np.float64).tobytes())
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """pearson, spearman, mse, mae, r2; the correlations are 0 where one side does not vary."""
         if not self.gold:
             raise UserError("nothing to score: there was no example")
@@ -195,7 +195,7 @@ class Numbers:
         for name in ("pearson", "spearman"):
             if p.min() == p.max() or g.min() == g.max():
                 found[name][:] = 0.0
-        return {name: interval(values, len(p)) for name, values in found.items()}
+        return {name: Sampled(values, len(p)) for name, values in found.items()}
 
 
 class Worst:

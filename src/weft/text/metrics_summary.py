@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.errors import UserError
 from weft.text.metrics import same_length
-from weft.text.resampling import Resampled, Score, share
+from weft.text.resampling import Resampled, Sampled, Sampling, share
 
 WORD = re.compile(r"[a-z0-9]+")  # ROUGE's own rule: other letters are spaces to it
 NAMES = ("rouge1", "rouge2", "rougeL")
@@ -54,7 +54,7 @@ def _f1(both: int, predicted: int, gold: int) -> float:
     return 2 * both / (predicted + gold) if both else 0.0
 
 
-class Rouge:
+class Rouge(Sampling):
     """Summaries beside one or several right ones each; the mean over the summaries, in 0..1, as rouge-score has it.
 
     Of several right summaries the one with the best F1 counts, for each score by itself.
@@ -77,7 +77,7 @@ class Rouge:
         self.sums.add(len(found), rows.ravel(), keys.ravel(), np.array(found, dtype=np.float64).T.ravel())
         return found
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """rouge1, rouge2 and rougeL."""
         totals = self.sums.totals()
-        return {name: totals.score(share(sums, totals.sizes)) for name, sums in zip(NAMES, totals.sums, strict=True)}
+        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(NAMES, totals.sums, strict=True)}

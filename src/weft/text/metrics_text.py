@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from weft.errors import UserError
 from weft.text.metrics import LabelRow, f1_of, label_rows, macro_f1, same_length
-from weft.text.resampling import Resampled, Score, Totals, share
+from weft.text.resampling import Resampled, Sampled, Sampling, Totals, share
 from weft.text.tags import spans_of
 
 Sentences = Sequence[Sequence[str]]
 
 
-class _Sentences(ABC):
+class _Sentences(Sampling):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
     first = 0  # keys before those of the labels
@@ -76,7 +76,7 @@ class Entities(_Sentences):
         both = set(p) & set(g)
         return keys + [self.key(span.label, 0) for span in g if span in both]
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """f1, precision and recall of all spans together (micro), and accuracy of the words."""
         totals = self.counts.totals()
         right, predicted, gold = self.parts(totals).sum(axis=1)
@@ -86,7 +86,7 @@ class Entities(_Sentences):
             "recall": share(right, gold),
             "accuracy": share(totals.sums[1], totals.sums[0]),
         }
-        return {name: totals.score(value) for name, value in values.items()}
+        return {name: totals.sampled(value) for name, value in values.items()}
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each type, by name."""
@@ -101,12 +101,12 @@ class WordTags(_Sentences):
         keys = [self.key(tag, 1) for tag in predicted] + [self.key(tag, 2) for tag in gold]
         return keys + [self.key(b, 0) for a, b in zip(predicted, gold, strict=True) if a == b]
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """accuracy over the words, and macro_f1 over the tags that occur."""
         totals = self.counts.totals()
         right, predicted, gold = self.parts(totals)
         accuracy = share(right.sum(axis=0), gold.sum(axis=0))
-        return {"accuracy": totals.score(accuracy), "macro_f1": totals.score(macro_f1(right, predicted, gold))}
+        return {"accuracy": totals.sampled(accuracy), "macro_f1": totals.sampled(macro_f1(right, predicted, gold))}
 
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -134,7 +134,7 @@ def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     return float(found in rights), max(_overlap(found, right) for right in rights)
 
 
-class Answers:
+class Answers(Sampling):
     """Answers to questions as SQuAD scores them, the best over the answers that are right."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -147,7 +147,7 @@ class Answers:
         self.sums.add(1, np.zeros(len(amounts)), np.arange(len(amounts)), amounts)
         return exact, f1
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """exact and f1 in 0..1; where some questions have no answer and some do, also each kind by itself."""
         totals = self.sums.totals()
         exact, f1, answerable, answerable_exact, answerable_f1 = totals.sums
@@ -156,10 +156,10 @@ class Answers:
             values["answerable_exact"] = share(answerable_exact, answerable, math.nan)
             values["answerable_f1"] = share(answerable_f1, answerable, math.nan)
             values["no_answer_accuracy"] = share(exact - answerable_exact, totals.sizes - answerable, math.nan)
-        return {name: totals.score(value) for name, value in values.items()}
+        return {name: totals.sampled(value) for name, value in values.items()}
 
 
-class Ranking:
+class Ranking(Sampling):
     """How far up the one right text stands among all texts."""
 
     def __init__(self, at: int = 10, seed: int = 0) -> None:
@@ -182,8 +182,8 @@ class Ranking:
         keys, rows = np.indices(gains.shape)
         self.sums.add(len(places), rows.ravel(), keys.ravel(), gains.ravel())
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """mrr (the mean of 1 / place), ndcg and recall within the first so many, and recall@1."""
         totals = self.sums.totals()
         names = ("mrr", f"ndcg@{self.at}", "recall@1", f"recall@{self.at}")
-        return {name: totals.score(share(sums, totals.sizes)) for name, sums in zip(names, totals.sums, strict=True)}
+        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(names, totals.sums, strict=True)}

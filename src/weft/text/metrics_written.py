@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.errors import UserError, one_of
 from weft.text.metrics import same_length
-from weft.text.resampling import Floats, Resampled, Score, Totals, interval, share
+from weft.text.resampling import Floats, Resampled, Sampled, Sampling, Score, Totals, share
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -59,7 +59,7 @@ def chrf_of(sums: Floats) -> Floats:
     return share((1 + BETA**2) * precision * recall, BETA**2 * precision + recall)
 
 
-class Written:
+class Written(Sampling):
     """Written texts beside one or several right ones each.
 
     BLEU and chrF2 are in 0..100, as everybody writes them, and equal to sacreBLEU's of the whole corpus; `exact` (equal
@@ -122,7 +122,7 @@ class Written:
         statistics = [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals, *best, exact, 1.0]
         return Sentence(min(bleu.score, 100.0), 100 * chrf, exact), statistics
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Sampled]:
         """bleu and chrf in 0..100, exact in 0..1, and length_ratio."""
         totals = self.sums.totals()
         whole = totals.sums.reshape(1 + len(self.edges), KEYS, -1).sum(axis=0)  # statistics columns
@@ -139,20 +139,21 @@ class Written:
         found = []
         for low, high, sums in zip([0, *self.edges], [*self.edges, None], buckets, strict=True):
             if count := round(float(sums[COUNT, 0])):
-                found.append(LengthRow(low, high, count, self._scores(Totals(sums, sums[COUNT], count))))
+                scores = self._scores(Totals(sums, sums[COUNT], count))
+                found.append(LengthRow(low, high, count, {name: each.score() for name, each in scores.items()}))
         return found
 
-    def _scores(self, totals: Totals) -> dict[str, Score]:
+    def _scores(self, totals: Totals) -> dict[str, Sampled]:
         sums = totals.sums
         written, right = sums[LENGTHS], sums[LENGTHS + 1]
         columns = np.rint(sums[:CHRF]).astype(np.int64).T.tolist()  # whole numbers all of them
         bleu = np.array([self._corpus_bleu(column) for column in columns])
         ratio = np.where(totals.sizes > 0, share(written, right, np.nan), np.nan)
         return {
-            "bleu": _percent(totals.score(bleu)),
-            "chrf": _percent(totals.score(np.minimum(chrf_of(sums[CHRF:EXACT]), 1.0))),
-            "exact": totals.score(share(sums[EXACT], totals.sizes)),
-            "length_ratio": interval(ratio, totals.examples),
+            "bleu": totals.sampled(bleu, 100),
+            "chrf": totals.sampled(np.minimum(chrf_of(sums[CHRF:EXACT]), 1.0), 100),
+            "exact": totals.sampled(share(sums[EXACT], totals.sizes)),
+            "length_ratio": Sampled(ratio, totals.examples),
         }
 
     def _corpus_bleu(self, sums: list[int]) -> float:
@@ -169,10 +170,6 @@ class Written:
             raise UserError("nothing to score: there was no example")
         self.corpus.num_refs = next(iter(self.references)) if len(self.references) == 1 else -1  # -1: it varies
         return self.corpus.get_signature().format()
-
-
-def _percent(score: Score) -> Score:
-    return Score(100 * score.value, 100 * score.low, 100 * score.high)
 
 
 def _bleu(tokenize: str, lowercase: bool, effective_order: bool) -> BLEU:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -70,6 +71,56 @@ def share(part: Floats, whole: Floats, empty: float = 0.0) -> Floats:
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, empty), where=whole != 0)
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A score on the data (column 0) and on each of their resamplings.
+
+    The draws hang on the number of an example alone, so of two models that answered the same examples the columns
+    belong together: what they differ by, column by column, has an interval of its own (a paired bootstrap).
+    """
+
+    values: Floats
+    examples: int
+    share: bool = False  # of things that are right or not, so that all right is known as well as their number lets
+    scale: float = 1.0  # 100 where people write it so
+
+    def score(self) -> Score:
+        """The value with its interval."""
+        found = interval(self.values, self.examples)
+        # Where all are right, or none, every resampling says the same; Wilson's interval knows how many there were.
+        if self.share and found.low == found.high == 1.0:
+            found = Score(1.0, self.examples / (self.examples + Z**2), 1.0)
+        elif self.share and found.low == found.high == 0.0:
+            found = Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
+        return Score(self.scale * found.value, self.scale * found.low, self.scale * found.high)
+
+    def minus(self, other: Sampled) -> Score:
+        """By how much this score is above another on the same examples."""
+        return interval(self.scale * self.values - other.scale * other.values, self._beside(other))
+
+    def over(self, other: Sampled) -> Score:
+        """This score as a share of another on the same examples."""
+        with np.errstate(all="ignore"):
+            shares = self.scale * self.values / (other.scale * other.values)
+        return interval(shares, self._beside(other))
+
+    def _beside(self, other: Sampled) -> int:
+        assert self.examples == other.examples, "two scores that are not of the same examples"
+        return self.examples
+
+
+class Sampling(ABC):
+    """A score, or several, that knows its resamplings."""
+
+    @abstractmethod
+    def sampled(self) -> dict[str, Sampled]:
+        """Every score by its name, on the data and on their resamplings."""
+
+    def result(self) -> dict[str, Score]:
+        """Every score by its name, with its interval."""
+        return {name: each.score() for name, each in self.sampled().items()}
+
+
 class Totals(NamedTuple):
     """What has been summed: column 0 for the data themselves, the others for their resamplings."""
 
@@ -77,15 +128,13 @@ class Totals(NamedTuple):
     sizes: Floats  # columns: how many examples each counts
     examples: int
 
+    def sampled(self, values: Floats, scale: float = 1.0) -> Sampled:
+        """A value per column; a resampling that drew nothing at all says nothing."""
+        return Sampled(np.where(self.sizes > 0, values, np.nan), self.examples, True, scale)
+
     def score(self, values: Floats) -> Score:
-        """A value per column as a score; a resampling that drew nothing at all says nothing."""
-        found = interval(np.where(self.sizes > 0, values, np.nan), self.examples)
-        # Where all are right, or none, every resampling says the same; Wilson's interval knows how many there were.
-        if found.low == found.high == 1.0:
-            return Score(1.0, self.examples / (self.examples + Z**2), 1.0)
-        if found.low == found.high == 0.0:
-            return Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
-        return found
+        """A value per column as a score."""
+        return self.sampled(values).score()
 
 
 class Resampled:

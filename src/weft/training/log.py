@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.errors import UserError
-from weft.files import no_link, reason
+from weft.files import no_link, peak_memory, reason
 
 # Dense bf16 products per second as the makers state them; any other device is measured.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
@@ -45,11 +45,7 @@ def memory_used(device: torch.device) -> int:
     """The most bytes that were in use at once: of the GPU, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:  # what getrusage tells begins with the size of the process that started this one
-        status = Path("/proc/self/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    except (OSError, IndexError, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_memory() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Log:
