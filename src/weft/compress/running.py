@@ -17,12 +17,14 @@ from weft.compress.augmenting import augmented
 from weft.compress.choosing import lesson_for
 from weft.compress.curve import curve_of, part_of, point_of
 from weft.compress.inside import matched
+from weft.compress.language import distill_language
 from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe
 from weft.compress.report import JSON, PAGE, report_of, write_report
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
+from weft.compress.writing import from_nothing, without_bleu
 from weft.config import write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -31,9 +33,9 @@ from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.objectives.language import Objective
 from weft.tasks.driving import Altered, begin, device_for, drive
-from weft.tasks.finetune import MOST_WINDOWS, folded
+from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import HEADS, Model, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, window_for
 from weft.tasks.planning import decided, pairs_plan
 from weft.tasks.reading import Example
@@ -66,9 +68,6 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
 
 def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]) -> Lesson:
     """The lesson that all teachers give."""
-    folder = recipe.teacher.folders[0]
-    if name not in HEADS and name != "embed" and not recipe.data.text:
-        raise UserError(f"{folder}: is made for no task that rows are of ({name}); give --text FILE, or --pretrain")
     lesson = lesson_for(teachers[0].opened, name, recipe, [each.opened for each in teachers[1:]])
     for each in teachers[1:]:
         if not lesson.same(each.opened, name):
@@ -83,6 +82,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.training.watch_gradients:
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
     name, teachers = open_teachers(recipe, device)
+    if name == "complete" and not recipe.distill.pretrain:
+        return distill_language(run, recipe, teachers, device, stop, say, progress)
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
@@ -90,12 +91,12 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
     said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
     lesson = lesson.settled(material.train, said)
-    metric = recipe.distill.metric
+    metric = without_bleu(recipe.distill.metric, lesson.task, say)
     if material.by_labels:
         metric = one_of(metric, lesson.task.names, "metric") if metric not in (None, AGREEMENT) else lesson.task.chosen
         judges = material.dev
     else:
-        metric = AGREEMENT
+        metric = metric if metric == "loss" else AGREEMENT
         judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
     opened_teachers = [each.opened for each in teachers]
     beginning = begun_student(
@@ -104,7 +105,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         opened_teachers,
         lesson.objective.heads,
         lesson.task.head,
-        lambda: (text for row in material.train for text in row.texts),
+        lambda: lesson.texts(material.train, said),
         stop,
         say,
         progress,
@@ -137,7 +138,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     card = replace(
         task.carded(opened.card),
         task=name,
-        window=window,
+        window=read_window(window, train),
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
@@ -268,6 +269,8 @@ def planned(plan: Tuning, train: Examples | Sequences, opened: Opened, device: t
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
     shape = (768 / opened.config.width) ** 0.5
     usual = 2e-3 if static else opened.family.rate * shape if fresh else 5e-5 * shape
+    if fresh and isinstance(train, Sequences):
+        plan = from_nothing(plan)
     return decided(plan, train, device, batch, epochs, usual)
 
 
@@ -275,6 +278,8 @@ def window_of(recipe: DistillRecipe, teacher: Opened, student: Opened, task: Tas
     """How the student cuts long texts: as the teacher does where it can, a network without attention at its leisure."""
     length, stride = recipe.distill.length, recipe.distill.stride
     there = teacher.card.window
+    if isinstance(task, SequenceTask):
+        return window_for(student, length, stride, "windows", task.overlap)  # its card says how much was ever read
     if there is not None and length is None and hasattr(student.config, "heads"):
         length = min(there.length, student.config.context)
         stride = stride or max(1, min(there.stride, length))
@@ -288,12 +293,17 @@ def _name_of(name: str) -> str:
 
 def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
     scores = {name: score.value for name, score in found.scores.items()}
-    return scores if by_labels else {AGREEMENT: scores[task.chosen]}
+    if by_labels:
+        return scores
+    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
 
 
 def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    scores = found.scores if by_labels else {AGREEMENT: found.scores[task.chosen]}
-    return tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
+    names = _scores(found, task, by_labels)
+    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
+    return tuple(
+        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
+    )
 
 
 def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
