@@ -243,6 +243,11 @@ def objective_of(recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[Opene
     return matched(lesson.objective, teachers[0], student, recipe.distill)
 
 
+def measured_for(seconds: float) -> dict[str, Any]:
+    """How long the costs of a student are measured: what is learned in a moment is not measured for minutes."""
+    return {"seconds": min(MEASURED, max(0.3, seconds / 10)), "memory": seconds >= MEASURED}
+
+
 def report(
     run: Run,
     recipe: DistillRecipe,
@@ -266,8 +271,7 @@ def report(
             texts=texts,
             metric=metric,
             curve=[*curve, point_of(student, metric, texts)] if curve else (),
-            seconds=min(MEASURED, max(0.3, seconds / 10)),  # what is learned in a moment is not measured for minutes
-            memory=seconds >= MEASURED,
+            **measured_for(seconds),
         )
         write_report(run.inside, found)
     except UserError as error:  # the student is there all the same
