@@ -12,6 +12,7 @@ from typing import Any
 from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
 from weft.compress.foreseeing import BITS, OfVectors, OfWords
+from weft.compress.hiding import OfGaps
 from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, measure
 from weft.errors import UserError, listed, shown
@@ -24,9 +25,11 @@ from weft.tasks.understand import task_of
 from weft.text.metrics import Worst
 from weft.text.resampling import Sampled, Score
 
+WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 APART = 10  # texts that are shown, where two models disagree most
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
+ROUNDING = 1e-6  # that nobody calls a difference
 NOT_FINITE = "it answers with what is no number"
 
 
@@ -93,14 +96,10 @@ def compare(
         names=names,
         on_bad_row=on_bad_row,
     )
-    labelled = rows.labelled or first.task == "complete"  # a text says itself what comes next
-    if max_drop is not None and not labelled:
-        raise UserError(f"{rows.where}: no row says what is right, so nobody can tell what is lost: leave out max_drop")
     with progress(f"asking about {rows.where}", "examples") as told:
-        return compared(
+        found = compared(
             parties,
             rows.examples,
-            labelled=labelled,
             data=rows.where,
             hash=rows.hash,
             max_drop=max_drop,
@@ -110,6 +109,7 @@ def compare(
             seconds=seconds,
             told=told,
         )
+    return replace(found, reading=f"{found.reading}; {rows.skipped}") if rows.skipped.count else found
 
 
 def opened_model(given: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool) -> Model:
@@ -136,7 +136,7 @@ def parties_of(
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    if first.task not in (*HEADS, "embed", "complete") or first.task == "describe":
+    if first.task == "describe" or first.task not in (*HEADS, *WITHOUT_ROWS):
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
     kinds: list[Kind]
     faults: list[str | None] = [None] * len(models)
@@ -146,7 +146,7 @@ def parties_of(
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]
     else:
-        kinds = [OfVectors() if first.task == "embed" else OfWords() for _ in models]
+        kinds = [WITHOUT_ROWS[first.task]() for _ in models]
     return [
         Party(name, model, folder, kind, None, kind.agreement(), damaged=fault)
         for name, model, folder, kind, fault in zip(names, models, folders, kinds, faults, strict=True)
@@ -175,7 +175,6 @@ def compared(
     parties: Sequence[Party],
     examples: Iterable[Example],
     *,
-    labelled: bool,
     data: str = "",
     hash: str = "",
     max_drop: float | None = None,
@@ -188,6 +187,7 @@ def compared(
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
     first, reading, timed = parties[0], Reading(), _Sample(texts)
     golds: set[str] = set()
+    known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
         said = [_said(party, some) for party in parties]
         for example in some:
@@ -195,20 +195,24 @@ def compared(
         told(len(some))
         for found in said[0] or []:
             reading.add(found)
-        if labelled and first.model.task != "complete":
-            golds.update(first.kind.right(example) for example in some if len(golds) < 2)
+        right = [number for number, example in enumerate(some) if first.kind.known(example)]
+        rows = [some[number] for number in right]
+        known += len(rows)
+        golds.update(first.kind.right(example) for example in rows if len(golds) < 2)
         for party, outcomes in zip(parties, said, strict=True):
             if outcomes is None:
                 continue
-            if labelled:
-                party.kind.seen(some) if first.model.task != "complete" else None
+            if rows:
+                party.kind.seen(rows)
                 party.metrics = party.metrics or party.kind.metrics()
-                party.kind.add(party.metrics, outcomes, some)
+                party.kind.add(party.metrics, [outcomes[number] for number in right], rows)
             party.keys.update(party.kind.key(found) for found in outcomes if len(party.keys) < 2)
             if party is not first and said[0] is not None:
-                _beside(party, first, outcomes, said[0], some, labelled)
+                _beside(party, first, outcomes, said[0], some)
     if not timed.seen:
         raise UserError(f"{data}: there are no rows" if data else "there are no rows to compare by")
+    if max_drop is not None and not known:
+        raise UserError(f"{data}: no row says what is right, so nobody can tell what is lost: leave out --max-drop")
     for party in parties:
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
@@ -220,7 +224,7 @@ def compared(
         measured = measure(
             [party.model for party in sound], timed.kept(), folders, seconds=seconds, texts=texts, memory=memory
         )
-    chosen = first.kind.chosen if labelled else None
+    chosen = first.kind.chosen if known else None
     standings = [_standing(party, first, chosen, max_drop) for party in parties]
     if measured is not None:
         by_name = {party.name: each for party, each in zip(sound, measured.costs, strict=True)}
@@ -231,7 +235,7 @@ def compared(
         data=data,
         hash=hash,
         examples=timed.seen,
-        labelled=labelled,
+        labelled=known,
         chosen=chosen or None,
         agreed=next((name for name in AGREED if name in agreements), None),
         models=standings,
@@ -264,18 +268,22 @@ def _beside(
     outcomes: Sequence[Outcome],
     firsts: Sequence[Outcome],
     examples: Sequence[Example],
-    labelled: bool,
 ) -> None:
     """Count where a model agrees with the first, and keep where it does so least."""
     kind = party.kind
     for mine, theirs, example in zip(outcomes, firsts, examples, strict=True):
         kind.agree(party.agreement, mine, theirs, example)
         distance = kind.apart(mine, theirs, example)
-        if not distance > 0:
+        if not distance > ROUNDING:
             continue
-        row = {first.name: kind.told(theirs, mine, example), party.name: kind.told(mine, theirs, example)}
-        right = {"right": kind.right(example)} if labelled and party.model.task != "complete" else {}
-        party.worst.add(distance, {**right, **row, "where": example.where, "text": " | ".join(example.texts)})
+        row = {
+            "right": kind.right(example) if kind.known(example) else "",
+            first.name: kind.told(theirs, mine, example),
+            party.name: kind.told(mine, theirs, example),
+            "where": example.where,
+            "text": " | ".join(example.texts),
+        }
+        party.worst.add(distance, row)
 
 
 def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
@@ -311,7 +319,7 @@ def _standing(party: Party, first: Party, chosen: str | None, max_drop: float | 
         mine, theirs = party.found[chosen], first.found[chosen]
         kept = theirs.over(mine) if chosen in LESS else mine.over(theirs)
         drop = lost(difference[chosen], chosen)
-        if max_drop is not None and not drop <= max_drop:
+        if max_drop is not None and not drop <= max_drop + ROUNDING:
             dropped = f"it loses {drop:.2f} points of {chosen}, and {max_drop:g} are allowed"
     agreed: dict[str, Score] = {}
     if party.agreement is not None and first.damaged != NOT_FINITE:
@@ -333,8 +341,9 @@ def _standing(party: Party, first: Party, chosen: str | None, max_drop: float | 
 
 
 def _distinct(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The first few of the rows, each text once."""
-    return list({row["text"]: row for row in reversed(rows)}.values())[::-1][:APART]
+    """The first few of the rows, each text once; a column that says nothing is left out."""
+    found = list({row["text"]: row for row in reversed(rows)}.values())[::-1][:APART]
+    return [{name: cell for name, cell in row.items() if any(each[name] for each in found)} for row in found]
 
 
 def _path(party: Party) -> str | None:

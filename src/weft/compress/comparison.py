@@ -15,7 +15,7 @@ from weft.text.resampling import Score
 
 Table = tuple[str, list[str], list[list[str]]]
 LETTERS = 140  # of a text in a table
-LESS = ("bits_per_byte",)  # scores of which less is better
+LESS = ("bits_per_byte", "bits_per_gap")  # scores of which less is better
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Comparison:
     data: str
     hash: str
     examples: int
-    labelled: bool
+    labelled: int  # examples of which it is known what is right
     chosen: str | None  # the score that models are compared by
     agreed: str | None  # the measure of agreement that comes first
     models: list[Standing]

@@ -90,6 +90,9 @@ class OfVectors(Kind):
     def right(self, example: Example) -> str:
         return ""
 
+    def known(self, example: Example) -> bool:
+        return False
+
     @property
     def chosen(self) -> str:
         return ""
@@ -172,6 +175,9 @@ class OfWords(Kind):
 
     def right(self, example: Example) -> str:
         return ""
+
+    def known(self, example: Example) -> bool:
+        return True  # a text says itself what comes next
 
     @property
     def chosen(self) -> str:

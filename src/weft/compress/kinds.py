@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import Opened
+from weft.compress.material import labelled
 from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
 from weft.tasks.passing import Outcome, framing_for
@@ -113,6 +114,10 @@ class Kind(ABC):
     def beyond_chance(self) -> str | None:
         """The score that is at `level` where a model only guesses."""
         return self.chosen
+
+    def known(self, example: Example) -> bool:
+        """Whether there is anything to be right about."""
+        return labelled(example)
 
     def seen(self, examples: Sequence[Example]) -> None:  # noqa: B027  (most need not know)
         """Take in the right answers, which decide what chance reaches."""

@@ -50,6 +50,10 @@ def exported_as(opened: Opened, task: str, precision: str) -> Opened:
     if opened.family.name not in FAMILIES:
         raise UserError(f"a {opened.family.name} model cannot be written as ONNX; {listed(FAMILIES, 20)} can")
     head = _head(opened, task)
+    if head is not None and head not in opened.heads:
+        raise UserError(
+            f"this {opened.family.name} model has no head for {task}; weft finetune --task {task} makes one"
+        )
     heads = {} if head is None else {head: opened.heads[head]}
     plain: Any = precision.partition("-")[0]
     return replace(
@@ -238,7 +242,7 @@ def ranges_of(opened: Opened, read: Callable[[], Any]) -> dict[int, Range]:
     found: dict[int, Range] = {}
 
     def seen(module: nn.Module, given: tuple[Any, ...]) -> None:
-        low, high = (float(end) for end in given[0].aminmax())
+        low, high = (float(end) for end in given[0].detach().aminmax())
         before = found.get(id(module), (low, high))
         found[id(module)] = min(low, before[0]), max(high, before[1])
 
