@@ -16,7 +16,24 @@ from weft.tasks.model import Model
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
 
-WORDS = "the cat sat on a mat again and again while one old dog runs home now where is the small fox today".split()
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "again",
+    "and",
+    "while",
+    "one",
+    "old",
+    "dog",
+    "runs",
+    "home",
+    "now",
+    "fox",
+]
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
