@@ -56,6 +56,7 @@ CASES = (
     Case("translate", 0, None, translated, "target", family="transformer", head="words"),
     Case("embed", 0, None, texts, None, head=""),
     Case("complete", 0, None, texts, None, family="gpt2", head="words"),
+    Case("fill", 0, None, texts, None, head="words"),
 )
 BY_TASK = {case.task: case for case in CASES}
 

@@ -19,6 +19,7 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.folder import Opened
 from weft.cli.main import run
 from weft.compress.compare import NOT_FINITE, compare, compared, parties_of
+from weft.compress.hiding import hidden_of
 from weft.compress.kinds import OfTexts
 from weft.errors import UserError
 from weft.tasks.model import Model
@@ -135,7 +136,7 @@ def test_every_task_agrees_with_itself_and_not_with_others(
     )
     assert other.agreement[found.agreed].value < itself.agreement[found.agreed].value and not itself.apart
     assert other.apart and set(other.apart[0]) >= {"model 1", "model 3", "where", "text"}
-    if case.right or case.task == "complete":
+    if case.right or case.head == "words":
         assert found.chosen in itself.scores and itself.difference[found.chosen].value == 0 == (
             itself.difference[found.chosen].high
         )
@@ -194,12 +195,11 @@ def test_models_that_do_not_belong_together_are_named(
     (tmp_path / "empty.csv").write_text("text,label\n")
     with pytest.raises(UserError, match=r"empty.csv: there are no rows"):
         compare([anyone], tmp_path / "empty.csv", **QUICK)
-    with pytest.raises(UserError, match="models for fill are not compared by rows"):
-        filler = weft.new("bert", vocabulary(), size="1x64")
-        compare([filler], data, **QUICK)
+    with pytest.raises(UserError, match="models for rank are not compared by rows"):
+        compare([Model(tagger.opened, "rank")], data, **QUICK)
 
 
-@pytest.mark.parametrize("task", ["classify", "regress", "tag", "answer", "translate", "embed", "complete"])
+@pytest.mark.parametrize("task", ["classify", "regress", "tag", "answer", "translate", "embed", "complete", "fill"])
 def test_answers_that_are_no_numbers_are_damage(task: str, words: dict[str, Tokenizer], tmp_path: Path) -> None:
     case = BY_TASK[task]
     sound, broken = (drawn(case, words[case.family], 1) for _ in range(2))
@@ -309,6 +309,26 @@ def test_language_models_of_other_vocabularies_are_compared_by_bytes(
 
     texts = [json.loads(line)["text"] for line in data.read_text().splitlines()]
     assert bits[0] == pytest.approx(perplexity(one.opened, texts).bits_per_byte.value)
+
+
+def test_what_is_hidden_hangs_on_the_text_alone_and_no_window_sees_it(
+    words: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    case = BY_TASK["fill"]
+    model, text = drawn(case, words["bert"], 1), " ".join(["the cat is there"] * 20)  # longer than a window
+    gaps = hidden_of(text, 80)
+    assert 1 <= len(gaps) < 40 and gaps.tolist() == hidden_of(text, 80).tolist() and len(hidden_of("a", 1)) == 1
+    seen = list[torch.Tensor]()
+    model.network.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    data = write_rows(tmp_path / "long.jsonl", [{"text": text}])
+    found = compare([model], data, **QUICK)
+    tokenizer, (ids,) = words["bert"], words["bert"].ids([text], specials=False)
+    shown = [[t for t in row if t not in tokenizer.ids([""])[0]] for row in torch.cat(seen)[None].tolist()][0]
+    mask = tokenizer.id_of("mask")
+    assert mask in shown and found.models[0].scores["filled"].value <= 1
+    covered = [n for n in range(len(ids)) if n in set(gaps.tolist())]
+    assert shown.count(mask) >= len(covered)  # windows overlap: what is hidden from one is hidden from all
+    assert sum(token == mask for token in shown[:20]) == sum(gap < 20 for gap in gaps)
 
 
 def test_labels_known_of_some_rows_alone(anyone: Model, tmp_path: Path) -> None:

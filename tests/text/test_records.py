@@ -277,7 +277,7 @@ def test_squad_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_squad_faults_in_a_question() -> None:
     data = squad_file(2)
     first = data["data"][0]["paragraphs"][0]["qas"]
-    del first[0]["answers"]
+    first[0]["answers"] = "a town"
     first[1]["id"] = 7
     data["data"].append({"title": "no paragraphs"})
     write("a.json", json.dumps(data))
@@ -285,6 +285,15 @@ def test_squad_faults_in_a_question() -> None:
     skipped = Skipped()
     assert [each["id"] for each in values("a.json", on_bad_row="skip", skipped=skipped)] == ["7", "q2a", "q2b"]
     assert skipped.first[1] == "a.json article 3: no list 'paragraphs'"
+
+
+def test_squad_questions_that_nobody_has_answered() -> None:
+    data = squad_file(1)
+    first, _ = data["data"][0]["paragraphs"][0]["qas"]
+    first.pop("answers")
+    write("a.json", json.dumps(data))
+    found = values("a.json")
+    assert list(found[0]) == ["id", "title", "context", "question"] and "answers" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -70,6 +71,9 @@ def distill(
     augment_by: Annotated[
         str | None, typer.Option(help="A model that fills gaps, for --augment; else words of the text itself.")
     ] = None,
+    curve: Annotated[
+        int | None, typer.Option(help="How much text is enough: 4 trains on an eighth, a quarter and a half, too; 0.")
+    ] = None,
     column: Columns = None,
     names: Names = None,
     format: Format = None,
@@ -108,6 +112,7 @@ def distill(
     """
     with leaving_at_once():
         from weft.compress.distill import distill as teach
+        from weft.compress.report import read_table
         from weft.config import merged, settings_of
 
     for flag, value, choices in (
@@ -147,6 +152,7 @@ def distill(
             "best": best,
             "beam": beam,
             "closest": closest,
+            "curve": curve,
             "metric": metric,
             "length": length,
             "stride": stride,
@@ -167,6 +173,10 @@ def distill(
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in found.card.metrics]
     if rows:
         print(table(["held-out score", "value", "95 % from", "to"], rows))
+    told = read_table(Path(said["out"]))
+    if told is not None:
+        words, header, rows = told
+        print(f"\n{words}\n\n{table(header, rows)}")
 
 
 def _number(value: float | None) -> str:

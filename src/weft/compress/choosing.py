@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.checkpoint.folder import Opened
+from weft.compress import embedding
+from weft.compress.embedding import EmbedLesson
 from weft.compress.lessons import Lesson
 from weft.compress.recipe import DistillRecipe
+from weft.compress.spans import AnswerLesson
 from weft.compress.texts import TextLesson
+from weft.compress.words import TagLesson
+from weft.compress.writing import WritingLesson
 from weft.errors import UserError
+from weft.tasks import answer, tag
+from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.texts import task_of
 
 
-def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe) -> Lesson:
-    """The lesson of a teacher of this task."""
+def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: Sequence[Opened] = ()) -> Lesson:
+    """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
         return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
-    raise UserError(f"{recipe.teacher.folders[0]}: a model for {task_name} is no teacher of a task; give --pretrain")
+    if task_name == "tag":
+        return TagLesson(tag.task_of(teacher), asked.temperature, asked.hard)
+    if task_name == "answer":
+        return AnswerLesson(answer.task_of(teacher), asked.temperature, asked.hard)
+    if task_name == "embed":
+        return EmbedLesson(embedding.task_of(teacher))
+    if task_name in FROM_TEXT:
+        return WritingLesson.of([teacher, *others], task_name, asked)
+    raise UserError(
+        f"{recipe.teacher.folders[0]}: is made for no task ({task_name}), so it teaches none: weft finetune makes it a "
+        "teacher, and --pretrain hands on what it knows of words"
+    )

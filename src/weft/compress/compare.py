@@ -12,6 +12,7 @@ from typing import Any
 from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
 from weft.compress.foreseeing import BITS, OfVectors, OfWords
+from weft.compress.hiding import OfGaps
 from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, measure
 from weft.errors import UserError, listed, shown
@@ -24,6 +25,7 @@ from weft.tasks.understand import task_of
 from weft.text.metrics import Worst
 from weft.text.resampling import Sampled, Score
 
+WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 APART = 10  # texts that are shown, where two models disagree most
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
@@ -134,7 +136,7 @@ def parties_of(
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    if first.task not in (*HEADS, "embed", "complete") or first.task == "describe":
+    if first.task == "describe" or first.task not in (*HEADS, *WITHOUT_ROWS):
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
     kinds: list[Kind]
     faults: list[str | None] = [None] * len(models)
@@ -144,7 +146,7 @@ def parties_of(
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]
     else:
-        kinds = [OfVectors() if first.task == "embed" else OfWords() for _ in models]
+        kinds = [WITHOUT_ROWS[first.task]() for _ in models]
     return [
         Party(name, model, folder, kind, None, kind.agreement(), damaged=fault)
         for name, model, folder, kind, fault in zip(names, models, folders, kinds, faults, strict=True)

@@ -15,7 +15,7 @@ from weft.text.resampling import Score
 
 Table = tuple[str, list[str], list[list[str]]]
 LETTERS = 140  # of a text in a table
-LESS = ("bits_per_byte",)  # scores of which less is better
+LESS = ("bits_per_byte", "bits_per_gap")  # scores of which less is better
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from weft.compress.recipe import DistillRecipe
+from weft.compress.sources import read_sources, sides
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
@@ -18,6 +20,8 @@ from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
 from weft.tasks.texts import TextTask
 from weft.text.records import Record, Skipped, read_texts
 from weft.training.signals import Stop
+
+ENOUGH = 40  # rows with right answers; fewer say less about a student than its teacher does
 
 
 def labelled(example: Example) -> bool:
@@ -48,6 +52,8 @@ def blank(task: Task, record: Record, columns: Mapping[str, str]) -> Example:
         here = (
             joined(words_of(record, columns["words"])) if "words" in columns else raw(text_in(record, columns["text"]))
         )
+        if not here.words:
+            raise UserError(f"{record.where}: there are no words")
         return Example((here.text,), here, record.where)
     names = ("question", "context") if isinstance(task, AnswerTask) else tuple(columns)
     return Example(tuple(text_in(record, columns[name]) for name in names), None, record.where)
@@ -66,6 +72,8 @@ class Reader:
         """By the columns that a file has."""
         names = asked_columns(task, record, given)
         try:
+            if isinstance(task, SequenceTask):
+                return cls(task, *sides(record, given))
             asked = find_columns(names, {name: given[name] for name in names if name in given}, record)
         except UserError as error:
             raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
@@ -81,7 +89,8 @@ class Reader:
     def read(self, record: Record) -> Example:
         there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
         empty = isinstance(self.task, AnswerTask) or (isinstance(self.task, TextTask) and self.task.kind == "labels")
-        if there and all(value is not None and (empty or value != "") for value in there):
+        untagged = "tags" in self.right and there == [[]]  # a file of words alone, as CoNLL has them
+        if there and not untagged and all(value is not None and (empty or value != "") for value in there):
             return self.task.read(record, self.right)
         return blank(self.task, record, self.asked)
 
@@ -141,11 +150,26 @@ def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
 class Material:
     """What a student learns from and is judged by."""
 
-    train: list[Example]
-    dev: list[Example]
+    rows: list[Example]  # all of them, in the order of the files
+    parts: tuple[int, ...]  # how many are of the texts, of the rows and of those to judge by
+    learned: list[int]  # numbers of those to learn from
+    judged: list[int]
     by_labels: bool  # whether those to judge by have right answers; else the teacher's take their place
     hashes: dict[str, str]
     held: list[str] | None  # where the held-out examples stand, where they were drawn from the others
+
+    @cached_property
+    def train(self) -> list[Example]:
+        return [self.rows[number] for number in self.learned]
+
+    def with_more(self, new: list[Example]) -> Material:
+        """The same with further examples to learn from."""
+        numbers = range(len(self.rows), len(self.rows) + len(new))
+        return replace(self, rows=[*self.rows, *new], parts=(*self.parts, len(new)), learned=[*self.learned, *numbers])
+
+    @cached_property
+    def dev(self) -> list[Example]:
+        return [self.rows[number] for number in self.judged]
 
 
 def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Files:
@@ -171,29 +195,38 @@ def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop
                 read(1)
         if not rows:
             raise UserError(f"{listed(data.text, 2)}: there is no text in it: nothing to learn from")
+    texts = len(rows)
+    if data.source or data.target:
+        more, hashes["source"] = read_sources(task, recipe, False, say, progress, stop)
+        rows += more
+    lines = len(rows)
     if data.files:
         files = files_of(recipe, data.files)
         hashes["data"] = files.hash()
         rows += checked(task, read_rows(task, files, say, progress, stop), data.on_bad_row, say)
     if len(rows) < FEW:
-        where = listed([*data.text, *data.files], 2)
+        where = listed([*data.text, *data.source, *data.files], 2)
         raise UserError(f"{where}: {len(rows)} texts are too few to learn from; {FEW} are the least")
-    if data.dev:
-        other = files_of(recipe, data.dev)
-        dev = checked(task, read_rows(task, other, say, progress, stop), data.on_bad_row, say)
+    parts = (texts, lines - texts, len(rows) - lines)
+    if data.dev or data.dev_source or data.dev_target:
+        if data.dev_source or data.dev_target:
+            dev, hashes["dev"] = read_sources(task, recipe, True, say, progress, stop)
+        else:
+            other = files_of(recipe, data.dev)
+            dev, hashes["dev"] = read_rows(task, other, say, progress, stop), other.hash()
+            dev = checked(task, dev, data.on_bad_row, say)
         right = [row for row in dev if labelled(row)]
-        return Material(rows, right or dev, bool(right), {**hashes, "dev": other.hash()}, None)
+        judges = right or dev
+        learned, judged = list(range(len(rows))), list(range(len(rows), len(rows) + len(judges)))
+        return Material([*rows, *judges], (*parts, len(judges)), learned, judged, bool(right), hashes, None)
     known = [number for number, row in enumerate(rows) if labelled(row)]
-    # A few labels say less about a student than its teacher does.
-    by_labels = len(known) * data.holdout >= 1 and len(known) >= 20
+    by_labels = len(known) >= ENOUGH
     numbers = known if by_labels else list(range(len(rows)))
     held = {numbers[place] for place in _held(task, [rows[number] for number in numbers], recipe, by_labels)}
-    learned = {row.texts for number, row in enumerate(rows) if number not in held}
-    kept = {number for number in held if rows[number].texts not in learned}  # not on both sides
-    held = kept or held
-    train = [row for number, row in enumerate(rows) if number not in held]
-    dev = [rows[number] for number in sorted(held)]
-    return Material(train, dev, by_labels, hashes, [row.where for row in dev])
+    there = {row.texts for number, row in enumerate(rows) if number not in held}
+    held = {number for number in held if rows[number].texts not in there} or held  # none is on both sides
+    learned = [number for number in range(len(rows)) if number not in held]
+    return Material(rows, parts, learned, sorted(held), by_labels, hashes, [rows[n].where for n in sorted(held)])
 
 
 def _held(task: Task, rows: Sequence[Example], recipe: DistillRecipe, by_labels: bool) -> list[int]:

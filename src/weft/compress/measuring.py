@@ -136,7 +136,14 @@ def asked(task: str, given: Any) -> Any:
 
 def answered(model: Model, given: Any) -> Any:
     """What is timed: the whole way from letters to the answer."""
+    if model.task == "fill":  # the last word of each text is asked for
+        mask = model.tokenizer.roles.mask if model.tokenizer is not None else None
+        given = [_gapped(each, mask) for each in given] if isinstance(given, list) else _gapped(given, mask)
     return model(given, most=WORDS) if model.task == "complete" else model(given)
+
+
+def _gapped(text: str, mask: str | None) -> str:
+    return f"{text.rpartition(' ')[0]} {mask}"
 
 
 def evenly(items: Sequence[Any], most: int) -> list[Any]:

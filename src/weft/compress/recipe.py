@@ -52,11 +52,14 @@ class Texts:
     dev_source: tuple[str, ...] = ()
     dev_target: tuple[str, ...] = ()
     augment: int = 0  # times that each text comes again with some of its words replaced
+    share: float = 1.0  # of what is there to learn from, as much is learned from
     augment_by: str | None = None  # the folder of a model that fills gaps; without it, words of the text itself
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout <= 0.5:
             raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        if not 0 < self.share <= 1:
+            raise UserError(f"share must be above 0 and at most 1, not {self.share}")
         if not 0 <= self.augment <= 100:
             raise UserError(f"augment must be between 0 and 100, not {self.augment}")
 
@@ -75,6 +78,7 @@ class Lessons:
     best: int = 1  # what a teacher that writes is asked for: its best texts, each counting by its chance
     beam: int = 5
     closest: bool = False  # of these the one that is closest to what was written, where that is known
+    curve: int = 0  # points of the learning curve: 4 also trains on an eighth, a quarter and a half of the texts
     metric: str | None = None  # the score that decides which student is kept
     length: int | None = None  # tokens of a window
     stride: int | None = None
@@ -84,6 +88,8 @@ class Lessons:
             raise UserError(f"temperature must be above 0 and at most 100, not {self.temperature}")
         if not 0 <= self.hard <= 1:
             raise UserError(f"hard must be between 0 and 1, not {self.hard}")
+        if not 0 <= self.curve <= 10:
+            raise UserError(f"curve must be between 0 and 10, not {self.curve}")
         if not 0 <= self.weight <= 1e6:
             raise UserError(f"weight must not be below 0, not {self.weight}")
         if not 0 < self.mask < 1:

@@ -4,31 +4,69 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from weft.checkpoint.families import Family, find_size
-from weft.checkpoint.folder import Opened, fill
-from weft.checkpoint.outline import outline
+from weft.checkpoint.folder import Opened
+from weft.compress.layers import evenly, with_layers
 from weft.compress.recipe import DistillRecipe
+from weft.compress.vocabulary import most_used, with_vocabulary
 from weft.config import changed
 from weft.errors import UserError
 from weft.tasks.beginning import Beginning, from_folder
 from weft.tasks.choosing import both_ways, size_of, sizes_of, vocabulary_for
 from weft.tasks.model import new
+from weft.tasks.passing import tokenizer_of
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
+from weft.text.pruning import pruned_tokenizer
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 
 SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
+SAME_LAYERS = {("bert", "distilbert")}  # a teacher's family, and one that is built from the same layers
+# Keys of a config that say nothing of what a layer of it is.
+FREE = ("vocabulary", "source_vocabulary", "begin", "padding", "pooler", "layers", "decoder_layers", "layer_heads")
+OTHERS = ("segments", "tied", "mix", "weight_scale")  # ... nor of the layers of another family
+DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "head_dropout", "answer_dropout")
 
 
-def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | tuple[Family, Any]:
+@dataclass(frozen=True)
+class Lineage:
+    """A student's family and sizes, beside the teacher's."""
+
+    family: Family
+    config: Any
+    teacher: Opened
+
+    @property
+    def related(self) -> bool:
+        """Whether layers of the one may be layers of the other."""
+        ours, theirs = self.family.name, self.teacher.family.name
+        return ours == theirs or (theirs, ours) in SAME_LAYERS
+
+    @property
+    def fits(self) -> bool:
+        """Whether layers of the teacher are those of the student, and there are enough of them."""
+        config, theirs = self.config, self.teacher.config
+        if not self.related or not hasattr(config, "layers") or config.layers > theirs.layers:
+            return False
+        kept = (*FREE, *DROPOUT) if self.family.name == self.teacher.family.name else (*FREE, *DROPOUT, *OTHERS)
+        names = [name for name in _common(config, theirs) if name not in kept]
+        return all(getattr(config, name) == getattr(theirs, name) for name in names)
+
+
+def _common(ours: Any, theirs: Any) -> list[str]:
+    there = {field.name for field in fields(theirs)}
+    return [field.name for field in fields(ours) if field.name in there]
+
+
+def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | Lineage:
     """The folder that a student's name stands for, or its family and sizes."""
     name, settings = recipe.student.model, recipe.student.settings
     if Path(name).expanduser().is_dir():
@@ -37,25 +75,34 @@ def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | tup
         return Path(name).expanduser()
     family, config = _sized(name, teacher)
     if family.counts or family.numbers:
-        raise UserError(f"{family.name} is learned in other ways and cannot be a student")
-    if family.name != teacher.family.name:
+        raise UserError(f"{family.name} is not learned from what a teacher says, and cannot be a student")
+    if family.reads != teacher.family.reads:
+        does = "reads one text and writes another" if teacher.family.reads else "does not write from what it reads"
+        raise UserError(f"the teacher {does}, and {family.name} is of another kind: choose another student")
+    if family.name != teacher.family.name and not recipe.distill.pretrain:
         asked = {"family": family.name if name == family.name else name}  # a family alone has no size yet
         config = changed(config, sizes_of(both_ways(asked, family, say)), "[student]")
-    return family, changed(config, settings, "[student.settings]")
+    return Lineage(family, changed(config, settings, "[student.settings]"), teacher)
 
 
 def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
     """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert."""
     kind, colon, size = name.rpartition(":")
-    found = re.fullmatch(SIZE, name)
-    if found is None or not hasattr(teacher.config, "layers"):
-        return find_size(kind, size) if colon else find_size(name)
-    layers, width = int(found[1]), int(found[2])
-    if width == teacher.config.width:
-        return teacher.family, replace(teacher.config, layers=layers)
-    usual = find_size(teacher.family.name, name)[1]
-    sizes = {key: getattr(usual, key) for key in ("layers", "width", "heads", "inner") if hasattr(usual, key)}
-    return teacher.family, replace(teacher.config, **sizes)
+    alone = re.fullmatch(SIZE, name)
+    if alone:
+        kind, size = teacher.family.name, name
+    width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
+    if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
+        return teacher.family, replace(teacher.config, layers=int(alone[1]))  # whatever its heads are
+    family, usual = find_size(kind, size) if colon or alone else find_size(name)
+    there = teacher.config
+    if not Lineage(family, usual, teacher).related:
+        return family, usual
+    # As the teacher is in all that is no size; where it is as wide, in its heads too.
+    sizes = ("layers", "decoder_layers", *(() if usual.width == there.width else ("width", "heads", "inner")))
+    kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
+    taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}
+    return family, replace(usual, **taken)
 
 
 def begun_student(
@@ -75,21 +122,48 @@ def begun_student(
     if isinstance(found, Path):
         same = (teacher.card.task or "", teacher.card.labels or ())
         return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", say)
-    family, config = found
-    tokenizer, target = _tokenizers(run, recipe, family, teacher, texts, stop, say, progress)
-    theirs = tokenizer is teacher.tokenizer
-    fits = theirs and family.name == teacher.family.name and _but_layers(config) == _but_layers(teacher.config)
-    fits = fits and getattr(config, "layers", 1) <= getattr(teacher.config, "layers", 1)
-    start = recipe.student.start or ("layers" if fits and set(wanted) <= set(teacher.heads) else "scratch")
+    own = recipe.student.tokenizer
+    if own is None and not found.related and not hasattr(found.config, "heads"):
+        own = "learned"  # a network without attention is small, and a large table would be most of it
+    start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
+    if start == "layers" and (own is not None or not found.fits):
+        other = "" if own is None else ", with another vocabulary"
+        raise UserError(
+            f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
+            f"({found.family.name}, {size_of(found.config)}{other}): --start scratch"
+        )
+    kept: Sequence[int] | None = None
+    tokenizer, target = teacher.tokenizer, teacher.target_tokenizer
+    if own is not None:
+        given = Vocabulary(size=recipe.student.vocabulary) if own == "learned" else Vocabulary(folder=own)
+        alone = found.family.speaks and not found.family.reads
+        tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, say, progress), None
+    elif recipe.student.vocabulary is not None:
+        if target is not None:
+            raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
+        with progress("counting tokens", "texts") as told:
+            kept = most_used(tokenizer_of(teacher), _heard(texts(), stop, told), recipe.student.vocabulary)
+        tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept)
+        say(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
     if start == "layers":
-        if not fits:
-            raise UserError(
-                f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
-                f"({family.name}, {size_of(config)}{'' if theirs else ', another vocabulary'}): --start scratch"
-            )
-        numbers = spaced(teacher.config.layers, config.layers)
-        begun = Beginning(_with_layers(teacher, numbers, wanted), False)
+        begun = _from_layers(found, tokenizer, kept, wanted, head, recipe.seed)
+        numbers = evenly(found.config.layers, teacher.config.layers)
         return _noted(begun, teachers, f"layers {', '.join(map(str, numbers))} of the teacher", say)
+    return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", say)
+
+
+def _heard(texts: Iterable[str], stop: Stop, told: Callable[[int], None]) -> Iterable[str]:
+    for text in texts:
+        stop.check("stopped while counting tokens")
+        told(1)
+        yield text
+
+
+def _fresh(
+    found: Lineage, tokenizer: Tokenizer | None, target: Tokenizer | None, wanted: Mapping[str, int | None], seed: int
+) -> Beginning:
+    """A student that knows nothing."""
+    family, config = found.family, found.config
     standard = family.config(**family.standard)
     settings = {
         field.name: getattr(config, field.name)
@@ -102,66 +176,55 @@ def begun_student(
         tokenizer,
         settings=settings,
         heads=wanted,
-        seed=recipe.seed,
+        seed=seed,
         where="[student]",
         target_tokenizer=target,
     )
-    return _noted(Beginning(made.opened, True), teachers, "fresh weights", say)
+    return Beginning(made.opened, True)
 
 
-def spaced(there: int, wanted: int) -> list[int]:
-    """Numbers of layers, evenly spaced: of six, three are 0, 2 and 4."""
-    return [place * there // wanted for place in range(wanted)]
-
-
-def _but_layers(config: Any) -> Any:
-    return replace(config, layers=1) if hasattr(config, "layers") else config
-
-
-def _with_layers(teacher: Opened, numbers: Sequence[int], wanted: Mapping[str, int | None]) -> Opened:
-    """The teacher with these of its layers alone, and the heads that are wanted."""
-    config = replace(teacher.config, layers=len(numbers))
-    heads = {head: teacher.heads[head] for head in teacher.heads if head in wanted}
-    network = outline(teacher.family, config, heads)
-    stored = teacher.network.state_dict()
-
-    def taken(name: str) -> Tensor:
-        theirs = re.sub(r"(^|\.)layers\.(\d+)\.", lambda found: f"{found[1]}layers.{numbers[int(found[2])]}.", name)
-        return stored[theirs].detach().cpu().clone()
-
-    fill(network, {name: taken(name) for name in network.state_dict()}, (), 1.0, 0)
-    return replace(teacher, config=config, network=network.eval().float(), heads=heads)
-
-
-def _tokenizers(
-    run: Run,
-    recipe: DistillRecipe,
-    family: Family,
-    teacher: Opened,
-    texts: Callable[[], Iterable[str]],
-    stop: Stop,
-    say: Say,
-    progress: Progress,
-) -> tuple[Tokenizer | None, Tokenizer | None]:
-    """The vocabulary of what the student reads, and of what it writes where that is another one."""
-    asked, size = recipe.student.tokenizer, recipe.student.vocabulary
-    by_words = family.tokenizer == "word" and (teacher.tokenizer is None or teacher.tokenizer.kind != "word")
-    if asked is None and not by_words:
-        if size is not None:
-            raise UserError("a part of the teacher's vocabulary cannot be taken yet: --tokenizer learned")
-        return teacher.tokenizer, teacher.target_tokenizer
-    given = Vocabulary(size=size) if asked in (None, "learned") else Vocabulary(folder=asked)
-    alone = family.speaks and not family.reads
-    return vocabulary_for(run, given, family, alone, texts(), stop, say, progress), None
+@torch.no_grad()
+def _from_layers(
+    found: Lineage,
+    tokenizer: Tokenizer | None,
+    kept: Sequence[int] | None,
+    wanted: Mapping[str, int | None],
+    head: str,
+    seed: int,
+) -> Beginning:
+    """A student that begins with every k-th layer of its teacher, and with those of its heads that are the same."""
+    teacher = found.teacher
+    cut = with_layers(teacher, evenly(found.config.layers, teacher.config.layers))
+    cut = cut if kept is None else with_vocabulary(cut, kept)
+    stored = cut.network.state_dict()
+    if "segments.weight" in stored and not hasattr(found.config, "segments"):
+        # A family that knows one segment only reads every text as the first of the teacher's.
+        stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
+    begun = _fresh(found, cut.tokenizer, cut.target_tokenizer, wanted, seed).opened
+    ours = begun.network.state_dict()
+    taken = {name: stored[name] for name in ours if name in stored and stored[name].shape == ours[name].shape}
+    missing = [name for name in ours if name not in taken]
+    lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
+    if lost:
+        raise UserError(f"layers of the teacher do not fit into the student ({lost[0]}): --start scratch")
+    # A head is taken whole or not at all.
+    new_heads = {name.split(".")[1] for name in missing if name.startswith("heads.")}
+    taken = {name: value for name, value in taken.items() if not any(name.startswith(f"heads.{n}.") for n in new_heads)}
+    begun.network.load_state_dict({**ours, **taken})
+    begun.network.float()
+    same = found.family.name == teacher.family.name
+    card = cut.card if same else begun.card
+    return Beginning(replace(begun, card=card, carried=cut.carried if same else {}), head in new_heads)
 
 
 def _noted(begun: Beginning, teachers: Sequence[Opened], start: str, say: Say) -> Beginning:
     """Say who learns from whom."""
     ours, theirs = parameters_of(begun.opened), sum(map(parameters_of, teachers))
     opened = begun.opened
+    who = "teacher" if len(teachers) == 1 else f"{len(teachers)} teachers"
     say(
         f"student: {opened.family.name}, {size_of(opened.config)}, {ours:,} parameters, from {start}; "
-        f"teacher: {teachers[0].family.name}, {size_of(teachers[0].config)}, {theirs:,} parameters"
+        f"{who}: {teachers[0].family.name}, {size_of(teachers[0].config)}, {theirs:,} parameters"
     )
     if ours >= theirs:
         say(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")

@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
@@ -60,12 +62,12 @@ class Listened:
 class Kept(Sequence[Said]):
     """What one teacher says of every example, in shards on disk; one of them is in memory at a time."""
 
-    def __init__(self, paths: Sequence[Path], count: int) -> None:
-        self.paths, self.total = paths, count
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
+        self.paths, self.starts = paths, [0, *accumulate(sizes)]
         self._number, self._arrays = -1, dict[str, NDArray[Any]]()
 
     def __len__(self) -> int:
-        return self.total
+        return self.starts[-1]
 
     @overload
     def __getitem__(self, place: int) -> Said: ...
@@ -73,11 +75,12 @@ class Kept(Sequence[Said]):
     def __getitem__(self, place: slice) -> Part: ...
     def __getitem__(self, place: int | slice) -> Said | Part:
         if isinstance(place, slice):
-            return Part(self, range(self.total)[place])
-        number, inside = divmod(range(self.total)[place], SHARD)
+            return Part(self, range(len(self))[place])
+        place = range(len(self))[place]
+        number = bisect_right(self.starts, place) - 1
         if number != self._number:
             self._arrays, self._number = _read(self.paths[number]), number
-        return _one(self._arrays, inside)
+        return _one(self._arrays, place - self.starts[number])
 
 
 class Together(Sequence[Said]):
@@ -130,27 +133,43 @@ def taught(
     lesson: Lesson,
     teachers: Sequence[Listened],
     examples: Sequence[Example],
+    parts: Sequence[int],
     stop: Stop,
     say: Say,
     progress: Progress,
 ) -> Taught:
-    """Ask the teachers about all examples, as far as the cache does not know what they say."""
+    """Ask the teachers about all examples, as far as the cache does not know what they say.
+
+    `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
+    are found again whatever stands beside them.
+    """
+    if lesson.as_one:
+        whole = hashlib.sha256(" ".join(each.digest for each in teachers).encode()).hexdigest()
+        teachers = [replace(teachers[0], digest=whole)] if len(teachers) > 1 else teachers
     forwards, kept = 0, list[Sequence[Said]]()
+    ends = list(accumulate(parts))
+    assert ends[-1] == len(examples)
+    cuts = [
+        (place, min(place + SHARD, end))
+        for begin, end in zip([0, *ends], ends, strict=False)
+        for place in range(begin, end, SHARD)
+    ]
+    shards = [examples[begin:end] for begin, end in cuts]
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with progress(f"{name} reads", "texts") as told:
-            paths, read = _asked(lesson, teacher, examples, stop, say, told)
-        anew = f"{read:,} read anew"
-        say(f"{name}: {len(examples):,} texts, {anew}, {'all' if not read else 'the others'} from the cache")
+            paths, read = _asked(lesson, teacher, shards, stop, say, told)
+        cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
+        say(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
-        kept.append(Kept(paths, len(examples)))
+        kept.append(Kept(paths, [len(some) for some in shards]))
     return Taught(kept[0] if len(kept) == 1 else Together(lesson, kept), forwards)
 
 
 def _asked(
     lesson: Lesson,
     teacher: Listened,
-    examples: Sequence[Example],
+    shards: Sequence[Sequence[Example]],
     stop: Stop,
     say: Say,
     told: Callable[[int], None],
@@ -160,8 +179,7 @@ def _asked(
     folder = cache_folder() / TEACHERS / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
     about = {"files": [f"teacher {teacher.folder}"]}
     paths, read, noted = list[Path](), 0, False
-    for first in range(0, len(examples), SHARD):
-        some = examples[first : first + SHARD]
+    for some in shards:
         path = folder / f"{_digest(lesson, some)}.safetensors"
         while not path.exists():
             with held(folder.with_suffix(".lock")) as ours:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,29 @@ class Found:
     @property
     def margin(self) -> float:
         return self.nothing - (self.choices[0][0] if self.choices else -1e9)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a network says of one question and its context."""
+
+    pieces: list[Piece]
+    ends: list[NDArray[np.float64]]  # by window, n 2: the scores of each token as the first and as the last
+    offsets: list[tuple[int, int]]  # of the tokens of the context, in characters
+    asked: int  # tokens of the question
+
+    def found(self, context: str) -> Found:
+        """The best answers over all windows."""
+        choices: dict[tuple[int, int], float] = {}
+        nothing = np.inf
+        for piece, ends in zip(self.pieces, self.ends, strict=True):
+            nothing = min(nothing, float(ends[0].sum()))
+            for score, first, last in _spans(ends, piece):
+                start, end = stripped(context, self.offsets[first][0], self.offsets[last][1])
+                if end > start and score > choices.get((start, end), -np.inf):
+                    choices[start, end] = score
+        best = sorted(((score, *place) for place, score in choices.items()), key=lambda c: (-c[0], c[1], c[2]))
+        return Found(tuple(best[:EACH]), float(nothing))
 
 
 @dataclass(frozen=True)
@@ -132,10 +155,10 @@ class AnswerTask:
         """The examples as a source of batches; each window is one of its own, and points at its first token where it
         holds no whole answer."""
         gathering = Gathering()
-        questions, contexts = _encoded(tokenizer, examples)
+        questions, contexts = encoded_pairs(tokenizer, examples)
         for example, question, context in zip(examples, questions, contexts, strict=True):
-            wanted = _tokens_of(context, *example.target[0]) if example.target else None
-            for piece in _windows(framing, question, context, example.where):
+            wanted = tokens_of(context, *example.target[0]) if example.target else None
+            for piece in windows_of(framing, question, context, example.where):
                 ends = (0, 0)
                 if wanted is not None and piece.cut.start <= wanted[0] and wanted[1] < piece.cut.end:
                     ends = (piece.lead + wanted[0] - piece.cut.start, piece.lead + wanted[1] - piece.cut.start)
@@ -147,32 +170,24 @@ class AnswerTask:
     def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
         """The best answers of each question over all windows of its context."""
         asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
-        questions, contexts = _encoded(tokenizer_of(opened), asked)
+        return [
+            outcome(heard.found(pair[1]), framing, heard.pieces, heard.asked, len(heard.offsets))
+            for heard, pair in zip(self.heard(opened, framing, asked), texts, strict=True)
+        ]
+
+    def heard(self, opened: Opened, framing: Framing, asked: Sequence[Example]) -> Iterator[Heard]:
+        """What a network says of the tokens of each question and context, window by window."""
+        questions, contexts = encoded_pairs(tokenizer_of(opened), asked)
         found = [
-            _windows(framing, question, context, example.where)
+            windows_of(framing, question, context, example.where)
             for example, question, context in zip(asked, questions, contexts, strict=True)
         ]
         flat = [piece for some in found for piece in some]
         scores: Any = opened.network.scores
         said = iter(through(opened, framing, flat, lambda h, b: scores("answer", h, b.rows), True))
-        outcomes = []
-        for some, question, context, pair in zip(found, questions, contexts, texts, strict=True):
-            choices: dict[tuple[int, int], float] = {}
-            offsets = context.offsets  # a list that is made anew each time it is asked for
-            nothing = np.inf
-            for piece in some:
-                ends = next(said).double().numpy()  # n 2
-                nothing = min(nothing, float(ends[0].sum()))
-                for score, first, last in _spans(ends, piece):
-                    start, end = _stripped(pair[1], offsets[first][0], offsets[last][1])
-                    if end > start and score > choices.get((start, end), -np.inf):
-                        choices[start, end] = score
-            best = sorted(((score, *place) for place, score in choices.items()), key=lambda c: (-c[0], c[1], c[2]))[
-                :EACH
-            ]
-            held = Found(tuple(best), float(nothing))
-            outcomes.append(outcome(held, framing, some, len(question), len(context)))
-        return outcomes
+        for some, question, context in zip(found, questions, contexts, strict=True):
+            ends = [next(said).double().numpy() for _ in some]
+            yield Heard(some, ends, context.offsets, len(question))
 
     def answers(self, found: Found) -> tuple[int, int] | None:
         """The characters of the answer; None: there is none."""
@@ -279,7 +294,7 @@ def _brier(task: AnswerTask, outcomes: Sequence[Outcome], right: NDArray[np.floa
     return float(((np.array(sure) - right) ** 2).mean())
 
 
-def _encoded(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[list[list[int]], list[Encoded]]:
+def encoded_pairs(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[list[list[int]], list[Encoded]]:
     """The tokens of questions and contexts; a context that several questions are about is read once."""
     questions = tokenizer.ids([example.texts[0] for example in examples], specials=False)
     distinct = list(dict.fromkeys(example.texts[1] for example in examples))
@@ -287,7 +302,7 @@ def _encoded(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[list[li
     return questions, [known[example.texts[1]] for example in examples]
 
 
-def _windows(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -298,7 +313,7 @@ def _windows(framing: Framing, question: list[int], context: Encoded, where: str
     return pieces(framing, question, context.ids)
 
 
-def _tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None:
+def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None:
     """The first and last token of an answer; None where the vocabulary reads nothing there."""
     inside = [
         n for n, (begin, end) in enumerate(context.offsets) if begin < start + len(text) and end > start and end > begin
@@ -327,7 +342,7 @@ def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, in
     ]
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
     """Without the space that some vocabularies count to a word."""
     while start < end and text[start].isspace():
         start += 1

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from weft.checkpoint.card import Made, Metric
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
-from weft.config import changed, read_toml, write_toml
-from weft.data.batching import Feed, in_two_phases
-from weft.data.streams import Streams
+from weft.config import changed, read_toml
 from weft.errors import UserError, listed
-from weft.files import read_json
-from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
-from weft.tasks.choosing import chosen_family, size_of, sizes_of, vocabulary_for
+from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.counting import check_counting, count_text
-from weft.tasks.driving import Altered, begin, begun, device_for, drive, half_precision, pass_tokens
-from weft.tasks.material import Material, gather, text_of
-from weft.tasks.model import Model, find_folder, load, new
+from weft.tasks.driving import begun, device_for
+from weft.tasks.language import learn_text
+from weft.tasks.material import text_of
+from weft.tasks.model import Model, find_folder, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
-from weft.training.loop import UNKNOWN
-from weft.training.plan import Training
 from weft.training.run import Run
-from weft.training.setup import Setup
 from weft.training.signals import Stop
-from weft.training.state import State
 
 
 def pretrain(
@@ -137,7 +124,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         words = _tokenizer(run, recipe, family, "next", None, stop, say, progress)
         return count_text(run, recipe, family, words, fresh, stop, say, progress)
     seed = recipe.seed
-    device = device_for(recipe.device, recipe.training.threads)
+    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
     rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
@@ -167,79 +154,20 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         opened = made.opened
         if start is not None:
             fill_table(opened.network, tokenizer, start, seed, say)
-    length = recipe.objective.length or family.row or opened.config.context
-    if length > opened.config.context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
-    recipe = changed(recipe, {"objective": {"name": name, "rows": rows, "length": length}}, run.recipe.name)
-    material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
-    plan = _resolved(recipe, material, opened, device)
-    if isinstance(material.source, Streams):
-        material = replace(material, source=material.source.of(plan.batch or 1))
-        objective = CarriedToken(Memory(plan.batch or 1))
-    if plan.patience is not None and material.held_out is None:
-        raise UserError("patience needs held-out text to judge by")
-    if plan.compile and device.type == "cpu" and not material.source.even:
-        raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
-    recipe = replace(recipe, training=plan, device=str(device))
-    about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": seed,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
-        "text": {"hash": material.corpus.hash, "tokens": material.corpus.size},
-        "held_out": {"hash": material.dev.hash, "tokens": material.dev.size} if material.dev else None,
-    }
-    if fresh or not run.about.exists():
-        write_toml(recipe, run.recipe)
-        run.describe(about)
-    else:
-        before = read_json(run.about)
-        if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
-            raise Altered(f"{run.folder}: the text is not the one that the run began with")
-    begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
-    known = plan.steps if plan.minutes is None else begun.state.steps
-    steps = known or min(UNKNOWN, plan.steps or UNKNOWN)
-    card = replace(
-        opened.card,
-        task="fill" if name == "spans" else family.task,  # what was learned; a T5 is for more than that
+    recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
+    return learn_text(
+        run,
+        recipe,
+        opened,
+        objective,
+        fresh,
+        stop,
+        say,
+        progress,
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()),
-    )
-    opened = replace(opened, card=card)
-    feed = Feed(material.source, material.prepare, seed, plan.batch or 1)
-    if material.short is not None and plan.minutes is not None:
-        raise UserError("short rows are for a share of the steps, and minutes do not say how many there are")
-    if material.short is not None:
-        feed = in_two_phases(feed, material.short, round(recipe.objective.short_share * steps))
-    _announce(run, recipe, opened, material, feed, begun.state, steps, device, say)
-    setup = Setup(
-        network=opened.network,
-        objective=objective,
-        feed=feed,
-        held_out=material.held_out,
-        plan=plan,
-        rate=plan.rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
-        device=device,
-        precision=plan.precision,
-        seed=seed,
-        words_of=tokenizer.decode,
+        share=1.0 if base is None else 0.2,  # of the usual rate: what is known already is not to be lost
         evaluate_first=base is not None,
-        minutes=plan.minutes,
-        most=plan.steps,
-        # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
     )
-    kept = material.dev.hash if material.dev else material.corpus.hash
-
-    def keep_best(found: dict[str, float]) -> None:
-        run.save_model(opened, tuple(Metric(data=kept, name=name, value=value) for name, value in found.items()))
-
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
-    return load(run.folder)
 
 
 def _objective(name: str) -> Objective:
@@ -283,62 +211,3 @@ def _tokenizer(
     if skipped.count:
         say(f"weft: note: {skipped}")
     return found
-
-
-def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.device) -> Training:
-    """The plan with every open choice made, so that the recipe in the run folder says it all."""
-    plan = recipe.training
-    count, mean = material.source.count, material.source.mean
-    if material.held_out is not None:
-        _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
-    batch = plan.batch or max(1, round(8192 / mean))
-    in_epoch = count / batch
-    steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
-    if steps is None and plan.minutes is None:
-        steps = max(1000, math.ceil(3 * in_epoch))
-    usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
-    every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
-    return replace(
-        plan,
-        steps=steps,
-        epochs=None,
-        batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or (usual if "base" not in recipe.model else usual / 5),
-        evaluate_every=every,
-        save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps or plan.log_every),
-        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
-        threads=plan.threads or torch.get_num_threads(),
-    )
-
-
-def _announce(
-    run: Run,
-    recipe: Recipe,
-    opened: Opened,
-    material: Material,
-    feed: Feed,
-    state: State,
-    steps: int,
-    device: torch.device,
-    say: Say,
-) -> None:
-    parameters = sum(parameter.numel() for parameter in opened.network.parameters())
-    first = ""
-    if feed.first is not None:
-        short = feed.first
-        first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
-    judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
-    minutes = recipe.training.minutes if state.steps is None else None
-    amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
-    epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""
-    say(
-        f"{run.folder}: {opened.family.name}, {size_of(opened.config)}, "
-        f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
-        f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
-        f"plan: {amount} of {feed.rows} rows of about {material.source.mean:.0f} tokens{epochs}{first}"
-        + (f"; from step {state.step:,}" if state.step else "")
-    )
-    if state.finished:
-        say(f"{run.folder}: this run has finished already")

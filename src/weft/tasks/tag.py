@@ -40,6 +40,16 @@ class Tagged:
     tags: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Heard:
+    """What a network says of the words of one text."""
+
+    scores: NDArray[np.float32]  # n C
+    known: NDArray[np.bool_]  # n: False for a word that was cut off, or of which the vocabulary reads nothing
+    pieces: list[Piece]
+    n_tokens: int
+
+
 def words_of(record: Record, column: str) -> list[str]:
     """Words or tags: a list, or a text with spaces between them."""
     value = list_in(record, column)
@@ -161,6 +171,14 @@ class TagTask:
 
     def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[Tagged]) -> list[Outcome]:
         """Scores of every tag for every word (n C); a word is scored by the window that shows most around it."""
+        outcomes = []
+        for heard in self.heard(opened, framing, texts):
+            scores = np.where(heard.known[:, None], heard.scores, self.unread)
+            outcomes.append(outcome(scores, framing, heard.pieces, heard.n_tokens))
+        return outcomes
+
+    def heard(self, opened: Opened, framing: Framing, texts: Sequence[Tagged]) -> list[Heard]:
+        """What a network says of the words of each text, and which of them it has read."""
         tokenizer, network = tokenizer_of(opened), opened.network
         encoded = tokenizer.encode_batch([text.text for text in texts], specials=False)
         found: list[tuple[list[Piece], list[int | None]]] = []
@@ -169,22 +187,22 @@ class TagTask:
         flat = [piece for some, _ in found for piece in some]
         scores: Any = network.scores
         said = iter(through(opened, framing, flat, lambda h, b: scores("tag", h, b.rows), True))
-        outcomes = []
+        heard = []
         for (some, firsts), tokens in zip(found, encoded, strict=True):
             by_token = np.zeros((len(tokens), len(self.labels)), dtype=np.float32)
             for piece in some:
                 c, part = piece.cut, next(said).numpy()
                 by_token[c.first : c.last] = part[piece.lead + c.first - c.start : piece.lead + c.last - c.start]
             read = some[-1].cut.last
-            scores_of = np.tile(self._unread, (len(firsts), 1))
-            for number, token in enumerate(firsts):
-                if token is not None and token < read:
-                    scores_of[number] = by_token[token]
-            outcomes.append(outcome(scores_of, framing, some, len(tokens)))
-        return outcomes
+            places = np.array([read if token is None else token for token in firsts], dtype=np.int64)
+            known = places < read
+            scores_of = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
+            scores_of[known] = by_token[places[known]]
+            heard.append(Heard(scores_of, known, some, len(tokens)))
+        return heard
 
     @property
-    def _unread(self) -> NDArray[np.float32]:
+    def unread(self) -> NDArray[np.float32]:
         """Scores of a word that was cut off or has no token: nothing is known, so it is outside of everything."""
         return np.array([label == "O" for label in self.labels], dtype=np.float32)
 

@@ -167,11 +167,16 @@ def _question(entry: Any, title: str, context: str) -> dict[str, Any]:
 
     if isinstance(entry, dict) and isinstance(entry.get("id"), int):
         entry = {**entry, "id": str(entry["id"])}
-    return {
+    values = {
         "id": field(entry, "id", str, "text"),
         "title": title,
         "context": context,
         "question": field(entry, "question", str, "text"),
+    }
+    if "answers" not in entry:  # nobody knows them: a question to be asked, not to learn by
+        return values
+    return {
+        **values,
         "answers": [
             {"text": field(answer, "text", str, "text"), "start": field(answer, "answer_start", int, "number")}
             for answer in field(entry, "answers", list, "list")

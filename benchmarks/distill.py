@@ -1,0 +1,463 @@
+"""Small models beside their teachers: what distillation, quantisation and the other ways keep, and what they save.
+
+    python benchmarks/distill.py --run JOB... --data DIR --weights DIR --out FOLDER   some jobs, one after the other
+    python benchmarks/distill.py --all --processes 5 --data DIR --weights DIR --out FOLDER [--only reviews,words]
+    python benchmarks/distill.py --here FOLDER --data DIR --out FILE.json      speed and the gate, on this machine
+    python benchmarks/distill.py --table FOLDER [FILE.json]
+
+DIR holds imdb, wikiann_en, squadshifts, xquad, multi30k and glue as `benchmarks/carry.py` gathers them; weights:
+all-MiniLM-L6-v2. Each job leaves FOLDER/JOB.json and, where it trains a model, the run folder FOLDER/JOB. Jobs wait for
+those that they build on. Nothing is chosen on the test data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from finetune import file_for
+from translate import ARCHITECTURES, files
+
+import weft
+
+GPU = torch.cuda.is_available()
+QUICK = bool(os.environ.get("QUICK"))  # a few steps of everything, to see that it runs
+
+
+def machine() -> str:
+    name = torch.cuda.get_device_name() if GPU else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def parameters(model: weft.Model) -> int:
+    return sum(parameter.numel() for parameter in model.network.parameters())
+
+
+def scored(model: weft.Model, *data: Any, **options: Any) -> dict[str, Any]:
+    """Scores with intervals."""
+    model = model.to("cuda") if GPU else model
+    found = model.evaluate(*data, **options)
+    scores = {name: [score.value, score.low, score.high] for name, score in found.scores.items()}
+    return {"scores": scores, "examples": found.examples, "parameters": parameters(model)}
+
+
+def plan(**settings: Any) -> dict[str, Any]:
+    return {**settings, **({"steps": 3, "epochs": None, "batch": 8} if QUICK else {})}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job finds what it needs."""
+
+    data: Path
+    weights: Path
+    out: Path
+
+    def file(self, name: str) -> str:
+        return str(self.data / name)
+
+
+# ------------------------------------------------------------------------------------------------- reviews (IMDb)
+
+SMALL = {"model": "3x256", "vocabulary": 10_000, "settings": {"context": 512}}
+REVIEWS = {"columns": {"text": "text", "label": "label"}}
+
+
+def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
+    model = weft.finetune(
+        settings={
+            "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
+            "task": {"name": "classify"},
+            "model": {"base": str(place.weights)},
+            "training": plan(epochs=2.0, rate=3e-5, evaluate_every=1 << 30),
+            "out": out,
+        }
+    )
+    return scored(model, place.file("imdb/test.tsv.xz"))
+
+
+def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
+    """The teacher's tokens that reviews use most; every student reads by them, so that only the learning differs."""
+    from weft.compress.vocabulary import most_used, pruned_tokenizer
+    from weft.text.records import read_texts
+
+    tokenizer = weft.load(place.weights).tokenizer
+    assert tokenizer is not None
+    texts = (document.text for document in read_texts([place.file("imdb/unsup.txt.xz")]))
+    pruned, kept = pruned_tokenizer(tokenizer, most_used(tokenizer, texts, SMALL["vocabulary"]))
+    pruned.save(out)
+    return {"tokens": len(kept), "of": tokenizer.vocabulary}
+
+
+def small(place: Place) -> dict[str, Any]:
+    return {"model": "3x256", "tokenizer": str(place.out / "reviews-vocabulary"), "settings": SMALL["settings"]}
+
+
+def reviews_words(place: Place, out: str) -> dict[str, Any]:
+    """The student's first schooling: masked words of the unlabelled reviews."""
+    model = weft.pretrain(
+        settings={
+            "model": {"family": "bert", "size": "3x256", "context": 512},
+            "tokenizer": {"folder": str(place.out / "reviews-vocabulary")},
+            "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
+            "objective": {"name": "mlm", "rows": "stream", "length": 256},
+            "training": plan(steps=12_000, batch=128, rate=1e-3, compile=GPU and not QUICK, evaluate_every=6000),
+            "out": out,
+        }
+    )
+    return {"loss": {metric.name: metric.value for metric in model.card.metrics}}
+
+
+def reviews_labels(place: Place, out: str, base: str | None = None) -> dict[str, Any]:
+    """The same student on the labels alone, from nothing or after its first schooling."""
+    fresh = {"family": "bert", "size": "3x256", "context": 512}
+    tokenizer = {} if base else {"tokenizer": {"folder": str(place.out / "reviews-vocabulary")}}
+    model = weft.finetune(
+        settings={
+            "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
+            "task": {"name": "classify"},
+            "model": {"base": str(place.out / base)} if base else fresh,
+            "training": plan(epochs=4.0 if base else 6.0, rate=1e-4 if base else 3e-4),
+            "out": out,
+            **tokenizer,
+        }
+    )
+    return scored(model, place.file("imdb/test.tsv.xz"))
+
+
+def reviews_distilled(place: Place, out: str, student: dict[str, Any], **training: Any) -> dict[str, Any]:
+    """A student that listens to the teacher on all reviews, labelled or not."""
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "reviews-teacher")]},
+            "student": student,
+            "data": {
+                "text": [place.file("imdb/unsup.txt.xz")],
+                "files": [place.file("imdb/train.tsv.xz")],
+                "holdout": 0.05,
+                **REVIEWS,
+            },
+            "distill": {"hard": 0.3},
+            "training": plan(**training),
+            "out": out,
+        }
+    )
+    return {**scored(model, place.file("imdb/test.tsv.xz")), **told(out)}
+
+
+def told(out: str) -> dict[str, Any]:
+    """What the run wrote down of itself."""
+    about = json.loads((Path(out) / "run" / "run.json").read_text())
+    lines = [json.loads(line) for line in (Path(out) / "run" / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "texts": about.get("rows"),
+        "teacher forwards": about.get("teacher_forwards"),
+        "seconds of training": max((line.get("seconds", 0.0) for line in lines), default=None),
+    }
+
+
+# ------------------------------------------------------------- DistilBERT's own setting, at a small scale (words)
+
+ENCODER = {"family": "bert", "size": "6x384", "context": 256}
+
+
+def words_teacher(place: Place, out: str) -> dict[str, Any]:
+    model = weft.pretrain(
+        settings={
+            "model": ENCODER,
+            "tokenizer": {"kind": "wordpiece", "size": 16_000},
+            "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
+            "objective": {"name": "mlm", "rows": "stream", "length": 256},
+            "training": plan(steps=10_000, batch=128, rate=7e-4, compile=GPU and not QUICK, evaluate_every=5000),
+            "out": out,
+        }
+    )
+    return {"loss": {metric.name: metric.value for metric in model.card.metrics}, "parameters": parameters(model)}
+
+
+def words_student(place: Place, out: str) -> dict[str, Any]:
+    """Half of the layers, from every second one, by soft words, masked words and the direction of hidden states."""
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "words-teacher")]},
+            "student": {"model": "3x384", "start": "layers"},
+            "data": {"text": [place.file("imdb/unsup.txt.xz")]},
+            "distill": {"pretrain": True},
+            "training": plan(steps=5_000, batch=128, rate=5e-4, evaluate_every=2500),
+            "out": out,
+        }
+    )
+    return {"loss": {metric.name: metric.value for metric in model.card.metrics}, "parameters": parameters(model)}
+
+
+def words_tuned(place: Place, out: str, base: str) -> dict[str, Any]:
+    """A base fine-tuned on SST-2, scored on its published dev rows."""
+    model = weft.finetune(
+        settings={
+            "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
+            "task": {"name": "classify", "length": 128},
+            "model": {"base": str(place.out / base)},
+            "training": plan(epochs=3.0, rate=5e-5),
+            "out": out,
+        }
+    )
+    return scored(model, place.file("glue/sst2/dev.tsv.xz"))
+
+
+# ------------------------------------------------------------------------------- entities, questions, translation
+
+HALF = {"model": "4x384", "start": "layers", "vocabulary": 10_000}  # of the 22.6 million parameters, 11.1
+
+
+def conll(place: Place, split: str) -> str:
+    """A file of wikiann_en without the prefix that its words carry."""
+    scratch = place.out / "wikiann_en"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return file_for(place.data, "wikiann_en", f"wikiann_en/{split}.xz", scratch)
+
+
+def entities_teacher(place: Place, out: str) -> dict[str, Any]:
+    model = weft.finetune(
+        settings={
+            "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
+            "task": {"name": "tag"},
+            "model": {"base": str(place.weights)},
+            "training": plan(epochs=4.0, rate=1e-4),
+            "out": out,
+        }
+    )
+    return scored(model, conll(place, "test"), format="conll")
+
+
+def entities_student(place: Place, out: str) -> dict[str, Any]:
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "entities-teacher")]},
+            "student": HALF,
+            "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
+            "training": plan(epochs=8.0, rate=2e-4),
+            "out": out,
+        }
+    )
+    return {**scored(model, conll(place, "test"), format="conll"), **told(out)}
+
+
+ANSWERED = ("squadshifts/new_wiki_v1.0.json.xz", "squadshifts/reddit_v1.0.json.xz")
+UNANSWERED = "squadshifts/amazon_reviews_v1.0.json.xz"
+
+
+def questions_teacher(place: Place, out: str) -> dict[str, Any]:
+    model = weft.finetune(
+        settings={
+            "data": {"files": [place.file(name) for name in ANSWERED]},
+            "task": {"name": "answer"},
+            "model": {"base": str(place.weights)},
+            "training": plan(epochs=3.0, rate=1e-4),
+            "out": out,
+        }
+    )
+    return scored(model, place.file("xquad/xquad.en.json.xz"))
+
+
+def questions_student(place: Place, out: str) -> dict[str, Any]:
+    """The rows of the teacher, and questions about other texts without their answers."""
+    from weft.text.records import read_records
+
+    unanswered = place.out / "unanswered.jsonl"
+    with unanswered.open("w", encoding="utf-8") as file:
+        for record in read_records(place.file(UNANSWERED)):
+            row = {key: record.values[key] for key in ("question", "context")}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "questions-teacher")]},
+            "student": HALF,
+            "data": {"files": [*(place.file(name) for name in ANSWERED), str(unanswered)]},
+            "training": plan(epochs=6.0, rate=2e-4),
+            "out": out,
+        }
+    )
+    return {**scored(model, place.file("xquad/xquad.en.json.xz")), **told(out)}
+
+
+def written(place: Place) -> dict[str, list[str]]:
+    source, target = files(place.data, "train")
+    dev_source, dev_target = files(place.data, "val")
+    return {"source": [source], "target": [target], "dev_source": [dev_source], "dev_target": [dev_target]}
+
+
+def translated(model: weft.Model, place: Place) -> dict[str, Any]:
+    source, target = files(place.data, "test_2016_flickr")
+    return scored(model, source=source, target=target)
+
+
+def translation_teacher(place: Place, out: str) -> dict[str, Any]:
+    model = weft.finetune(
+        settings={
+            "data": written(place),
+            "task": {"name": "translate", "metric": "bleu"},
+            "model": ARCHITECTURES["transformer"],
+            "training": plan(epochs=50.0, rate=1e-3),
+            "out": out,
+        }
+    )
+    return translated(model, place)
+
+
+def translation_student(place: Place, out: str) -> dict[str, Any]:
+    """Less than half of the teacher, on what the teacher writes."""
+    settings = {"dropout": 0.1, "embedding_dropout": 0.1, "context": 256}
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "translation-teacher")]},
+            "student": {"model": "2x192", "settings": settings},
+            "data": written(place),
+            "distill": {"hard": 0.0, "metric": "bleu"},
+            "training": plan(epochs=60.0, rate=1.5e-3),
+            "out": out,
+        }
+    )
+    return {**translated(model, place), **told(out)}
+
+
+def translation_alone(place: Place, out: str) -> dict[str, Any]:
+    """The same student on the people's translations."""
+    model = weft.finetune(
+        settings={
+            "data": written(place),
+            "task": {"name": "translate", "metric": "bleu"},
+            "model": {**ARCHITECTURES["transformer"], "width": 192, "heads": 3, "layers": 2, "inner": 768},
+            "tokenizer": {"folder": str(place.out / "translation-teacher")},
+            "training": plan(epochs=60.0, rate=1.5e-3),
+            "out": out,
+        }
+    )
+    return translated(model, place)
+
+
+# --------------------------------------------------------------------------------------------------------- the jobs
+
+
+@dataclass(frozen=True)
+class Job:
+    run: Callable[[Place, str], dict[str, Any]]
+    needs: tuple[str, ...] = ()
+
+
+LISTENED = {"batch": 64, "evaluate_every": 1200}
+JOBS: dict[str, Job] = {
+    "reviews-teacher": Job(reviews_teacher),
+    "reviews-vocabulary": Job(reviews_vocabulary),
+    "reviews-words": Job(reviews_words, ("reviews-vocabulary",)),
+    "reviews-labels": Job(reviews_labels, ("reviews-vocabulary",)),
+    "reviews-labels-after-words": Job(lambda p, out: reviews_labels(p, out, "reviews-words"), ("reviews-words",)),
+    "reviews-distilled": Job(
+        lambda p, out: reviews_distilled(p, out, small(p), epochs=8.0, rate=5e-4, **LISTENED),
+        ("reviews-teacher", "reviews-vocabulary"),
+    ),
+    "reviews-distilled-after-words": Job(
+        lambda p, out: reviews_distilled(
+            p, out, {"model": str(p.out / "reviews-words")}, epochs=6.0, rate=2e-4, **LISTENED
+        ),
+        ("reviews-teacher", "reviews-words"),
+    ),
+    "reviews-lstm": Job(
+        lambda p, out: reviews_distilled(
+            p, out, {"model": "lstm:1x256", "tokenizer": str(p.out / "reviews-vocabulary")}, epochs=3.0, batch=64
+        ),
+        ("reviews-teacher", "reviews-vocabulary"),
+    ),
+    "reviews-own-tokens": Job(
+        lambda p, out: reviews_distilled(
+            p,
+            out,
+            {"model": "3x256", "tokenizer": "learned", "vocabulary": 8000, "settings": SMALL["settings"]},
+            epochs=4.0,
+            rate=5e-4,
+            **LISTENED,
+        ),
+        ("reviews-teacher",),
+    ),
+    "words-teacher": Job(words_teacher),
+    "words-student": Job(words_student, ("words-teacher",)),
+    "words-teacher-tuned": Job(lambda p, out: words_tuned(p, out, "words-teacher"), ("words-teacher",)),
+    "words-student-tuned": Job(lambda p, out: words_tuned(p, out, "words-student"), ("words-student",)),
+    "entities-teacher": Job(entities_teacher),
+    "entities-student": Job(entities_student, ("entities-teacher",)),
+    "questions-teacher": Job(questions_teacher),
+    "questions-student": Job(questions_student, ("questions-teacher",)),
+    "translation-teacher": Job(translation_teacher),
+    "translation-student": Job(translation_student, ("translation-teacher",)),
+    "translation-alone": Job(translation_alone, ("translation-teacher",)),
+}
+
+
+def run(name: str, place: Place) -> dict[str, Any]:
+    begin = time.perf_counter()
+    found = JOBS[name].run(place, str(place.out / name))
+    found = {"job": name, "machine": machine(), "seconds in all": round(time.perf_counter() - begin, 1), **found}
+    (place.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    return found
+
+
+def run_all(names: list[str], place: Place, processes: int) -> None:
+    """Each job in a process of its own, as soon as those that it builds on are done; one that fails stops no other."""
+
+    def alone(name: str) -> None:
+        command = [sys.executable, __file__, "--run", name, "--data", place.data, "--weights", place.weights]
+        with (place.out / f"{name}.log").open("w") as log:
+            subprocess.run([*map(str, command), "--out", str(place.out)], stdout=log, stderr=log)
+
+    waiting, running = list(names), {}
+    with ThreadPoolExecutor(processes) as pool:
+        while waiting or running:
+            for name in list(waiting):
+                needs = [need for need in JOBS[name].needs if need in names]
+                if any(need in waiting or need in running.values() for need in needs):
+                    continue
+                waiting.remove(name)
+                missing = [need for need in JOBS[name].needs if not (place.out / f"{need}.json").exists()]
+                if missing:
+                    print(f"{name}: left out, since {', '.join(missing)} failed", file=sys.stderr, flush=True)
+                    continue
+                running[pool.submit(alone, name)] = name
+            done, _ = wait(running, return_when=FIRST_COMPLETED) if running else (set(), None)
+            for future in done:
+                name = running.pop(future)
+                good = (place.out / f"{name}.json").exists()
+                print(f"{name}: {'done' if good else 'FAILED'}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", nargs="+", choices=JOBS, default=[], metavar="JOB", help=", ".join(JOBS))
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", default="", help="with --all: jobs whose names begin so, a,b,c")
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("WEFT_DATA", ".")))
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/distill"))
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    place = Place(asked.data.absolute(), (asked.weights or Path()).absolute(), asked.out.absolute())
+    if asked.all:
+        names = [name for name in JOBS if name.startswith(tuple(asked.only.split(",")))]
+        run_all(names, place, asked.processes)
+    for name in asked.run:
+        run(name, place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The report of a student: what it has kept of its teacher, what it costs, and how much text it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.folder import Opened
+from weft.compress.compare import compared, parties_of
+from weft.compress.comparison import Comparison, Standing, plain, spread
+from weft.compress.measuring import evenly
+from weft.errors import UserError
+from weft.files import read_json, write_json, write_text
+from weft.picture import Line, heading, line_chart, page, paragraph
+from weft.picture import table as table_of
+from weft.tasks.model import Model
+from weft.tasks.reading import Example
+from weft.tasks.tag import Tagged
+
+MOST = 2000  # examples that models are compared on
+TIMED = 128  # of them that are timed
+JSON, PAGE = "distill.json", "distill.html"
+Point = Mapping[str, Any]  # of the curve: texts, score, low, high
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a student."""
+
+    comparison: Comparison
+    teachers: int  # the first so many of the models; what is kept and agreed is held to the first
+    forwards: int  # examples that a teacher had to read
+    texts: int  # that were learned from
+    metric: str | None  # of the curve and the stages
+    curve: Sequence[Point] = ()
+    stages: Sequence[Point] = ()
+
+    @property
+    def teacher(self) -> Standing:
+        return self.comparison.models[0]
+
+    @property
+    def student(self) -> Standing:
+        return self.comparison.models[-1]
+
+    def words(self) -> str:
+        """What matters, in one sentence or two."""
+        said, student, teacher = [], self.student, self.teacher
+        chosen, agreed = self.comparison.chosen, self.comparison.agreed
+        if student.kept is not None and chosen is not None:
+            said.append(f"keeps {spread(student.kept, 100, 1)} % of the {chosen} of {teacher.name}")
+        if agreed is not None and agreed in student.agreement:
+            said.append(f"agrees with it by {spread(student.agreement[agreed], places=3)} ({agreed})")
+        one, two = teacher.costs, student.costs
+        if one is not None and two is not None:
+            if one.parameters and two.parameters:
+                said.append(f"has {100 * two.parameters / one.parameters:.1f} % of its parameters")
+            said.append(f"answers one text {one.p50 / two.p50:.2f} x and many {two.per_second / one.per_second:.2f} x")
+            said[-1] += " as fast"
+        if student.damaged:
+            said.append(f"is damaged: {student.damaged}")
+        read = f"A teacher had to read {self.forwards:,} examples for it; the others came from the cache."
+        return f"The student, learned from {self.texts:,} texts, {'; '.join(said)}. {read}"
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has it."""
+        kept = self.student.kept
+        title, header, rows = self.comparison.tables()[0]
+        return plain(
+            {
+                "words": self.words(),
+                "kept": None if kept is None else [kept.value, kept.low, kept.high],
+                "metric": self.metric,
+                "texts": self.texts,
+                "teacher_forwards": self.forwards,
+                "curve": [dict(each) for each in self.curve],
+                "stages": [dict(each) for each in self.stages],
+                "table": {"header": header, "rows": rows},
+                "comparison": self.comparison.values(),
+            }
+        )
+
+    def page(self) -> str:
+        """One page that stands alone."""
+        parts = list[str]()
+        if len(self.stages) > 1:
+            parts.append(heading("Stage by stage") + _scores(self.stages, "stage", self.metric or "score"))
+        if len(self.curve) > 1:
+            parts.append(heading("How much text is enough") + self._curve())
+        if self.teachers > 1:
+            parts.append(paragraph("Several teachers were listened to; what is kept is held to the first of them."))
+        return page(f"A student for {self.comparison.task}", [*parts, *self.comparison.parts()], self.words())
+
+    def _curve(self) -> str:
+        name = (self.metric or "score").replace("_", " ")
+        lines = [Line(name, [(each["texts"], each["score"]) for each in self.curve])]
+        for end in ("low", "high"):
+            points = [(each["texts"], each[end]) for each in self.curve if each.get(end) is not None]
+            lines.append(Line(f"95 % {end}", points, dashed=True, group="interval", faint=True))
+        chart = line_chart("What students of more and more texts reach", lines, "texts", name, log_x=True)
+        told = "Each student made as many steps as the last, which has all texts, and was judged by the same rows."
+        return chart + paragraph(told) + _scores(self.curve, "texts", self.metric or "score")
+
+
+def _scores(found: Sequence[Point], first: str, name: str) -> str:
+    def cell(value: Any) -> str:
+        return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if value else "-"
+
+    rows = [
+        [str(each[first]) if isinstance(each[first], str) else f"{each[first]:,}"]
+        + [cell(each.get(key)) for key in ("score", "low", "high")]
+        for each in found
+    ]
+    return table_of([first, name, "95 % from", "to"], rows)
+
+
+def blanked(example: Example) -> Example:
+    """An example of which nobody has said what is right: what stands there is a teacher's answer."""
+    target = replace(example.target, tags=None) if isinstance(example.target, Tagged) else None
+    return replace(example, target=target)
+
+
+def report_of(
+    teachers: Sequence[tuple[str, Opened, Path]],
+    student: tuple[str, Model, Path],
+    examples: Sequence[Example],
+    *,
+    by_labels: bool,
+    forwards: int,
+    texts: int,
+    metric: str | None = None,
+    curve: Sequence[Point] = (),
+    stages: Sequence[Point] = (),
+    seconds: float = 5.0,
+    memory: bool = True,
+) -> Report:
+    """Hold a student beside its teachers on what it was judged by."""
+    task = student[1].task
+    models = [*(Model(opened, task) for _, opened, _ in teachers), student[1]]
+    names = [*(name for name, _, _ in teachers), student[0]]
+    folders = [*(folder for _, _, folder in teachers), student[2]]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    some = evenly(examples if by_labels else [blanked(each) for each in examples], MOST)
+    data = f"{len(some):,} held-out examples"
+    found = compared(parties_of(models, names, folders), some, data=data, texts=TIMED, seconds=seconds, memory=memory)
+    return Report(found, len(teachers), forwards, texts, metric, curve, stages)
+
+
+def write_report(inside: Path, report: Report) -> None:
+    """`distill.json` and `distill.html` in the inside of a run folder."""
+    write_json(inside / JSON, report.values())
+    write_text(inside / PAGE, report.page())
+
+
+def read_table(folder: Path) -> tuple[str, list[str], list[list[str]]] | None:
+    """What a run folder's report says in words, and its table; None where there is none."""
+    path = folder / "run" / JSON
+    try:
+        found = read_json(path) if path.is_file() else None
+    except UserError:
+        return None
+    return (found["words"], found["table"]["header"], found["table"]["rows"]) if found else None

@@ -1,0 +1,236 @@
+"""Vectors, taught: a student's texts lie to each other as the teacher's do, whatever the two widths are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
+from tests.tasks.small import LINES
+from weft.checkpoint.folder import Opened
+from weft.compress.embedding import Directions, EmbedLesson, EmbedTask, task_of
+from weft.errors import UserError
+from weft.nn.rows import Ragged
+from weft.objectives.distill_tokens import TaughtVectors, pooled
+from weft.tasks.embed import Embedder, embed
+from weft.tasks.judging import judged
+from weft.tasks.passing import framing_for
+from weft.tasks.reading import Example
+from weft.text.metrics_vectors import Likeness
+from weft.text.windows import cut
+
+TEXTS = [*dict.fromkeys(LINES)][:16]
+LONG = [ODD, " ".join(TEXTS[:9]), "Ada", " ".join(TEXTS[4:8])]
+
+
+def rows(texts: list[str]) -> list[Example]:
+    return [Example((text,), None, f"row {number}") for number, text in enumerate(texts)]
+
+
+def lesson(teacher: Opened) -> EmbedLesson:
+    return EmbedLesson(task_of(teacher))
+
+
+def wide(heads: int = 2) -> Opened:
+    made = weft.new("bert", vocabulary("wordpiece"), size=f"1x{64 * heads}", settings={"context": 64}, heads={}, seed=3)
+    with torch.no_grad():
+        for parameter in made.network.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)
+    return made.opened
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+def test_the_student_learns_on_the_vectors_that_embed_gives(pooling: Any) -> None:
+    """Of all windows of a text, each token once: what is trained is what is asked for later."""
+    student = model("bpe", {}, pooling=pooling)
+    taught = lesson(student)
+    framing = framing_for(student)
+    table = taught.table(rows(LONG), taught.said(student, framing, rows(LONG)), student, framing)
+    assert table.rows_count > len(LONG) == table.count
+    wanted = torch.tensor([vector.values for vector in embed(student, LONG)])
+    for fixed in (False, True):
+        batch = whole(table, fixed)
+        with torch.inference_mode():
+            hidden = student.network(batch.tokens, batch.rows, batch.segments)
+            found = pooled(hidden, batch, len(batch.targets["said"]), pooling)
+        assert torch.allclose(found[: len(LONG)], wanted, atol=1e-5) and torch.isfinite(found).all()
+        assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
+        assert taught.objective.counts(batch) == {"teacher": len(LONG)}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_gradient_is_that_of_the_written_out_loss(pooling: Any, normalise: bool) -> None:
+    teacher, student = wide(), model("bpe", {}, scale=3.0)
+    taught = EmbedLesson(EmbedTask(pooling, normalise))
+    examples, framing = rows(LONG), framing_for(student)
+    said = taught.said(teacher, framing_for(teacher), examples)
+    taught = taught.settled(examples, said)
+    assert taught.directions is not None
+    batch = whole(taught.table(examples, said, student, framing))
+    student.network.eval()
+    loss(taught.objective, student.network, batch).backward()
+    found = {name: p.grad.clone() for name, p in student.network.named_parameters() if p.grad is not None}
+    student.network.zero_grad()
+    total = torch.zeros(())
+    vectors = np.stack([each["vector"] for each in said])
+    far = ((vectors - vectors.mean(0)) ** 2).sum(1).mean()
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    near = ((units - units.mean(0)) ** 2).sum(1).mean()
+    for number, example in enumerate(examples):
+        vector = _by_hand(Embedder(student, pooling=pooling), example.texts[0], pooling)
+        wanted = torch.tensor(said[number]["vector"] @ taught.directions.basis[:, :64]).float()
+        total = total + 2 * (1 - vector @ wanted / vector.norm() / wanted.norm()) / near
+        total = total + (0.0 if normalise else (vector - wanted).square().sum() / far)
+    (total / len(examples)).backward()
+    for name, parameter in student.network.named_parameters():
+        if parameter.grad is not None:
+            assert torch.allclose(found[name], parameter.grad, atol=1e-5 * float(parameter.grad.abs().max()) + 1e-7), (
+                name
+            )
+    assert len(found) > 10
+
+
+def _by_hand(embedder: Embedder, text: str, pooling: str) -> torch.Tensor:
+    """What `weft embed` works out, window by window, so that gradients can be had of it."""
+    ids = embedder.tokenizer.ids([text], specials=False)[0]
+    states, firsts = [], []
+    for c in cut(len(ids), embedder.size, embedder.stride):
+        piece = embedder._piece(0, ids, c)
+        ragged = Ragged.of([piece.tokens])
+        hidden = embedder.network(ragged.tokens, ragged.rows)
+        states.append(hidden[embedder._own(piece)])
+        firsts.append(hidden[0])
+    if pooling == "first":
+        return torch.stack(firsts).mean(0)
+    return torch.cat(states).amax(0) if pooling == "max" else torch.cat(states).mean(0)
+
+
+def test_turned_vectors_keep_as_much_of_the_products_as_their_width_can() -> None:
+    chance = np.random.default_rng(0)
+    flat = chance.normal(size=(50, 5)) @ chance.normal(size=(5, 32))  # in truth five directions
+    said = [{"vector": row.astype(np.float32)} for row in flat]
+    found = Directions.of(said)
+    for width in (5, 8, 31):
+        turned = found.fitted(flat, width)
+        assert turned.shape == (50, width) and np.allclose(turned @ turned.T, flat @ flat.T, rtol=1e-3, atol=1e-3)
+    assert (
+        np.array_equal(found.fitted(flat, 40)[:, :32], flat.astype(np.float32))
+        and not found.fitted(flat, 40)[:, 32:].any()
+    )
+    lost = np.linalg.norm(flat @ flat.T - (few := found.fitted(flat, 3)) @ few.T) ** 2
+    best = (np.linalg.eigvalsh(flat @ flat.T)[:-3] ** 2).sum()  # no three numbers could do better
+    assert lost == pytest.approx(best, rel=1e-3)
+    assert found.shares[:5].sum() == pytest.approx(1)
+
+
+def test_a_teacher_that_says_nothing_is_named() -> None:
+    with pytest.raises(UserError, match="zeros of all texts"):
+        Directions.of([{"vector": np.zeros(4, dtype=np.float32)}] * 3)
+
+
+def test_teachers_side_by_side_have_the_mean_of_their_cosines() -> None:
+    one, two = wide(), model("bpe", {})
+    taught, examples = lesson(one), rows(TEXTS[:6])
+    both = [taught.said(each, framing_for(each), examples) for each in (one, two)]
+    mean = [taught.mean(pair) for pair in zip(*both, strict=True)]
+
+    def cosines(said: Any) -> Any:
+        vectors = np.stack([each["vector"] for each in said]).astype(np.float64)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors @ vectors.T
+
+    assert np.allclose(cosines(mean), (cosines(both[0]) + cosines(both[1])) / 2, atol=1e-5)
+    assert len(mean[0]["vector"]) == 128 + 64
+
+
+@pytest.mark.parametrize(("kind", "normalise"), [("wordpiece", False), ("bpe", True)])
+def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
+    """Half as wide, and with other tokens: judged as a run judges it, by texts it has learned by heart."""
+    teacher = wide()
+    teacher = replace(teacher, card=replace(teacher.card, normalise=normalise))
+    taught, examples = lesson(teacher), rows(TEXTS)
+    said = taught.said(teacher, framing_for(teacher), examples)
+    taught = taught.settled(examples, said)
+    student = model(kind, {}, length=48, scale=3.0)
+    framing = framing_for(student)
+    judges = [taught.answered(*each) for each in zip(examples, said, strict=True)]
+    before = judged(taught.task, student, framing, judges, tune=True).scores
+    table = taught.table(examples, said, student, framing)
+    assert "fits into the student's 64" in table.notes[0]
+    losses = learned(student, taught.objective, table, steps=80, rate=5e-3)
+    after = judged(taught.task, student, framing, judges, tune=True).scores
+    assert losses[-1] < 0.1 * losses[0]
+    assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
+    assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
+    card = taught.task.carded(student.card)
+    assert (card.pooling, card.normalise) == ("mean", normalise)
+
+
+def test_a_student_that_only_looks_back_has_no_first_token() -> None:
+    student = weft.new("gpt2", vocabulary("bpe"), size="1x64", settings={"context": 48}).opened
+    taught = EmbedLesson(EmbedTask("first"))
+    said = [{"vector": np.ones(4, dtype=np.float32)}]
+    with pytest.raises(UserError, match="use mean pooling"):
+        taught.table(rows(["a b"]), said, student, framing_for(student))
+
+
+# ------------------------------------------------------------------------------------------------- how it is judged
+
+
+def test_likeness_is_that_of_all_pairs() -> None:
+    chance = np.random.default_rng(1)
+    gold = chance.normal(size=(40, 8))
+    ours = gold @ chance.normal(size=(8, 5)) + chance.normal(size=(40, 5))
+    metric = Likeness()
+    for one, other in zip(ours, gold, strict=True):
+        metric.add(one, other)
+    found = metric.result()
+    pairs = [(i, j) for i in range(40) for j in range(i)]
+
+    def cosine(x: Any, y: Any) -> float:
+        return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+
+    a, b = (np.array([cosine(side[i], side[j]) for i, j in pairs]) for side in (ours, gold))
+    ranks = [each.argsort().argsort() for each in (a, b)]
+    assert found["pearson"].value == pytest.approx(np.corrcoef(a, b)[0, 1])
+    assert found["spearman"].value == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    same = 0
+    for i in range(40):
+        near = [
+            sorted((j for j in range(40) if j != i), key=lambda j, s=s, i=i: -cosine(s[i], s[j]))[:4]
+            for s in (ours, gold)
+        ]
+        same += len({*near[0]} & {*near[1]})
+    assert found["neighbours"].value == pytest.approx(same / 160)
+    for score in found.values():
+        assert score.low < score.value < score.high and score.high - score.low < 0.5
+
+
+def test_likeness_of_the_same_and_of_nothing() -> None:
+    chance = np.random.default_rng(2)
+    same, none, many = Likeness(), Likeness(), Likeness(most=20)
+    for number, vector in enumerate(chance.normal(size=(30, 6))):
+        same.add(3 * vector, vector)
+        none.add(np.ones(4), vector)
+        many.add(vector if number < 20 else -vector, vector)
+    assert all(score.value == pytest.approx(1) for score in same.result().values())
+    assert none.result()["pearson"].value == none.result()["spearman"].value == 0
+    assert many.result()["pearson"].value == pytest.approx(1)  # those after the first 20 are not compared
+    with pytest.raises(UserError, match="too few"):
+        Likeness().result()
+
+
+def test_vectors_that_are_not_taught_do_not_count() -> None:
+    student = model("wordpiece", {})
+    taught = EmbedLesson(EmbedTask())
+    said = [{"vector": np.eye(4, dtype=np.float32)[0] * (number != 1)} for number in range(3)]
+    batch = whole(taught.table(rows(TEXTS[:3]), said, student, framing_for(student)))
+    assert TaughtVectors().counts(batch) == {"teacher": 2}
+    assert (batch.targets["turned"] > 0).tolist() == [True, False, True]

@@ -1,0 +1,128 @@
+"""What is told of a student: measured against its teacher, and how much text it took."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.compress.models import BY_TASK, knowing, tokenizer_for
+from tests.compress.test_compare import Links
+from tests.tasks.small import kinds, quiet, write_rows
+from weft.cli.main import run as command
+from weft.compress.curve import part_of
+from weft.compress.material import Material
+from weft.compress.report import blanked, read_table
+from weft.tasks.reading import Example
+from weft.tasks.tag import joined
+
+TEXTS = 80
+PLAN = {"steps": 6, "batch": 8, "evaluate_every": 6, "rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    knowing(BY_TASK["classify"], tokenizer_for(BY_TASK["classify"]), kinds(60)).save(folder / "big")
+    return folder / "big"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    (folder / "texts.txt").write_text("".join(f"{row['text']} {n}\n" for n, row in enumerate(kinds(TEXTS, 3))))
+    write_rows(folder / "dev.jsonl", kinds(30, 4))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+
+
+def told(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run" / "distill.json").read_text())
+
+
+def steps_of(folder: Path) -> int:
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return max(json.loads(line)["step"] for line in lines)
+
+
+def test_a_student_is_held_beside_its_teacher_and_the_curve_costs_no_teacher(
+    teacher: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "small"
+    more = [f"training.{key}={value}" for key, value in PLAN.items()]
+    asked = ["distill", str(teacher), "--text", str(rows / "texts.txt"), "--dev", str(rows / "dev.jsonl"), "--out"]
+    flags = ["--student", "1x64", "--start", "scratch", "--curve", "2"]
+    assert command([*asked, str(out), *flags, *(word for each in more for word in ("--set", each))]) == 0
+    said, found = capsys.readouterr(), told(out)
+    student, big = weft.load(out), weft.load(teacher)
+    scores = {name: weft.load(each).evaluate(rows / "dev.jsonl").scores for name, each in (("a", teacher), ("b", out))}
+    models = found["comparison"]["models"]
+    assert [each["name"] for each in models] == ["big (teacher)", "small (student)"]
+    for each, name in zip(models, "ab", strict=True):
+        assert each["scores"]["accuracy"]["value"] == scores[name]["accuracy"].value
+    assert found["kept"][0] == pytest.approx(scores["b"]["accuracy"].value / scores["a"]["accuracy"].value)
+    texts = [row["text"] for row in kinds(30, 4)]
+    same = [a.label == b.label for a, b in zip(student(texts), big(texts), strict=True)]  # type: ignore[attr-defined]
+    assert models[1]["agreement"]["same"]["value"] == pytest.approx(sum(same) / len(same))
+
+    # Each text was read by the teacher once, whatever the students of the curve were trained on.
+    assert found["teacher_forwards"] == TEXTS + 30 and found["texts"] == TEXTS
+    assert [point["texts"] for point in found["curve"]] == [TEXTS // 2, TEXTS]
+    card = {metric.name: metric.value for metric in student.card.metrics}
+    assert found["curve"][-1]["score"] == card["accuracy"]
+    half = out / "run" / "curve" / "1-of-2"
+    about = json.loads((half / "run" / "run.json").read_text())
+    assert about["teacher_forwards"] == 0 and about["rows"]["train"] == TEXTS // 2
+    assert steps_of(half) == steps_of(out) == PLAN["steps"] and not (half / "run" / "distill.json").exists()
+
+    table = read_table(out)
+    assert table is not None and table[0] in said.out and "small (student)" in said.out
+    page = Links()
+    text = (out / "run" / "distill.html").read_text()
+    page.feed(text)
+    assert not page.open and not page.points and "How much text is enough" in text
+
+    # A report that was lost, or not come to, is made when the run is gone on with.
+    (out / "run" / "distill.json").unlink()
+    weft.resume(out, say=quiet)
+    assert told(out)["kept"] == found["kept"] and told(out)["curve"] == found["curve"]
+
+
+def test_without_labels_a_student_is_held_to_what_its_teacher_says(teacher: Path, rows: Path, tmp_path: Path) -> None:
+    weft.distill(
+        teacher,
+        text=rows / "texts.txt",
+        student={"model": "1x64", "start": "scratch"},
+        out=tmp_path / "small",
+        training=PLAN,
+        say=quiet,
+    )
+    found = told(tmp_path / "small")
+    assert found["kept"] is None and found["comparison"]["labelled"] == 0 and not found["curve"]
+    assert found["metric"] == "agreement" and "same" in found["comparison"]["models"][1]["agreement"]
+    assert "agrees with it by" in found["words"] and "keeps" not in found["words"]
+
+
+def test_a_greater_part_holds_every_smaller_one() -> None:
+    rows = [Example((str(n),), None, "") for n in range(100)]
+    whole = Material(rows, (100,), list(range(0, 100, 2)), [1, 3], False, {}, None)
+    parts = [part_of(whole, share, 0) for share in (0.125, 0.25, 0.5, 1.0)]
+    assert [len(part.learned) for part in parts] == [6, 12, 25, 50] and parts[-1] is whole
+    for less, more in zip(parts, parts[1:], strict=False):
+        assert set(less.learned) < set(more.learned) and less.learned == sorted(less.learned)
+    assert all(part.judged == [1, 3] and part.rows is rows for part in parts)
+    assert part_of(whole, 0.25, 1).learned != parts[1].learned
+
+
+def test_what_a_teacher_said_is_taken_out_again() -> None:
+    assert blanked(Example(("a",), "label", "here")) == Example(("a",), None, "here")
+    tagged = joined(["a", "b"], ["O", "O"])
+    assert blanked(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)

@@ -1,0 +1,183 @@
+"""What teachers say is kept whole, found again wherever it is the same, and never half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import weft
+from tests.compress.taught import kinds_of, taught_by, write_texts
+from tests.tasks.small import quiet
+from tests.training.test_resume import contents, same
+from weft.checkpoint.folder import Opened, open_folder
+from weft.cli.main import run
+from weft.compress import teaching
+from weft.compress.lessons import Said
+from weft.compress.teaching import Listened, Part, digest_of_folder, taught
+from weft.compress.texts import TextLesson
+from weft.tasks.reading import Example
+from weft.tasks.saying import silent
+from weft.tasks.texts import TextTask
+from weft.training.signals import Interrupted, Stop
+
+KILLED = Path(__file__).parent / "killed.py"
+
+
+class Echo(TextLesson):
+    """Says of each text its letters, once for each word: arrays of many lengths; of some texts one thing more."""
+
+    read: list[str] = []  # noqa: RUF012
+
+    def said(self, teacher: Opened, framing: Any, examples: Sequence[Example]) -> list[Said]:
+        found: list[Said] = []
+        for example in examples:
+            Echo.read.append(example.texts[0])
+            words = example.texts[0].split()
+            letters = np.array([[len(word), ord(word[0])] for word in words], dtype=np.float32).reshape(-1, 2)
+            text = np.frombuffer(example.texts[0].encode(), dtype=np.uint8)
+            found.append({"letters": letters, "text": text} if "o" in example.texts[0] else {"letters": letters})
+        return found
+
+
+@pytest.fixture
+def listened(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Listened:
+    Echo.read = []
+    monkeypatch.setattr(teaching, "SHARD", 8)
+    return Listened(open_folder(teacher), teacher, digest_of_folder(teacher))
+
+
+def examples_of(texts: Sequence[str]) -> list[Example]:
+    return [Example((text,), None, "") for text in texts]
+
+
+def asked(
+    listened: Listened, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None
+) -> Any:
+    lesson = Echo(TextTask("classify", "label", labels=("a", "b", "c")))
+    return taught(
+        lesson, [listened], examples_of(texts), parts or [len(texts)], Stop() if stop is None else stop, quiet, silent
+    )
+
+
+def test_all_comes_back_as_it_was_said(listened: Listened) -> None:
+    texts = [row["text"] for row in kinds_of(21)]
+    found = asked(listened, texts)
+    assert found.forwards == 21 == len(found.said)
+    for place in (20, 0, 7, 8, -1, 15, 3):
+        said, text = found.said[place], texts[place]
+        assert said["letters"].tolist() == [[len(word), ord(word[0])] for word in text.split()]
+        assert said["text"].tobytes().decode() == (text if "o" in text else "")
+    some = Part(found.said, [19, 2, 11])[1:]
+    assert [len(each["letters"]) for each in some] == [len(texts[n].split()) for n in (2, 11)] and len(some) == 2
+    with pytest.raises(IndexError):
+        found.said[21]
+
+
+def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Listened) -> None:
+    texts = [row["text"] + f" {number}" for number, row in enumerate(kinds_of(40))]
+    assert asked(listened, texts[:20]).forwards == 20
+    assert asked(listened, texts[:20]).forwards == 0
+    assert asked(listened, texts[:30]).forwards == 14  # two whole shards of eight were there
+    assert asked(listened, [*texts[30:33], *texts[:20]], [3, 20]).forwards == 3
+    assert asked(listened, list(reversed(texts[:20]))).forwards == 20
+
+
+def test_another_teacher_is_asked_anew(teacher: Path, listened: Listened, here: Path) -> None:
+    texts = [row["text"] for row in kinds_of(9)]
+    asked(listened, texts)
+    before = digest_of_folder(teacher)
+    model = weft.load(teacher)
+    model.save(here / "copy")
+    first = digest_of_folder(here / "copy")
+    (here / "copy" / "run").mkdir()
+    (here / "copy" / "run" / "notes.json").write_text("{}")
+    assert digest_of_folder(here / "copy") == first  # what was noted of its training says nothing of what it says
+    data = bytearray((here / "copy" / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (here / "copy" / "model.safetensors").write_bytes(data)
+    assert first == before != digest_of_folder(here / "copy")  # a copy is the same teacher, one bit less is not
+    other = Listened(listened.opened, here / "copy", digest_of_folder(here / "copy"))
+    assert asked(other, texts).forwards == 9
+
+
+def test_whoever_stops_keeps_whole_shards(listened: Listened, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [row["text"] + f" {number}" for number, row in enumerate(kinds_of(24))]
+    stop = Stop()
+    before = Echo.said
+
+    def said(self: Echo, *given: Any) -> Any:
+        if len(Echo.read) >= 8:
+            stop.number = 15
+        return before(self, *given)
+
+    monkeypatch.setattr(Echo, "said", said)
+    with pytest.raises(Interrupted, match="what it has said is kept"):
+        asked(listened, texts, stop=stop)
+    assert len(Echo.read) == 16  # the second shard was on its way and is written; the third was not begun
+    monkeypatch.setattr(Echo, "said", before)
+    assert asked(listened, texts).forwards == 8
+
+
+def test_a_damaged_shard_is_named(listened: Listened, here: Path) -> None:
+    texts = [row["text"] for row in kinds_of(9)]
+    asked(listened, texts)
+    shard = min((here / "cache" / "teachers").rglob("*.safetensors"))
+    assert all(name.removesuffix(".ends") in ("letters", "text") for name in load_file(shard))
+    shard.write_bytes(shard.read_bytes()[:40])
+    found = asked(listened, texts)
+    with pytest.raises(weft.UserError, match=f"{shard.name}: damaged"):
+        [each for each in found.said]
+
+
+def test_the_cache_is_listed_and_cleared(listened: Listened, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(listened, [row["text"] for row in kinds_of(9)])
+    assert run(["cache", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "0 tokenised texts and what 1 teacher has said" in said and f"teacher {listened.folder}" in said
+    assert run(["cache", "clear"]) == 0
+    assert not list((here / "cache").rglob("*.safetensors"))
+    assert asked(listened, [row["text"] for row in kinds_of(9)]).forwards == 9
+
+
+def test_killed_while_the_teacher_reads_and_while_the_student_learns(teacher: Path, here: Path) -> None:
+    """Killed twice and gone on with, it ends as the unbroken run, to the last bit."""
+    texts = write_texts(here / "texts.txt", kinds_of(48, 5))
+    settings = {
+        "teacher": {"folders": [str(teacher)]},
+        "student": {"model": "lstm:1x32"},
+        "data": {"text": [str(texts)], "holdout": 0.2},
+        "training": {
+            "steps": 12, "batch": 8, "ema": 0.9, "save_every": 4, "evaluate_every": 6, "threads": 1, "log_every": 3,
+        },
+    }  # fmt: skip
+    (here / "settings.json").write_text(json.dumps(settings))
+    command = [sys.executable, str(KILLED), str(here / "settings.json"), str(here / "run")]
+    found = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert json.loads(found.stdout.splitlines()[-1]) == {"killed": ["teacher", "step"], "forwards": 32}
+    whole, parts = contents(here / "run-whole"), contents(here / "run")
+    assert whole["state"]["finished"] and whole["state"]["step"] == 12
+    for name in whole:
+        assert same(whole[name], parts[name]), name
+
+
+def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) -> None:
+    texts = write_texts(here / "texts.txt", kinds_of(20, 5))
+    weft.load(teacher).save(here / "mine")
+    taught_by(here / "mine", "lstm:1x32", 1, text=texts, out=here / "run")
+    data = bytearray((here / "mine" / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (here / "mine" / "model.safetensors").write_bytes(data)
+    with pytest.raises(weft.UserError, match="the data, or the teacher, is not what the run began with"):
+        weft.resume(here / "run", say=quiet)
