@@ -48,7 +48,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def texts(here: Path) -> Path:
-    return write_texts(here / "texts.txt", kinds_of(160, 5))
+    return write_texts(here / "texts.txt", kinds_of(120, 5))
 
 
 # ------------------------------------------------------------------------------------------------------- students
@@ -90,7 +90,7 @@ def test_students_of_other_families_and_vocabularies(
     student: Any, family: str, kind: str, teacher: Path, texts: Path
 ) -> None:
     """Each reads by its own tokens what the teacher said of the text."""
-    found = taught_by(teacher, student, 50, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
+    found = taught_by(teacher, student, 40, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
     assert found.opened.family.name == family and found.tokenizer is not None and found.tokenizer.kind == kind
     if "vocabulary" in student:
         assert found.tokenizer.vocabulary == student["vocabulary"] == found.config.vocabulary
@@ -166,10 +166,10 @@ def test_the_teacher_reads_once(teacher: Path, texts: Path, here: Path, monkeypa
 
     monkeypatch.setattr(TextLesson, "said", counted)
     taught_by(teacher, text=texts, out=here / "one", training={"steps": None, "epochs": 3})
-    assert sum(read) == 160 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
+    assert sum(read) == 120 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
     said: list[str] = []
     taught_by(teacher, "lstm:1x32", 3, text=texts, out=here / "two", say=said.append)
-    assert sum(read) == 160 and "teacher: 160 texts, 0 read anew, all from the cache" in said
+    assert sum(read) == 120 and "teacher: 120 texts, 0 read anew, all from the cache" in said
     assert json.loads((here / "two" / "run" / "run.json").read_text())["teacher_forwards"] == 0
 
 
