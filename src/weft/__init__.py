@@ -10,6 +10,9 @@ from weft.version import VERSION as __version__
 if TYPE_CHECKING:
     from weft.compress.compare import compare
     from weft.compress.distill import distill
+    from weft.compress.export import export
+    from weft.compress.prune import prune
+    from weft.compress.quantise import quantise
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
     from weft.tasks.ladder import ladder
@@ -25,11 +28,14 @@ __all__ = [
     "__version__",
     "compare",
     "distill",
+    "export",
     "finetune",
     "ladder",
     "load",
     "new",
     "pretrain",
+    "prune",
+    "quantise",
     "resume",
     "suggest",
 ]
@@ -40,10 +46,13 @@ _LAZY = {
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
-    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
-    "distill": "weft.compress.distill",
     "resume": "weft.compress.resume",
+    "distill": "weft.compress.distill",
+    "quantise": "weft.compress.quantise",
+    "prune": "weft.compress.prune",
+    "export": "weft.compress.export",
+    "compare": "weft.compress.compare",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
-from weft.nn.attention import similar
 from weft.nn.dense import check_context
 from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
 TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
+WASTE = 16  # places without a token that cost less than one more call
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
-BY_TOKEN = ("last_hidden_state", "start_logits", "end_logits")
 
 
 class OnnxNetwork(nn.Module):
@@ -69,46 +70,43 @@ class OnnxNetwork(nn.Module):
         if states is not None:
             raise UserError("an exported model gives its last layer only; take layers=last, or the model it came from")
         check_context(rows, self.config.context)
-        lengths = rows.lengths().tolist()
-        found: Tensor | None = None
-        for group in self._groups(lengths):
-            said, real = self._square(tokens, segments, rows, group)
+        starts = rows.starts.tolist()
+        lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        flat = tokens.numpy()
+        marks = None if segments is None else segments.numpy()
+        found: NDArray[Any] | None = None
+        for group in groups_of(lengths):
+            said = self._said(flat, marks, starts, lengths, group)
             if found is None:
-                found = said.new_zeros(
-                    tokens.shape[0] if self.by_token else rows.count, *said.shape[2 - (not self.by_token) :]
-                )
-            if self.by_token:
-                found[_flat(rows, group)] = said[real]
-            else:
-                found[torch.tensor(group)] = said
+                count = tokens.shape[0] if self.by_token else rows.count
+                found = np.zeros((count, *said.shape[1 + self.by_token :]), dtype=said.dtype)
+            if not self.by_token:
+                found[group] = said
+                continue
+            for place, number in enumerate(group):
+                found[starts[number] : starts[number + 1]] = said[place, : lengths[number]]
         assert found is not None, "there are no rows"
-        return found
+        return torch.from_numpy(found)
 
-    def _groups(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Rows of similar length together, as many as make a rectangle of bounded size."""
-        sizes = [max(1, length) for length in lengths]
-        width = getattr(self.config, "width", 256)
-        found = []
-        for group in similar(sizes, overhead=64 * width, each=6 * width):
-            most = max(1, TOKENS // max(sizes[number] for number in group))
-            found += [group[begin : begin + most] for begin in range(0, len(group), most)]
-        return found
-
-    def _square(self, tokens: Tensor, segments: Tensor | None, rows: Rows, group: list[int]) -> tuple[Tensor, Tensor]:
-        """What the graph says of some rows, filled up to one length; and which places hold a token (b t)."""
-        chosen = torch.tensor(group)
-        lengths = rows.lengths()[chosen].long()
-        every = torch.arange(max(1, int(lengths.max())))
-        real = every < lengths[:, None]  # b t
-        places = (rows.firsts()[chosen][:, None] + every).clamp(max=max(0, tokens.shape[0] - 1))
-        fed = {
-            "input_ids": tokens[places] * real if len(tokens) else torch.zeros_like(places),
-            "attention_mask": real.long(),
-        }
-        if "token_type_ids" in self.inputs:
-            fed["token_type_ids"] = torch.zeros_like(places) if segments is None else segments[places].long() * real
-        said = [torch.from_numpy(each) for each in run(self.graph, {name: each.numpy() for name, each in fed.items()})]
-        return said[0] if len(said) == 1 else torch.stack(said, -1), real
+    def _said(
+        self,
+        tokens: NDArray[Any],
+        segments: NDArray[Any] | None,
+        starts: Sequence[int],
+        lengths: Sequence[int],
+        group: Sequence[int],
+    ) -> NDArray[Any]:
+        """What the graph says of some rows, filled up to one length: b t ..., or b ..."""
+        longest = max(1, *(lengths[number] for number in group))
+        fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
+        for place, number in enumerate(group):
+            own = slice(starts[number], starts[number + 1])
+            fed["input_ids"][place, : lengths[number]] = tokens[own]
+            fed["attention_mask"][place, : lengths[number]] = 1
+            if segments is not None and "token_type_ids" in fed:
+                fed["token_type_ids"][place, : lengths[number]] = segments[own]
+        said = run(self.graph, fed)
+        return said[0] if len(said) == 1 else np.stack(said, -1)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
@@ -124,10 +122,19 @@ class OnnxNetwork(nn.Module):
         return self
 
 
-def _flat(rows: Rows, group: list[int]) -> Tensor:
-    """The places in the flat run of the tokens of some rows, row after row."""
-    firsts, lengths = rows.firsts(), rows.lengths()
-    return torch.cat([torch.arange(int(lengths[number])) + firsts[number] for number in group])
+def groups_of(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows of similar length together, as many as make a rectangle of bounded size with little to fill up."""
+    groups: list[list[int]] = []
+    held = 0  # tokens of the last group
+    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
+        size = max(1, lengths[number])
+        places = (len(groups[-1]) + 1) * size if groups else 0
+        if not groups or places > TOKENS or places - held - size > WASTE + held // 16:
+            groups.append([])
+            held = 0
+        groups[-1].append(number)
+        held += size
+    return groups
 
 
 def runtime() -> Any:

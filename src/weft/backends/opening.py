@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import labels_of, read_card
 from weft.checkpoint.configs import CODE, DECODING, read_config
@@ -19,7 +20,7 @@ from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
-ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork}
+ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork, "ctranslate2": ctranslate2.network_of}
 ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many
 
 
@@ -65,7 +66,7 @@ def told(folder: Path) -> Opened:
     return Opened(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
 
 
-def _heads(family: Family, published: Mapping[str, Any], config: Any, where: str) -> dict[str, int]:
+def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:
     """The heads that a published architecture has, and how many outputs each has; there are no tensors to ask."""
     named = published.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:

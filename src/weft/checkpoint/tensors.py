@@ -23,7 +23,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder by their stored names, from one file or from shards."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
-        return _read_file(single)
+        return read_file(single)
     if not index.exists():
         if any(folder.glob("pytorch_model*.bin")):
             raise UserError(
@@ -41,7 +41,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
         if not (folder / name).exists():
             raise UserError(f"{folder}: shard {name} is missing")
-        for tensor_name, tensor in _read_file(folder / name).items():
+        for tensor_name, tensor in read_file(folder / name).items():
             if table.get(tensor_name) != name:
                 raise UserError(f"{folder / name}: tensor {shown(tensor_name)} is not what the index says is there")
             tensors[tensor_name] = tensor
@@ -51,7 +51,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def read_file(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file, none of them of a kind that no weight has."""
     if not path.is_file():  # a pipe would wait for ever
         raise UserError(f"{path}: is not a plain file")
     try:

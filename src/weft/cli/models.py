@@ -121,7 +121,7 @@ def info(
         loaded = load(model, online=online)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
-        kind = str(next(floats).dtype).removeprefix("torch.")
+        kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
         tokenizer, target_tokenizer = loaded.tokenizer, loaded.target_tokenizer
         card, task = card_values(loaded.card), loaded.task
     found = measure(family, config, heads)

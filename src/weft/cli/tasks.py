@@ -214,6 +214,7 @@ def predict(
     if texts and data:
         raise UserError("texts or --data: give one of them")
     model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
+    from weft.tasks.inputs import inputs_of
     from weft.tasks.model import HEADS
     from weft.tasks.understand import wants_two
 
@@ -221,7 +222,8 @@ def predict(
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     two = wants_two(model.task)
     if data:
-        source = _rows(model, two, columns_of(column), tuple(data), format, delimiter, tuple(listed_in(names) or ()))
+        how = (format, delimiter, tuple(listed_in(names) or ()))
+        source = inputs_of(model, columns_of(column), tuple(data), *how)
     else:
         source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
     read = windows = cut = 0
@@ -257,30 +259,6 @@ def _asked(texts: list[str] | None, two: bool, what: str) -> Iterator[Any]:
         if not tab:
             raise UserError(f"standard input line {number}: no tab between two texts: {what}")
         yield first, second
-
-
-def _rows(model: Any, two: bool, columns: dict[str, str], data: tuple[str, ...], *how: Any) -> Iterator[Any]:
-    """The texts of a table; its columns are called as in the training data, as --column says, or as usual."""
-    from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
-    from weft.tasks.tag import words_of
-
-    usual = {"answer": ("question", "context"), "describe": ("vector",)}.get(model.task, ("text", "pair")[: 1 + two])
-    found: dict[str, str] = {}
-    before = ""
-    for record in Files(data, columns, *how).records():
-        if (file := file_of(record.where)) != before:
-            known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
-            known |= columns
-            in_words = model.task == "tag" and ("words" in known or any(n in record.values for n in NAMES["words"]))
-            names = ("words",) if in_words else usual
-            found, before = find_columns(names, known, record), file
-        if in_words:
-            yield words_of(record, found["words"])
-            continue
-        # An empty cell is answered like an empty line of standard input: one answer for each row.
-        values = [value_in(record, found[name]) for name in names]
-        texts = tuple("" if value is None else str(value) for value in values)
-        yield texts if two else texts[0]
 
 
 def _line(text: str) -> str:

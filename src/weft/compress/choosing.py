@@ -12,8 +12,10 @@ from weft.compress.recipe import DistillRecipe
 from weft.compress.spans import AnswerLesson
 from weft.compress.texts import TextLesson
 from weft.compress.words import TagLesson
+from weft.compress.writing import WritingLesson
 from weft.errors import UserError
 from weft.tasks import answer, tag
+from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.texts import task_of
 
 
@@ -28,6 +30,8 @@ def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: S
         return AnswerLesson(answer.task_of(teacher), asked.temperature, asked.hard)
     if task_name == "embed":
         return EmbedLesson(embedding.task_of(teacher))
+    if task_name in FROM_TEXT:
+        return WritingLesson.of([teacher, *others], task_name, asked)
     raise UserError(
         f"{recipe.teacher.folders[0]}: is made for no task ({task_name}), so it teaches none: weft finetune makes it a "
         "teacher, and --pretrain hands on what it knows of words"

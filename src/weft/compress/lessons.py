@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -62,6 +62,10 @@ class Lesson(ABC):
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> Self:
         """The lesson with what its material decides, such as the middle and spread of values."""
         return self
+
+    def texts(self, examples: Sequence[Example], said: Sequence[Said]) -> Iterator[str]:
+        """What a vocabulary is learned from."""
+        return (text for example in examples for text in example.texts)
 
     @property
     def as_one(self) -> bool:

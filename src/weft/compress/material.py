@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.compress.recipe import DistillRecipe
+from weft.compress.sources import read_sources, sides
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
@@ -71,6 +72,8 @@ class Reader:
         """By the columns that a file has."""
         names = asked_columns(task, record, given)
         try:
+            if isinstance(task, SequenceTask):
+                return cls(task, *sides(record, given))
             asked = find_columns(names, {name: given[name] for name in names if name in given}, record)
         except UserError as error:
             raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
@@ -193,21 +196,28 @@ def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop
         if not rows:
             raise UserError(f"{listed(data.text, 2)}: there is no text in it: nothing to learn from")
     texts = len(rows)
+    if data.source or data.target:
+        more, hashes["source"] = read_sources(task, recipe, False, say, progress, stop)
+        rows += more
+    lines = len(rows)
     if data.files:
         files = files_of(recipe, data.files)
         hashes["data"] = files.hash()
         rows += checked(task, read_rows(task, files, say, progress, stop), data.on_bad_row, say)
     if len(rows) < FEW:
-        where = listed([*data.text, *data.files], 2)
+        where = listed([*data.text, *data.source, *data.files], 2)
         raise UserError(f"{where}: {len(rows)} texts are too few to learn from; {FEW} are the least")
-    parts = (texts, len(rows) - texts)
-    if data.dev:
-        other = files_of(recipe, data.dev)
-        dev = checked(task, read_rows(task, other, say, progress, stop), data.on_bad_row, say)
+    parts = (texts, lines - texts, len(rows) - lines)
+    if data.dev or data.dev_source or data.dev_target:
+        if data.dev_source or data.dev_target:
+            dev, hashes["dev"] = read_sources(task, recipe, True, say, progress, stop)
+        else:
+            other = files_of(recipe, data.dev)
+            dev, hashes["dev"] = read_rows(task, other, say, progress, stop), other.hash()
+            dev = checked(task, dev, data.on_bad_row, say)
         right = [row for row in dev if labelled(row)]
         judges = right or dev
         learned, judged = list(range(len(rows))), list(range(len(rows), len(rows) + len(judges)))
-        hashes["dev"] = other.hash()
         return Material([*rows, *judges], (*parts, len(judges)), learned, judged, bool(right), hashes, None)
     known = [number for number, row in enumerate(rows) if labelled(row)]
     by_labels = len(known) >= ENOUGH

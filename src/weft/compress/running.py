@@ -17,12 +17,14 @@ from weft.compress.augmenting import augmented
 from weft.compress.choosing import lesson_for
 from weft.compress.curve import curve_of, part_of, point_of
 from weft.compress.inside import matched
+from weft.compress.language import distill_language
 from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe
 from weft.compress.report import JSON, PAGE, report_of, write_report
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
+from weft.compress.writing import from_nothing, without_bleu
 from weft.config import write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -31,7 +33,7 @@ from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.objectives.language import Objective
 from weft.tasks.driving import Altered, begin, device_for, drive
-from weft.tasks.finetune import MOST_WINDOWS, folded
+from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, window_for
@@ -80,20 +82,27 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.training.watch_gradients:
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
     name, teachers = open_teachers(recipe, device)
+    if name == "complete" and not recipe.distill.pretrain:
+        return distill_language(run, recipe, teachers, device, stop, say, progress)
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
     material = part_of(material, recipe.data.share, recipe.data.split)
-    metric = decided_metric(recipe.distill.metric, lesson.task, material.by_labels)
+    asked = without_bleu(recipe.distill.metric, lesson.task, say)
+    metric = decided_metric(asked, lesson.task, material.by_labels)
+    known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
+    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
+    judges = material.dev
+    if not material.by_labels:
+        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
     opened_teachers = [each.opened for each in teachers]
-    # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
     beginning = begun_student(
         run,
         recipe,
         opened_teachers,
         lesson.objective.heads,
         lesson.task.head,
-        lambda: (text for row in material.train for text in row.texts),
+        lambda: lesson.texts(material.train, said),
         stop,
         say,
         progress,
@@ -101,11 +110,6 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     opened = beginning.opened
     window = window_of(recipe, teachers[0].opened, opened, lesson.task)
     framing = framing_for(opened, window)
-    known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
-    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
-    judges = material.dev
-    if not material.by_labels:
-        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
     lesson = in_units(lesson.settled(material.train, said), opened, beginning.fresh)
     task = lesson.task
     with progress("tokenising", "texts") as told:
@@ -131,7 +135,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     card = replace(
         task.carded(opened.card),
         task=name,
-        window=window,
+        window=read_window(window, train),
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
@@ -185,6 +189,8 @@ def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
     """The score that decides which student is kept."""
     if by_labels:
         return task.chosen if asked in (None, AGREEMENT) else one_of(asked, task.names, "metric")
+    if asked == "loss":
+        return asked
     if asked not in (None, AGREEMENT):
         raise UserError(f"{asked} needs right answers to judge by: give --dev FILE of rows that have them")
     return AGREEMENT
@@ -267,6 +273,8 @@ def planned(plan: Tuning, train: Examples | Sequences, opened: Opened, device: t
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
     shape = (768 / opened.config.width) ** 0.5
     usual = 2e-3 if static else opened.family.rate * shape if fresh else 5e-5 * shape
+    if fresh and isinstance(train, Sequences):
+        plan = from_nothing(plan)
     return decided(plan, train, device, batch, epochs, usual)
 
 
@@ -274,6 +282,8 @@ def window_of(recipe: DistillRecipe, teacher: Opened, student: Opened, task: Tas
     """How the student cuts long texts: as the teacher does where it can, a network without attention at its leisure."""
     length, stride = recipe.distill.length, recipe.distill.stride
     there = teacher.card.window
+    if isinstance(task, SequenceTask):
+        return window_for(student, length, stride, "windows", task.overlap)  # its card says how much was ever read
     if there is not None and length is None and hasattr(student.config, "heads"):
         length = min(there.length, student.config.context)
         stride = stride or max(1, min(there.stride, length))

@@ -16,7 +16,7 @@ from weft.checkpoint.outline import outline
 from weft.compress.layers import rebuilt
 from weft.errors import UserError
 from weft.text.marian import Side
-from weft.text.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
+from weft.text.pruning import Anatomy, anatomy_of, pruned_sides, pruned_tokenizer, stays
 from weft.text.tokenizer import Tokenizer
 
 CHARACTERS = 1 << 20  # of texts that are counted at a time
@@ -46,7 +46,10 @@ def most_used(tokenizer: Tokenizer, texts: Iterable[str], count: int, characters
 
 def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characters: bool = True) -> tuple[int, ...]:
     """As `most_used`, from counts."""
-    anatomy = anatomy_of(tokenizer, characters)
+    return _chosen(tokenizer, anatomy_of(tokenizer, characters), counts, count)
+
+
+def _chosen(tokenizer: Tokenizer, anatomy: Anatomy, counts: Mapping[int, int], count: int) -> tuple[int, ...]:
     found = anatomy.closed(())
     if not 1 <= count <= anatomy.size:
         raise UserError(f"of a vocabulary of {anatomy.size:,} tokens between 1 and all can stay, not {count:,}")
@@ -56,7 +59,9 @@ def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characte
     used = sorted(counts, key=lambda number: (-counts[number], number))
     names = {number: name for name, number in tokenizer.tokens.items()}
     others = [number for number in range(anatomy.size) if not RESERVED.fullmatch(names.get(number, ""))]
-    for number in dict.fromkeys((*used, *others)):
+    for number in dict.fromkeys((*used, *others, *range(anatomy.size))):
+        if len(found) == count:
+            break
         if number in found:
             continue
         more = {number}  # with what it is merged from
@@ -67,9 +72,26 @@ def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characte
             waiting += fresh
         if len(found) + len(more) <= count:
             found |= more
-        if len(found) == count:
-            break
     return tuple(sorted(found))
+
+
+def chosen_for(
+    opened: Opened, read: Iterable[str], written: Iterable[str], count: int, characters: bool = True
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Which tokens of a model's vocabulary texts use most; of one that writes with another, which of each."""
+    tokenizer, target = opened.tokenizer, opened.target_tokenizer
+    if tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so nobody can tell which tokens texts use")
+    counts = counted(tokenizer, read)
+    if getattr(opened.config, "source_vocabulary", None) is not None:
+        assert target is not None
+        return chosen(tokenizer, counts, count, characters), chosen(target, counted(target, written), count, characters)
+    counts += counted(target or tokenizer, written)
+    anatomies = [anatomy_of(each, characters) for each in (tokenizer, target) if each is not None]
+    parts = {number: tuple(part for each in anatomies for part in each.parts.get(number, ())) for number in counts}
+    parts |= {number: some for each in anatomies for number, some in each.parts.items() if number not in counts}
+    always = frozenset(number for each in anatomies for number in each.always)
+    return _chosen(tokenizer, Anatomy(anatomies[0].size, always, parts), counts, count), None
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,23 @@ so a search by beam is hardly needed any more. Of several texts each comes as of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
 from weft.checkpoint.folder import Opened
-from weft.compress.lessons import Said
+from weft.compress.lessons import Lesson, Said
 from weft.compress.recipe import Lessons
 from weft.data.pairs import Sequences
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.judging import Task
 from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_NOTHING, Tuning
+from weft.tasks.saying import Say
 from weft.tasks.sequences import SequenceTask, chrf_near, task_of
 from weft.tasks.translate import check_writer, together, translate
 from weft.text.metrics_summary import rouge_of
@@ -26,7 +31,7 @@ from weft.text.windows import Framing
 
 
 @dataclass(frozen=True)
-class WritingLesson:
+class WritingLesson(Lesson):
     """Translate, summarise or rewrite, as a teacher does it, or as several do who write together."""
 
     task: SequenceTask
@@ -51,9 +56,20 @@ class WritingLesson:
         return Writing(self.task.smoothing)
 
     @property
-    def asked(self) -> int:
+    def number(self) -> int:
         """Texts that the teacher is asked for; the closest is sought among all that its beam has found."""
         return self.beam if self.closest else self.best
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"beam": self.beam, "number": self.number, "prefix": self.task.prefix}
+
+    @property
+    def as_one(self) -> bool:
+        return True  # several teachers choose each word together
+
+    def same(self, other: Opened, name: str) -> bool:
+        return True  # what they must have in common to write together was asked when the lesson was made
 
     # --------------------------------------------------------------------------------------------- what is said
 
@@ -64,7 +80,7 @@ class WritingLesson:
         """
         sources = [example.texts[0] for example in examples]
         found = translate(
-            teacher, sources, beam=self.beam, n=self.asked, prefix=self.task.prefix, others=self.others, watch=False
+            teacher, sources, beam=self.beam, n=self.number, prefix=self.task.prefix, others=self.others, watch=False
         )
         return [packed([(way.text, way.logprob) for way in each.best if way.finish_reason == "end"]) for each in found]
 
@@ -72,7 +88,16 @@ class WritingLesson:
         """All that was written by teachers who did not write together, the likeliest first."""
         return packed(sorted((way for said in found for way in unpacked(said)), key=lambda way: -way[1]))
 
+    def answered(self, example: Example, said: Said) -> Example:
+        return replace(example, target=next((text for text, _ in unpacked(said)), ""))
+
     # ------------------------------------------------------------------------------------------ what is learned
+
+    def texts(self, examples: Sequence[Example], said: Sequence[Said]) -> Iterator[str]:
+        """All that a vocabulary is learned from: what is read, and what is written."""
+        for example, each in zip(examples, said, strict=True):
+            yield (self.task.prefix or "") + example.texts[0]
+            yield from self.ways(example, unpacked(each))
 
     def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Sequences:
         """Each source with the texts that are to be written from it; where the teacher wrote none, it is left out."""
@@ -127,3 +152,21 @@ def unpacked(said: Said) -> list[tuple[str, float]]:
     begins = [0, *ends][:-1]
     texts = [data[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
     return list(zip(texts, said["chances"].tolist(), strict=True))
+
+
+def from_nothing(plan: Tuning) -> Tuning:
+    """The plan of a student that begins from nothing, with what is usual then where nothing else was asked for."""
+    plain = Tuning()
+    left = [key for key in FROM_NOTHING if getattr(plan, key) == getattr(plain, key)]
+    usual: dict[str, Any] = {key: FROM_NOTHING[key] for key in left}
+    return replace(plan, **usual)
+
+
+def without_bleu(metric: str | None, task: Task, say: Say) -> str | None:
+    """The metric asked for; where the package is missing that counts BLEU, the loss."""
+    if not isinstance(task, SequenceTask) or task.name == "summarise" or find_spec("sacrebleu") is not None:
+        return metric
+    if metric not in (None, "loss"):
+        raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
+    say("weft: note: without the package sacrebleu the best student is chosen by its loss alone")
+    return "loss"

@@ -184,16 +184,20 @@ class Packed:
     def lengths(self, numbers: Places) -> Places:
         return np.full(len(numbers), self.stride + self.framed.frame.row)
 
-    def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        frame, size = self.framed.frame, self.framed.size
+    def places(self, epochs: Places, numbers: Places) -> tuple[Places, Places]:
+        """The places of these rows in the framed text, one after the other, and how many each row has."""
         begins = numbers * self.stride
         lengths = np.full(len(numbers), self.stride + self.extra)
         if self.seed is None:
-            lengths = np.minimum(lengths, size - begins)
+            lengths = np.minimum(lengths, self.framed.size - begins)
         else:
             begins = begins + below(key_of(self.seed, "cut"), epochs, self.stride)
-        places = flat(begins, lengths)
-        tokens, documents, given = self.framed.read(places % size)
+        return flat(begins, lengths) % self.framed.size, lengths
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        frame = self.framed.frame
+        places, lengths = self.places(epochs, numbers)
+        tokens, documents, given = self.framed.read(places)
         tokens, given = _around(tokens, given, lengths, frame)
         lengths = lengths + frame.row
         starts = starts_of(lengths)

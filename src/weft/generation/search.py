@@ -51,6 +51,7 @@ def speak(
     talk = speech(
         speaker, prompts, choice=choice, context=context, sources=sources, most=most, ends=ends, rules=rules,
         seeds=seeds, stopped=stopped, slide=slide, alternatives=alternatives, attention=attention, device=device,
+        live=False,
     )  # fmt: skip
     while True:
         try:
@@ -79,8 +80,12 @@ def speech(
     alternatives: int | None = None,
     attention: bool = False,
     device: torch.device | str = "cpu",
+    live: bool = True,
 ) -> Generator[Heard, None, list[list[Spoken]]]:
-    """`speak`, one step at a time: yields which rows went on and, where no beam has to choose yet, by which token."""
+    """`speak`, one step at a time: yields which rows went on and, where no beam has to choose yet, by which token.
+
+    An engine that searches by itself hands out single tokens only where somebody listens (`live`).
+    """
     _check(prompts, sources, most, context, slide)
     if alternatives is not None and alternatives < 0:
         raise UserError(f"a number of alternatives cannot be {alternatives}")
@@ -107,7 +112,10 @@ def speech(
         attention=attention,
         device=device,
     )
-    if isinstance(choice, Beam) and choice.width > 1:
+    own = getattr(speaker, "search", None)
+    if own is not None:
+        steps = own(talk, choice, [seeds[row] for row in rows], live)
+    elif isinstance(choice, Beam) and choice.width > 1:
         steps = Searcher(talk, choice).run()
     else:
         steps = _one_by_one(talk, choice, [seeds[row] for row in rows])

@@ -206,11 +206,10 @@ def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
     return Side(tokens, slots, len(chosen), longest)
 
 
-def similar(lengths: Sequence[int], overhead: int = 16384, each: int = 32) -> list[list[int]]:
+def similar(lengths: Sequence[int], overhead: int = 16384) -> list[list[int]]:
     """Row numbers in groups of similar length: the cut that wastes least, where a further square costs `overhead`.
 
-    Costs are counted in scores (cells of a square), of which a place takes `each` besides; the best cut of the sorted
-    rows is found by dynamic programming.
+    Costs are counted in scores (cells of a square); the best cut of the sorted rows is found by dynamic programming.
     """
     order = sorted((number for number in range(len(lengths)) if lengths[number]), key=lambda number: lengths[number])
     sizes = [lengths[number] for number in order]
@@ -218,7 +217,7 @@ def similar(lengths: Sequence[int], overhead: int = 16384, each: int = 32) -> li
     begins = [0] * (len(sizes) + 1)  # where the last group of the first n rows begins
     counts = torch.arange(len(sizes), -1, -1, dtype=torch.float64)
     for end in range(1, len(sizes) + 1):
-        cell = sizes[end - 1] ** 2 + each * sizes[end - 1]  # the scores, and the copies that grow with the length alone
+        cell = sizes[end - 1] ** 2 + 32 * sizes[end - 1]  # the scores, and the copies that grow with the length alone
         costs = best[:end] + cell * counts[-end - 1 : -1] + overhead
         begins[end] = int(costs.argmin())
         best[end] = costs[begins[end]]

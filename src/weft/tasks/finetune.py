@@ -234,7 +234,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     card = replace(
         task.carded(opened.card),
         task=recipe.task.name,
-        window=_read_window(window, train),
+        window=read_window(window, train),
         pooling=None,
         normalise=None,
         columns=dict(recipe.data.columns),
@@ -304,7 +304,7 @@ def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int]
     return lambda step: {"own": torch.tensor(share * step / steps)}
 
 
-def _read_window(window: Window, train: Examples | Sequences) -> Window:
+def read_window(window: Window, train: Examples | Sequences) -> Window:
     """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
     if not isinstance(train, Sequences):
         return window

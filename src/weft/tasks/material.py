@@ -113,14 +113,19 @@ def gather(
     return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
 
+def next_frame(tokenizer: Tokenizer, stream: bool) -> Frame:
+    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows."""
+    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+    # One token that ends a text and begins the next need not stand there twice where texts follow each other.
+    before = () if start is None or (start == end and stream) else (start,)
+    return Frame(before, () if end is None else (end,))
+
+
 def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
     """How documents become rows; `seed` None: for evaluation."""
     rows = recipe.objective.rows
     if name == "next":
-        start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
-        # One token that ends a text and begins the next need not stand there twice where texts follow each other.
-        before = () if start is None or (start == end and rows in ("stream", "carried")) else (start,)
-        frame = Frame(before, () if end is None else (end,))
+        frame = next_frame(tokenizer, rows in ("stream", "carried"))
     elif name == "mlm":
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")

@@ -202,7 +202,8 @@ def load(
         raise UserError(f"{name}: {opened.family.name} does not {does}, so it cannot {found}")
     if found == "regress" and opened.heads["classify"] != 1:
         raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
-    if opened.exported and found not in (opened.card.task, *(ALIKE if opened.card.task in ALIKE else ())):
+    alike = ALIKE if opened.card.task in (*ALIKE, "fill") else ()
+    if opened.card.backend == "onnx" and found not in (opened.card.task, *alike):
         raise UserError(f"{name}: was exported for {opened.card.task}, and does nothing else")
     model = Model(opened, found)
     return model if device is None else model.to(device)

@@ -41,7 +41,7 @@ def understand(
     framing = framing_for(opened)
     if others:
         return _together(does, opened, inputs, task, others)
-    asked = [_asked(does, number, each) for number, each in enumerate(inputs, 1)]
+    asked = [asked_of(does, number, each) for number, each in enumerate(inputs, 1)]
     answers: list[Answer] = []
     for some in chunked(asked, lambda each: len(each.text) if isinstance(each, tag.Tagged) else sum(map(len, each))):
         found = does.outcomes(opened, framing, some)
@@ -60,7 +60,7 @@ def _together(does: Task, opened: Opened, inputs: Sequence[Any], name: str, othe
     if not isinstance(does, texts.TextTask):
         raise UserError(f"models for {name} do not answer together; those that classify, and those that write, do")
     tasks = [does, *(_same(does, other, name, number) for number, other in enumerate(others, 2))]
-    asked = [_asked(does, number, each) for number, each in enumerate(inputs, 1)]
+    asked = [asked_of(does, number, each) for number, each in enumerate(inputs, 1)]
     answers: list[Answer] = []
     for some in chunked(asked, lambda each: sum(map(len, each))):
         found = [each.outcomes(who, framing_for(who), some) for each, who in zip(tasks, (opened, *others), strict=True)]
@@ -79,7 +79,7 @@ def _same(first: texts.TextTask, other: Opened, name: str, number: int) -> texts
     return task
 
 
-def _asked(task: Task, number: int, given: Any) -> Any:
+def asked_of(task: Task, number: int, given: Any) -> Any:
     """One input as its task takes it."""
     if isinstance(task, tag.TagTask):
         if isinstance(given, str):

@@ -1,0 +1,40 @@
+"""`weft export`: a model folder for another engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import leaving_at_once
+from weft.cli.tasks import Columns, columns_of
+from weft.cli.words import Folder
+
+
+def export(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    to: Annotated[str, typer.Option(help="onnx, ctranslate2 or transformers.")] = "onnx",
+    data: Annotated[
+        list[str] | None, typer.Option(help="Texts on which both must say the same; else made-up ones.")
+    ] = None,
+    column: Columns = None,
+    task: Annotated[str | None, typer.Option(help="What it is for, where the folder can do more: embed, fill.")] = None,
+    online: Online = False,
+) -> None:
+    """Write a model for ONNX Runtime, CTranslate2 or transformers, if it says the same there.
+
+    The folder answers through weft.load and weft predict like any other.
+
+    Example: weft export runs/reviews --to onnx --data dev.csv --out runs/reviews-onnx
+    """
+    with leaving_at_once():
+        from weft.compress.export import export as write
+
+    found = write(folder, to, out=out, data=data, columns=columns_of(column) or None, task=task, online=online)
+    print(
+        f"{found.folder}: {found.bytes / 1e6:.1f} MB for {found.to}; {found.texts:,} texts: the same answers, scores "
+        f"at most {found.apart:.1e} of the largest apart"
+    )

@@ -1,0 +1,72 @@
+"""`weft quantise`: a smaller, faster model, if it is as good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.models import Online
+from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
+from weft.cli.words import Folder
+
+
+def quantise(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    data: Annotated[list[str] | None, typer.Option(help="Rows to judge by; may be repeated.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Of models that write: texts to write from ...")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="... and what is right, line for line.")] = None,
+    max_drop: Annotated[float, typer.Option(help="Points of the score that may be lost, in hundredths.")] = 0.5,
+    kinds: Annotated[
+        str | None, typer.Option(help="Candidates: onnx-int8,onnx-fp32 ...; all that the model can become.")
+    ] = None,
+    column: Columns = None,
+    names: Names = None,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
+    seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
+    online: Online = False,
+) -> None:
+    """Make a model smaller and faster; the gate lets pass only what is as good and faster on this machine.
+
+    Each candidate is judged on your rows and timed in turns with the model. The fastest that loses no more than
+    --max-drop points is written; where none passes, nothing is, and the exit status is 2.
+
+    Example: weft quantise runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
+    """
+    with leaving_at_once():
+        from weft.compress.quantise import Quantised, Refused
+        from weft.compress.quantise import quantise as run
+
+    def show(found: Quantised) -> None:
+        title, header, rows = found.comparison.tables()[0]
+        print(f"{found.comparison.data}: {found.comparison.reading}\n\n{title}\n{harmless(table(header, rows))}")
+        print(f"\nThe gate\n{harmless(table(*found.rows()))}")
+
+    try:
+        found = run(
+            folder,
+            data,
+            out=out,
+            max_drop=max_drop,
+            kinds=listed_in(kinds),
+            source=source or (),
+            target=target or (),
+            columns=columns_of(column) or None,
+            names=listed_in(names) or (),
+            format=format,
+            delimiter=delimiter,
+            texts=texts,
+            seconds=seconds,
+            online=online,
+            progress=progress,
+        )
+    except Refused as refused:
+        show(refused.found)
+        raise
+    show(found)
+    print(f"\n{out}: {found.chosen}")

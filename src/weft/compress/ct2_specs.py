@@ -1,0 +1,299 @@
+"""Our networks in CTranslate2's words: its specs, filled from the modules themselves.
+
+CTranslate2's own converters read transformers' classes; these read ours, so nothing else is needed. What a spec has no
+word for is named in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from weft.checkpoint.folder import Opened
+from weft.errors import UserError
+from weft.models.bert import Bert
+from weft.models.distilbert import DistilBert
+from weft.models.gpt import Gpt
+from weft.models.roberta import Roberta
+from weft.models.t5 import T5
+from weft.models.transformer import Transformer, of_decoder
+from weft.nn.layers import Layer
+from weft.nn.positions import WAVES, Positions
+from weft.text.tokenizer import Tokenizer
+
+ENCODERS = (Bert, DistilBert, Roberta)
+READERS = (Transformer, T5)
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
+
+
+def spec_of(opened: Opened) -> Any:
+    """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
+    network, family = opened.network, opened.family
+    if isinstance(network, ENCODERS):
+        return _encoder_model(opened)
+    if isinstance(network, Gpt):
+        if set(opened.heads) != {"words"}:
+            raise UserError(
+                "CTranslate2 hands out nothing of a decoder but what it writes, and this one has another head; "
+                "try --to onnx"
+            )
+        return _decoder_model(opened)
+    if isinstance(network, READERS) and "words" in opened.heads:
+        return _sequence_model(opened)
+    raise UserError(f"CTranslate2 has no words for a {family.name} model")
+
+
+def words_of(name: str) -> Any:
+    """A module of CTranslate2's specs."""
+    try:
+        return import_module(f"ctranslate2.specs.{name}")
+    except ImportError:
+        raise UserError("CTranslate2 is the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+
+
+# ------------------------------------------------------------------------------------------------ the three models
+
+
+def _encoder_model(opened: Opened) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    _check_mix(config)
+    segments = getattr(network, "segments", None)
+    encoder = specs.TransformerEncoderSpec(
+        config.layers,
+        config.heads,
+        num_source_embeddings=1 if segments is None else 2,
+        embeddings_merge=words_of("common_spec").EmbeddingsMerge.ADD,
+        layernorm_embedding=True,
+        **_usual(config),
+        **_turning(config, causal=False),
+    )
+    encoder.scale_embeddings = False
+    encoder.embeddings[0].weight = _array(network.tokens.weight)
+    if segments is not None:
+        encoder.embeddings[1].weight = _array(segments.weight)
+    _fill_norm(encoder.layernorm_embedding, network.embedding_norm)
+    _fill_places(encoder, network.positions)
+    _fill_layers(encoder.layer, network.layers)
+    if config.norm_place == "before":
+        _fill_norm(encoder.layer_norm, network.final_norm)
+    spec = specs.TransformerEncoderModelSpec(encoder)
+    words = named_tokens(opened.tokenizer, config.vocabulary)
+    spec.register_vocabulary(words)
+    _fill_config(spec.config, config, opened.tokenizer, words)
+    return spec
+
+
+def _decoder_model(opened: Opened) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    _check_mix(config)
+    decoder = specs.TransformerDecoderSpec(
+        config.layers,
+        config.heads,
+        with_encoder_attention=False,
+        **_usual(config),
+        **_turning(config, causal=True),
+    )
+    decoder.scale_embeddings = False
+    _fill_decoder(decoder, network, network.layers, network.final_norm, config)
+    spec = specs.TransformerDecoderModelSpec(decoder)
+    words = named_tokens(opened.tokenizer, config.vocabulary)
+    spec.register_vocabulary(words)
+    _fill_config(spec.config, config, opened.tokenizer, words)
+    return spec
+
+
+def _sequence_model(opened: Opened) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    near = isinstance(network, T5)
+    inside = config if near else of_decoder(config)
+    encoder = specs.TransformerEncoderSpec(
+        config.layers,
+        config.heads,
+        relative_attention_bias=near,
+        **_usual(config),
+        **({} if near else _turning(config, causal=False)),
+    )
+    decoder = specs.TransformerDecoderSpec(
+        len(network.decoder),
+        inside.heads,
+        relative_attention_bias=near,
+        **_usual(inside),
+        **({} if near else _turning(inside, causal=True)),
+    )
+    scale = config.width**0.5 if not near and config.scaled else 1.0
+    encoder.scale_embeddings, decoder.scale_embeddings = scale, scale
+    if near and config.scaled:
+        decoder.scale_outputs = config.width**-0.5
+    table = network.tokens if near or network.source_tokens is None else network.source_tokens
+    encoder.embeddings[0].weight = _array(table.weight)
+    _fill_layers(encoder.layer, network.encoder)
+    if config.norm_place == "before":
+        _fill_norm(encoder.layer_norm, network.encoder_norm)
+    if near:
+        _fill_distances(encoder.layer, network.encoder_positions)
+        _fill_distances(decoder.layer, network.decoder_positions)
+    else:
+        _fill_places(encoder, network.positions)
+    _fill_decoder(decoder, network, network.decoder, network.decoder_norm, config)
+    spec = specs.TransformerSpec(encoder, decoder)
+    read = named_tokens(opened.tokenizer, table.weight.shape[0])
+    written = named_tokens(opened.writer, config.vocabulary)
+    spec.register_source_vocabulary(read)
+    spec.register_target_vocabulary(written)
+    _fill_config(spec.config, config, opened.writer, written)
+    spec.config.decoder_start_token = written[config.begin]
+    return spec
+
+
+# ----------------------------------------------------------------------------------------------------- the settings
+
+
+def _usual(config: Any) -> dict[str, Any]:
+    """What every stack of layers is told."""
+    plain = config.activation.removeprefix("gated-")
+    return {
+        "pre_norm": config.norm_place == "before",
+        "activation": words_of("common_spec").Activation[ACTIVATIONS[plain]],
+        "ffn_glu": plain != config.activation,
+        "rms_norm": config.norm != "layer",
+        "head_dim": config.head_width or config.width // config.heads,
+    }
+
+
+def _turning(config: Any, causal: bool) -> dict[str, Any]:
+    """Positions that are no table: queries and keys that are turned, or scores that fall with the distance."""
+    if config.positions == "rotary":
+        return {"rotary_dim": 0, "rotary_interleave": False}
+    if config.positions == "alibi":
+        if not causal:
+            raise UserError("CTranslate2 has no alibi positions for what is read in both directions")
+        return {"alibi": True, "alibi_use_positive_positions": True}
+    return {}
+
+
+def _check_mix(config: Any) -> None:
+    if config.mix:
+        raise UserError("CTranslate2 hands out the last layer alone, and the heads of this model read a mix of all")
+
+
+def _fill_config(told: Any, config: Any, tokenizer: Tokenizer | None, words: Sequence[str]) -> None:
+    """The tokens that the engine must know by name; those that a vocabulary has not are never asked for."""
+    told.layer_norm_epsilon = config.norm_epsilon
+    for name, role in (("unk_token", "unknown"), ("bos_token", "start"), ("eos_token", "end")):
+        number = None if tokenizer is None else tokenizer.id_of(role)
+        # The engine would add a token that is not there, for which the model has no vector.
+        setattr(told, name, words[0 if number is None else number])
+
+
+def named_tokens(tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """A name of its own for every row of a table, as the tokenizer has it where it has one."""
+    found = [None if tokenizer is None else tokenizer.token(number) for number in range(size)]
+    taken = {name for name in found if name is not None}
+    if len(taken) < sum(name is not None for name in found):
+        raise UserError("the vocabulary has two tokens of one name, which CTranslate2 cannot tell apart")
+    words = []
+    for number, name in enumerate(found):
+        while name is None or (found[number] is None and name in taken):
+            name = f"<unused-{number}>" if name is None else f"{name}>"
+        words.append(name)
+    return words
+
+
+# ------------------------------------------------------------------------------------------------------ the weights
+
+
+def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Module, config: Any) -> None:
+    """The tables, the layers and the scores of words of what writes."""
+    spec.embeddings.weight = _array(network.tokens.weight)
+    if hasattr(spec, "position_encodings"):
+        _fill_places(spec, network.positions)
+    _fill_layers(spec.layer, layers)
+    if config.norm_place == "before":
+        _fill_norm(spec.layer_norm, final)
+    head = network.heads["words"]
+    spec.projection.weight = spec.embeddings.weight if head.decoder is None else _array(head.decoder.weight)
+    if getattr(head, "bias", None) is not None:
+        spec.projection.bias = _array(head.bias)
+
+
+def _fill_layers(specs: Sequence[Any], layers: Iterable[Any]) -> None:
+    for spec, layer in zip(specs, layers, strict=True):
+        assert isinstance(layer, Layer)
+        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv)
+        _fill_linear(spec.self_attention.linear[1], layer.attention.output)
+        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
+        if layer.attention.scale is not None:
+            spec.self_attention.queries_scale = layer.attention.scale
+        if hasattr(layer, "cross"):
+            for inner, module in zip(
+                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
+            ):
+                _fill_linear(inner, module)
+            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
+            if layer.cross.scale is not None:
+                spec.attention.queries_scale = layer.cross.scale
+        up = layer.feedforward.up
+        if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
+            weights = up.weight.chunk(2)
+            biases = (None, None) if up.bias is None else up.bias.chunk(2)
+            for part, weight, bias in zip((spec.ffn.linear_0, spec.ffn.linear_0_noact), weights, biases, strict=True):
+                part.weight = _array(weight)
+                if bias is not None:
+                    part.bias = _array(bias)
+        else:
+            _fill_linear(spec.ffn.linear_0, up)
+        _fill_linear(spec.ffn.linear_1, layer.feedforward.down)
+        _fill_norm(spec.ffn.layer_norm, layer.feedforward_norm)
+
+
+def _fill_linear(spec: Any, module: nn.Linear) -> None:
+    spec.weight = _array(module.weight)
+    if module.bias is not None:
+        spec.bias = _array(module.bias)
+
+
+def _fill_norm(spec: Any, module: Any) -> None:
+    spec.gamma = _array(module.weight)
+    if getattr(module, "bias", None) is not None:
+        spec.beta = _array(module.bias)
+
+
+def _fill_distances(specs: Sequence[Any], near: Any) -> None:
+    """T5's biases by distance: one table, which every layer of a stack reads."""
+    table = _array(near.table.weight)
+    for spec in specs:
+        spec.self_attention.relative_attention_bias = table
+        spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(near.farthest)
+
+
+def _fill_places(spec: Any, positions: Positions) -> None:
+    """The table of positions, worked out where it is not learned; without one the engine would use its own."""
+    if positions.kind in ("rotary", "alibi"):
+        return
+    if positions.table is not None:
+        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
+        return
+    if positions.context > WAVES:
+        raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
+    zeros = torch.zeros(positions.context, positions.width)
+    with torch.no_grad():
+        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())

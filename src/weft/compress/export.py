@@ -1,0 +1,111 @@
+"""`weft.export`: a model for another engine, written only if it says the same there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
+from weft.compress.ct2_export import check_written, read_from, write_ct2
+from weft.compress.onnx_export import write_onnx
+from weft.compress.transformers_export import check_same, write_transformers
+from weft.errors import UserError, one_of
+from weft.files import whole_folder
+from weft.tasks.inputs import inputs_of
+from weft.tasks.model import HEADS, Model, load
+from weft.tasks.recipes import WRITES
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how near it is to what it was made of."""
+
+    folder: Path
+    to: str
+    bytes: int
+    apart: float  # share of the largest score; of a model that writes, what the log-probability of a token is off by
+    texts: int  # on which that was seen
+
+
+def _onnx(inside: Path, model: Model) -> None:
+    write_onnx(inside, model.opened, model.task)
+
+
+def _ctranslate2(inside: Path, model: Model) -> None:
+    write_ct2(inside, model.opened, model.task)
+
+
+def _transformers(inside: Path, model: Model) -> None:
+    write_transformers(inside, model.opened, model.task)
+
+
+# A way writes the files of a folder; all of them are then checked by answering with what was written.
+WAYS: dict[str, Callable[[Path, Model], None]] = {
+    "onnx": _onnx,
+    "ctranslate2": _ctranslate2,
+    "transformers": _transformers,
+}
+
+
+def export(
+    model: Model | str | os.PathLike[str],
+    to: str = "onnx",
+    *,
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    task: str | None = None,
+    tolerance: float = TOLERANCE,
+    online: bool = False,
+) -> Exported:
+    """Write a model for another engine; `weft.load` opens it like any other folder.
+
+    Before the folder appears, both answer the texts of `data` (made-up ones where there is none): where scores differ
+    by more than `tolerance` of the largest, or one answer differs, nothing is written.
+    """
+    one_of(to, WAYS, "to")
+    model = model if isinstance(model, Model) else load(model, task=task, online=online)
+    refuse_exported(model)
+    inputs = texts_of(model, data, columns)
+    with whole_folder(Path(out)) as inside:
+        WAYS[to](inside, model)
+        apart = agreed(to, model, load(inside), inputs, tolerance)
+        size = size_of(inside)
+    return Exported(Path(out), to, size, apart, len(inputs))
+
+
+def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
+    """How far what was written is from what it was made of; refused where that is too far."""
+    if to == "transformers":
+        return check_same(ours, theirs, inputs, tolerance)
+    if ours.opened.family.speaks and to == "ctranslate2":
+        return check_written(ours, theirs, inputs)
+    return check_agreement(ours, theirs, inputs, tolerance)
+
+
+def refuse_exported(model: Model) -> None:
+    """A model that another engine runs has no weights to make another one of."""
+    if model.opened.exported:
+        raise UserError(f"this is a model for {model.card.backend} already; take the one that it was made of")
+
+
+def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None) -> list[Any]:
+    """The texts on which two models are compared: the first of a file, else made-up ones."""
+    if data is None:
+        return samples(model)
+    files = [data] if isinstance(data, str | os.PathLike) else list(data)
+    if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
+        return read_from(files, columns or {})
+    found = list(islice(inputs_of(model, columns or {}, tuple(str(file) for file in files)), CHECKED))
+    if not found:
+        raise UserError(f"{files[0]}: there are no rows")
+    return found
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files that a model needs."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and "run" not in path.parts)

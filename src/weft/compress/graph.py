@@ -1,0 +1,257 @@
+"""ONNX graphs, written operator by operator: linear maps, norms, tables and attention over dense rows.
+
+B: rows; T: places of the longest; W: width; H: heads; D: width of a head. The file has no padding that is not masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from weft.errors import UserError
+from weft.files import write_bytes
+from weft.nn.layers import Layer
+from weft.version import VERSION
+
+Precision = Literal["fp32", "fp16", "int8", "int8-static", "int4"]
+OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
+RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
+FAR = -1e9  # added to the scores of keys that are no tokens: no share is left of them
+# Of seven bits: the instructions of processors without VNNI add two products in sixteen bits, and eight overflow there.
+LARGEST = 63
+BLOCK = 32  # weights of four bits that share one scale
+Range = tuple[float, float]
+
+
+class Graph:
+    """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
+
+    def __init__(self, precision: Precision = "fp32", ranges: Mapping[int, Range] | None = None) -> None:
+        """`ranges`: between which numbers the inputs of each linear map lie, by the map's id, for static integers."""
+        try:
+            import onnx
+        except ImportError:
+            raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
+        self.onnx = onnx
+        self.precision = precision
+        self.ranges = ranges or {}
+        self.nodes: list[Any] = []
+        self.tensors: dict[str, NDArray[Any]] = {}
+        self.known: dict[Any, str] = {}
+        self.kept: list[Any] = []  # what ids were taken of, so that none comes to mean another object
+
+    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+        """Add an operator; the name of what it gives, or the names."""
+        names = [f"{kind.lower()}_{len(self.nodes)}" + (f"_{n}" if outputs > 1 else "") for n in range(outputs)]
+        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def named(self, name: str, what: str) -> None:
+        """Let a result be called what others call it."""
+        self.nodes.append(self.onnx.helper.make_node("Identity", [what], [name]))
+
+    def constant(self, value: Any, kind: Any = np.float32) -> str:
+        """A number or a few."""
+        array = np.array(value, dtype=kind)
+        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
+        if key not in self.known:
+            self.known[key] = f"constant_{len(self.tensors)}"
+            self.tensors[self.known[key]] = array
+        return self.known[key]
+
+    def _stored(self, key: Any, suffix: str, array: NDArray[Any]) -> str:
+        """A tensor of weights by its key; the second who asks gets the first one's."""
+        if (key, suffix) not in self.known:
+            self.known[key, suffix] = f"weight_{len(self.tensors)}_{suffix}"
+            self.tensors[self.known[key, suffix]] = array
+        return self.known[key, suffix]
+
+    def weight(self, key: Any, suffix: str, tensor: Tensor) -> str:
+        """Weights as they are, or in half of the bytes and widened when the graph is opened."""
+        array = tensor.detach().float().numpy()
+        if self.precision == "fp32" or array.ndim < 2:
+            return self._stored(key, suffix, array)
+        half = self._stored(key, suffix, array.astype(np.float16))
+        if (key, suffix, "wide") not in self.known:
+            self.known[key, suffix, "wide"] = self.op("Cast", half, to=self.onnx.TensorProto.FLOAT)
+        return self.known[key, suffix, "wide"]
+
+    # -------------------------------------------------------------------------------------------- blocks
+
+    def linear(self, x: str, module: nn.Linear, rows: slice | None = None, small: bool = False) -> str:
+        """What a linear map, or some of its outputs, makes of x; `small`: too small to be worth integers."""
+        chosen = slice(None) if rows is None else rows
+        bias = None if module.bias is None else module.bias[chosen]
+        return self.map(x, module, module.weight[chosen], bias, (chosen.start, chosen.stop), small)
+
+    def map(self, x: str, source: nn.Module, weight: Tensor, bias: Tensor | None, part: Any, small: bool) -> str:
+        """... W -> ... outputs by a matrix (outputs W), in the precision of this graph."""
+        self.kept.append(source)
+        key = (id(source), part)
+        if small or self.precision in ("fp32", "fp16"):
+            x = self.op("MatMul", x, self.weight(key, "matrix", weight.t().contiguous()))
+        elif self.precision == "int4":
+            x = self._four_bits(x, key, weight)
+        else:
+            return self._eight_bits(x, source, key, weight, bias)
+        return x if bias is None else self.op("Add", x, self.weight(key, "bias", bias))
+
+    def _eight_bits(self, x: str, source: nn.Module, key: Any, weight: Tensor, bias: Tensor | None) -> str:
+        matrix, scales = eight_bits(weight.detach().float().numpy())
+        names = [
+            self._stored(key, "integers", np.ascontiguousarray(matrix.T)),
+            self._stored(key, "scales", scales),
+            self.constant(np.zeros(len(scales)), np.int8),
+        ]
+        added = "" if bias is None else self.weight(key, "bias", bias)
+        if id(source) not in self.ranges:
+            return self.op("DynamicQuantizeMatMul", x, *names, added, domain=RUNTIME)
+        low, high = self.ranges[id(source)]
+        low, high = min(low, 0.0), max(high, 0.0)
+        step = max(high - low, 1e-8) / 255
+        scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
+        x = self.op("QuantizeLinear", x, scale, zero)
+        return self.op("MatMulIntegerToFloat", x, names[0], scale, names[1], zero, names[2], added, domain=RUNTIME)
+
+    def _four_bits(self, x: str, key: Any, weight: Tensor) -> str:
+        packed, scales = four_bits(weight.detach().float().numpy())
+        names = self._stored(key, "nibbles", packed), self._stored(key, "scales", scales)
+        sizes = {"N": weight.shape[0], "K": weight.shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+        return self.op("MatMulNBits", x, *names, domain=RUNTIME, **sizes)
+
+    def table(self, numbers: str, source: nn.Module, weight: Tensor) -> str:
+        """B T -> B T W: rows of a table; in eight bits with a scale for each row, where numbers are small."""
+        self.kept.append(source)
+        key = (id(source), "table")
+        if self.precision in ("fp32", "fp16"):
+            array = weight.detach().float().numpy()
+            if self.precision == "fp32":
+                return self.op("Gather", self._stored(key, "rows", array), numbers)
+            halves = self.op("Gather", self._stored(key, "rows", array.astype(np.float16)), numbers)
+            return self.op("Cast", halves, to=self.onnx.TensorProto.FLOAT)
+        whole, scales = eight_bits(weight.detach().float().numpy(), 127)
+        found = self.op("Gather", self._stored(key, "rows", whole), numbers)
+        found = self.op("Cast", found, to=self.onnx.TensorProto.FLOAT)
+        return self.op("Mul", found, self.op("Gather", self._stored(key, "scales", scales[:, None]), numbers))
+
+    def norm(self, x: str, module: nn.Module) -> str:
+        """Layer norm, or the RMS norm; no norm at all leaves x as it is."""
+        self.kept.append(module)
+        if isinstance(module, nn.LayerNorm):
+            ends = [self.weight(id(module), "weight", module.weight), self.weight(id(module), "bias", module.bias)]
+            return self.op("LayerNormalization", x, *ends, axis=-1, epsilon=module.eps)
+        if isinstance(module, nn.RMSNorm):
+            assert module.eps is not None
+            square = self.op("ReduceMean", self.op("Mul", x, x), self.constant([-1], np.int64), keepdims=1)
+            root = self.op("Sqrt", self.op("Add", square, self.constant(module.eps)))
+            return self.op("Mul", self.op("Div", x, root), self.weight(id(module), "weight", module.weight))
+        assert isinstance(module, nn.Identity), module
+        return x
+
+    def activate(self, x: str, kind: str) -> str:
+        """The non-linearity by name."""
+        if kind in ("gelu", "gelu-tanh"):
+            return self.op("Gelu", x, approximate="tanh" if kind == "gelu-tanh" else "none")
+        if kind == "silu":
+            return self.op("Mul", x, self.op("Sigmoid", x))
+        return self.op({"relu": "Relu", "tanh": "Tanh"}[kind], x)
+
+    def layer(self, x: str, module: Layer, bias: str | None, at: str | None = None) -> str:
+        """A Transformer layer, B T W -> B T W; `at` (B 1): only that place of each row is asked for, B 1 W."""
+        before = module.norm_before
+        seen = self.norm(x, module.attention_norm) if before else x
+        x, asked = (x, seen) if at is None else (self.pick(x, at), self.pick(seen, at))
+        x = self.op("Add", x, self.attention(seen, asked, module.attention, bias, at is None))
+        if before:
+            return self.op("Add", x, self.feedforward(self.norm(x, module.feedforward_norm), module.feedforward))
+        x = self.norm(x, module.attention_norm)
+        return self.norm(self.op("Add", x, self.feedforward(x, module.feedforward)), module.feedforward_norm)
+
+    def attention(self, x: str, asked: str, module: Any, bias: str | None, whole: bool) -> str:
+        """B T W: what each place of `asked`, or each of all, takes from the places of x."""
+        inner = module.heads * module.head_width
+        scale = module.head_width**-0.5 if module.scale is None else module.scale
+        # Scores are products with the query, so the query's weights can carry their scale.
+        factor = torch.ones(3 * inner, 1)
+        factor[:inner] = scale
+        weight = module.qkv.weight * factor
+        added = None if module.qkv.bias is None else module.qkv.bias * factor[:, 0]
+        if whole:
+            joined = self.map(x, module.qkv, weight, added, "qkv", False)
+            query, key, value = self.op("Split", joined, outputs=3, axis=-1, num_outputs=3)
+        else:
+            of = [None if added is None else added[some] for some in (slice(0, inner), slice(inner, None))]
+            query = self.map(asked, module.qkv, weight[:inner], of[0], "query", False)
+            joined = self.map(x, module.qkv, weight[inner:], of[1], "key-value", False)
+            key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
+        shape = self.constant([0, 0, module.heads, module.head_width], np.int64)
+        query, value = (self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3]) for y in (query, value))
+        key = self.op("Transpose", self.op("Reshape", key, shape), perm=[0, 2, 3, 1])
+        scores = self.op("MatMul", query, key)  # B H T T
+        shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
+        mixed = self.op("Transpose", self.op("MatMul", shares, value), perm=[0, 2, 1, 3])
+        return self.linear(self.op("Reshape", mixed, self.constant([0, 0, inner], np.int64)), module.output)
+
+    def feedforward(self, x: str, module: Any) -> str:
+        x = self.linear(x, module.up)
+        if module.gated:
+            gate, x = self.op("Split", x, outputs=2, axis=-1, num_outputs=2)
+            return self.linear(self.op("Mul", self.activate(gate, module.activation), x), module.down)
+        return self.linear(self.activate(x, module.activation), module.down)
+
+    def pick(self, x: str, at: str) -> str:
+        """B T W -> B 1 W: one place of each row; the first is asked for most, and is a slice."""
+        if at == FIRST:
+            ends = [self.constant([number], np.int64) for number in (0, 1, 1)]
+            return self.op("Slice", x, *ends)
+        return self.op("GatherND", x, at, batch_dims=1)
+
+    # -------------------------------------------------------------------------------------------- the file
+
+    def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
+        """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""
+        helper, kinds = self.onnx.helper, self.onnx.TensorProto
+        total = sum(array.nbytes for array in self.tensors.values())
+        if total > (1 << 31) - (1 << 20):
+            raise UserError(f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold")
+        feeds = [
+            helper.make_tensor_value_info(name, kinds.FLOAT if name == "hidden_states" else kinds.INT64, list(shape))
+            for name, shape in inputs.items()
+        ]
+        gives = [helper.make_tensor_value_info(name, kinds.FLOAT, list(shape)) for name, shape in outputs.items()]
+        tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
+        graph = helper.make_graph(self.nodes, "weft", feeds, gives, tensors)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(RUNTIME, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=FORMAT)
+        model.producer_name, model.producer_version = "weft", VERSION
+        write_bytes(path, model.SerializeToString())
+
+
+FIRST = "first"  # in place of a name: the first place of every row
+
+
+def eight_bits(weight: NDArray[np.float32], largest: int = LARGEST) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Each row as whole numbers, and by what they are multiplied."""
+    scales = np.maximum(np.abs(weight).max(1), 1e-12) / largest
+    return np.round(weight / scales[:, None]).astype(np.int8), scales.astype(np.float32)
+
+
+def four_bits(weight: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Each row in blocks of nibbles, 0 to 15 around 8, and by what each block is multiplied."""
+    rows, columns = weight.shape
+    padded = np.zeros((rows, -(-columns // BLOCK) * BLOCK), dtype=np.float32)
+    padded[:, :columns] = weight
+    blocks = padded.reshape(rows, -1, BLOCK)
+    # The number farthest from 0 becomes -8, the one end of the range that has no opposite.
+    far = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    scales = far / -8
+    safe = np.where(scales == 0, 1, scales)
+    whole = np.clip(np.round(blocks / safe) + 8, 0, 15).astype(np.uint8)
+    packed: NDArray[np.uint8] = np.bitwise_or(whole[..., 0::2], np.left_shift(whole[..., 1::2], 4))
+    return packed, scales[..., 0].astype(np.float32).reshape(rows, -1)

@@ -1,0 +1,289 @@
+"""`weft.quantise`: smaller numbers for a model, judged beside it on the user's data and this machine; the gate.
+
+Every candidate is written, asked about the same rows, and timed in turns with the model that it came from. One that
+loses too much, or is not faster, is never written to where the user wants it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checkpoint.card import Metric, card_values
+from weft.checkpoint.folder import write_files
+from weft.compress.agreeing import check_agreement, scores_of
+from weft.compress.asking import Paths, named
+from weft.compress.compare import compare
+from weft.compress.comparison import Comparison, Standing, lost, plain
+from weft.compress.ct2_export import write_ct2
+from weft.compress.export import refuse_exported, texts_of
+from weft.compress.graph import Precision
+from weft.compress.measuring import SECONDS, TEXTS
+from weft.compress.onnx_export import ranges_of, write_onnx
+from weft.errors import UserError, listed, one_of
+from weft.files import whole_folder, write_json, write_text
+from weft.picture import heading, page, paragraph
+from weft.picture import table as table_of
+from weft.tasks.model import Model, load
+from weft.tasks.recipes import WRITES
+from weft.tasks.saying import Progress, Say, silent
+
+FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
+SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
+CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
+
+
+class Refused(UserError):
+    """No candidate passed; what was measured is in it."""
+
+    def __init__(self, message: str, found: Quantised) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says of one candidate."""
+
+    kind: str
+    faster: float | None = None  # times, one text and many together
+    refused: str | None = None  # why it is not written; None: it passes
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """All candidates beside the model that they came from, and the one that was written."""
+
+    comparison: Comparison
+    verdicts: tuple[Verdict, ...]
+    chosen: str | None
+    folder: Path | None
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: each candidate, how much faster it is, and whether it passes."""
+        rows = []
+        for each in self.verdicts:
+            faster = "-" if each.faster is None else f"{each.faster:.2f} x"
+            rows.append([each.kind, faster, each.refused or ("chosen" if each.kind == self.chosen else "passes")])
+        return ["candidate", "faster", "gate"], rows
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has it."""
+        verdicts = [{"kind": v.kind, "faster": v.faster, "refused": v.refused} for v in self.verdicts]
+        return plain({"chosen": self.chosen, "verdicts": verdicts, "comparison": self.comparison.values()})
+
+    def write(self, folder: Path) -> None:
+        """quantise.json and quantise.html in a folder."""
+        write_json(folder / "quantise.json", self.values())
+        first = f"The gate chose {self.chosen}." if self.chosen else "The gate let nothing pass."
+        parts = [paragraph(first), heading("The gate"), table_of(*self.rows()), *self.comparison.parts()]
+        write_text(folder / "quantise.html", page(f"Quantised on {self.comparison.data}", parts))
+
+
+# ------------------------------------------------------------------------------------------------ candidates
+
+
+@dataclass(frozen=True)
+class Source:
+    """What candidates are made of: the model, and texts of the user's."""
+
+    model: Model
+    texts: Sequence[Any]
+
+
+def _onnx(precision: Precision) -> Callable[[Path, Source], None]:
+    def write(inside: Path, source: Source) -> None:
+        model = source.model
+        ranges = None
+        if precision == "int8-static":
+            some = source.texts[:CALIBRATION]
+            ranges = ranges_of(model.opened, lambda: scores_of(model, some))
+        write_onnx(inside, model.opened, model.task, precision, ranges)
+        if precision == "fp32":
+            check_agreement(model, load(inside), source.texts[:CALIBRATION])
+
+    return write
+
+
+def _ct2(precision: str) -> Callable[[Path, Source], None]:
+    def write(inside: Path, source: Source) -> None:
+        write_ct2(inside, source.model.opened, source.model.task, precision)
+
+    return write
+
+
+def _half(inside: Path, source: Source) -> None:
+    """Our own folder in numbers of two bytes."""
+    opened = source.model.opened
+    card = replace(opened.card, precision="bf16", task=source.model.task)
+    write_files(inside, replace(opened, network=copy.deepcopy(opened.network).to(torch.bfloat16), card=card))
+
+
+KINDS: dict[str, Callable[[Path, Source], None]] = {
+    "onnx-fp32": _onnx("fp32"),
+    "onnx-fp16": _onnx("fp16"),
+    "onnx-int8": _onnx("int8"),
+    "onnx-int8-static": _onnx("int8-static"),
+    "onnx-int4": _onnx("int4"),
+    "ctranslate2-fp32": _ct2("fp32"),
+    "ctranslate2-int8": _ct2("int8"),
+    "bf16": _half,
+}
+
+
+def quantise(
+    model: Model | str | os.PathLike[str],
+    data: Paths | None = None,
+    *,
+    out: str | os.PathLike[str],
+    max_drop: float = 0.5,
+    kinds: Sequence[str] | None = None,
+    source: Paths = (),
+    target: Paths = (),
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    names: Sequence[str] = (),
+    task: str | None = None,
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
+    online: bool = False,
+    say: Say = lambda line: None,
+    progress: Progress = silent,
+) -> Quantised:
+    """Make a model smaller and faster, and write the fastest candidate that loses no more than `max_drop` points.
+
+    Points are hundredths of the task's score, paired row by row with the model's own; where no row says what is right,
+    of how often both say the same. Raises `Refused`, and writes nothing, where no candidate passes.
+    """
+    for kind in kinds or ():
+        one_of(kind, KINDS, "kind")
+    if not 0 <= max_drop <= 100:
+        raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
+    reference = model if isinstance(model, Model) else load(model, task=task, online=online)
+    refuse_exported(reference)
+    reference.to("cpu")
+    inputs = _inputs(reference, data, source, columns)
+    with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        folders, failed = _written(Source(reference, inputs), list(kinds or KINDS), place, say)
+        if not folders:
+            raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
+        (place / "as it was").mkdir()
+        write_files(place / "as it was", reference.opened)
+        comparison = compare(
+            [place / "as it was", *folders.values()],
+            data,
+            source=source,
+            target=target,
+            columns=columns,
+            format=format,
+            delimiter=delimiter,
+            names=names,
+            task=reference.task,
+            memory=False,
+            texts=texts,
+            seconds=seconds,
+            device="cpu",
+            progress=progress,
+        )
+        verdicts = [*judged(comparison, max_drop), *failed]
+        best = chosen(verdicts)
+        found = Quantised(comparison, tuple(verdicts), best, None if best is None else Path(out))
+        if best is None:
+            raise Refused(_refusal(verdicts), found)
+        shutil.copytree(folders[best], inside, dirs_exist_ok=True)
+        _carded(inside, comparison, best)
+        (inside / "run").mkdir()
+        found.write(inside / "run")
+    return found
+
+
+def _inputs(model: Model, data: Paths | None, source: Paths, columns: Mapping[str, str] | None) -> list[Any]:
+    """The user's texts, for what must see some before it can be written."""
+    if model.task in (*WRITES, "complete"):
+        return []
+    if data is None:
+        raise UserError(f"a model for {model.task} is judged by rows: give --data")
+    return texts_of(model, named(data), columns)
+
+
+def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tuple[dict[str, Path], list[Verdict]]:
+    """The candidates, each in a folder of its name; and those that cannot be, with why."""
+    folders, failed = {}, []
+    for kind in kinds:
+        say(f"making {kind}")
+        folder = place / kind
+        folder.mkdir()
+        try:
+            KINDS[kind](folder, source)
+        except UserError as error:
+            failed.append(Verdict(kind, refused=str(error)))
+            continue
+        folders[kind] = folder
+    return folders, failed
+
+
+# ------------------------------------------------------------------------------------------------ the gate
+
+
+def judged(comparison: Comparison, max_drop: float) -> list[Verdict]:
+    """What the gate says of every model but the first, which is the one that they came from."""
+    first, *others = comparison.models
+    if first.damaged:
+        raise UserError(f"the model itself is damaged: {first.damaged}")
+    return [_verdict(each, first, comparison, max_drop) for each in others]
+
+
+def _verdict(each: Standing, first: Standing, comparison: Comparison, max_drop: float) -> Verdict:
+    if each.damaged or each.costs is None or first.costs is None:
+        return Verdict(each.name, refused=f"damaged: {each.damaged or 'nobody could time it'}")
+    single = first.costs.p50 / each.costs.p50
+    many = each.costs.per_second / first.costs.per_second
+    faster = math.sqrt(single * many)
+    drop, of = _drop(each, comparison)
+    if not drop <= max_drop:
+        return Verdict(each.name, faster, f"loses {drop:.2f} points of {of}, and {max_drop:g} are allowed")
+    if faster < FASTER or min(single, many) < SLOWEST:
+        return Verdict(each.name, faster, f"not faster: {single:.2f} x for one text, {many:.2f} x for many")
+    return Verdict(each.name, faster)
+
+
+def _drop(each: Standing, comparison: Comparison) -> tuple[float, str]:
+    """Points that a candidate loses, and of which score; of agreement where no row says what is right."""
+    if comparison.chosen is not None:
+        return lost(each.difference[comparison.chosen], comparison.chosen), comparison.chosen
+    assert comparison.agreed is not None
+    return 100 * (1 - each.agreement[comparison.agreed].value), f"agreement ({comparison.agreed})"
+
+
+def chosen(verdicts: Sequence[Verdict]) -> str | None:
+    """The fastest of those that pass."""
+    passed = [each for each in verdicts if each.refused is None and each.faster is not None]
+    return max(passed, key=lambda each: each.faster or 0.0).kind if passed else None
+
+
+def _refusal(verdicts: Sequence[Verdict]) -> str:
+    told = [f"{each.kind} {each.refused}" for each in verdicts]
+    return f"no candidate passes, so nothing was written: {listed(told, 3)}"
+
+
+def _carded(inside: Path, comparison: Comparison, best: str) -> None:
+    """The card of what was written says what it reaches itself, not what its source did."""
+    standing = next(each for each in comparison.models if each.name == best)
+    metrics = tuple(
+        Metric(data=comparison.hash, name=name, value=score.value, low=score.low, high=score.high)
+        for name, score in standing.scores.items()
+        if all(map(math.isfinite, (score.value, score.low, score.high)))
+    )
+    card = load(inside).card
+    write_json(inside / "weft.json", card_values(replace(card, metrics=metrics)))

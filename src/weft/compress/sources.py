@@ -1,0 +1,64 @@
+"""Sources of a teacher that writes: lines of text, with what is right there where that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.compress.recipe import DistillRecipe
+from weft.data.shards import Text
+from weft.errors import UserError, listed
+from weft.tasks.judging import Task
+from weft.tasks.parallel import Parallel
+from weft.tasks.reading import PAIRED, Example, find_columns
+from weft.tasks.saying import Progress, Say
+from weft.tasks.sequences import SequenceTask
+from weft.text.records import Record, Skipped
+from weft.training.signals import Stop
+
+
+def sides(record: Record, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What a table calls its sources; and the same with its targets, nothing where it has none."""
+    try:
+        both = find_columns(("source", "target"), given, record)
+        return {"source": both["source"]}, both
+    except UserError:
+        if "target" in given:
+            raise
+    usual = dict.fromkeys(first for first, _ in PAIRED)
+    there = {name.casefold(): name for name in reversed(list(record.values))}
+    found = next((there[name] for name in usual if name in there), None)
+    if "source" in given or found is None:
+        return find_columns(("source",), {**given}, record), {}
+    return {"source": found}, {}
+
+
+def read_sources(
+    task: Task, recipe: DistillRecipe, dev: bool, say: Say, progress: Progress, stop: Stop
+) -> tuple[list[Example], str]:
+    """The lines of --source, each with that of --target beside it where there is one; and what stands for them."""
+    data = recipe.data
+    source, target = (data.dev_source, data.dev_target) if dev else (data.source, data.target)
+    if not isinstance(task, SequenceTask):
+        raise UserError(f"a teacher for {task.name} writes nothing from a source: give --text or --data, not --source")
+    skipped, found = Skipped(), list[Example]()
+    where = listed([*source, *target], 2)
+    with progress(f"reading {where}", "texts") as told:
+        if target or dev:
+            files = Parallel(source, target, data.on_bad_row)
+            for record in files.records(skipped):
+                stop.check("stopped while reading")
+                found.append(Example((record.values["source"],), record.values["target"], record.where))
+                told(1)
+            digest = files.hash()
+        else:
+            text = Text(source, on_bad_row=data.on_bad_row)
+            for number, line in enumerate(text.read(skipped), 1):
+                stop.check("stopped while reading")
+                found.append(Example((line,), None, f"{where} text {number}"))
+                told(1)
+            digest = text.hash()
+    if skipped.count:
+        say(f"weft: note: {skipped}")
+    if not found:
+        raise UserError(f"{where}: there is no text in it: nothing to {'judge by' if dev else 'learn from'}")
+    return found, digest

@@ -1,0 +1,35 @@
+"""What a model is asked, without what is right: the text columns of a table, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
+from weft.tasks.tag import words_of
+from weft.tasks.understand import wants_two
+
+
+def inputs_of(model: Any, columns: Mapping[str, str], data: tuple[str, ...], *how: Any) -> Iterator[Any]:
+    """The texts of a table; its columns are called as in the training data, as `columns` says, or as usual.
+
+    `how`: format, delimiter and names of columns, as of `Files`.
+    """
+    two = wants_two(model.task)
+    usual = {"answer": ("question", "context"), "describe": ("vector",)}.get(model.task, ("text", "pair")[: 1 + two])
+    found: dict[str, str] = {}
+    before = ""
+    for record in Files(data, columns, *how).records():
+        if (file := file_of(record.where)) != before:
+            known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
+            known |= columns
+            in_words = model.task == "tag" and ("words" in known or any(n in record.values for n in NAMES["words"]))
+            names = ("words",) if in_words else usual
+            found, before = find_columns(names, known, record), file
+        if in_words:
+            yield words_of(record, found["words"])
+            continue
+        # An empty cell is answered like an empty line of standard input: one answer for each row.
+        values = [value_in(record, found[name]) for name in names]
+        texts = tuple("" if value is None else str(value) for value in values)
+        yield texts if two else texts[0]

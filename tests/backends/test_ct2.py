@@ -1,0 +1,265 @@
+"""CTranslate2 behind the face of a network: the same states, the same scores, the same words; and hostile folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.backends.engines import carried, drawn, texts
+from weft.nn.rows import Ragged
+from weft.tasks.complete import complete
+from weft.tasks.translate import translate
+
+TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
+BLOCKS: list[dict[str, Any]] = [
+    {},
+    {"positions": "rotary"},
+    {"positions": "none", "activation": "relu"},
+    {"positions": "sinusoidal", "norm": "rms", "norm_place": "before", "activation": "gated-silu"},
+    {"head_width": 16, "activation": "gelu-tanh"},
+]
+
+
+# ------------------------------------------------------------------------------------------------- those that read
+
+
+@pytest.mark.parametrize("blocks", BLOCKS, ids=str)
+def test_an_encoder_of_any_blocks_gives_the_same_states(blocks: dict[str, Any], tmp_path: Path) -> None:
+    ours = drawn("bert", {"tag": 3}, **blocks)
+    same_scores(ours, carried(ours, tmp_path / "x"), "tag")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("head", ["classify", "answer", "words"])
+def test_every_encoder_and_head(family: str, head: str, tmp_path: Path) -> None:
+    ours = drawn(family, {head: None if head == "words" else 2})
+    same_scores(ours, carried(ours, tmp_path / "x"), head)
+
+
+def same_scores(ours: Any, theirs: Any, head: str) -> None:
+    batch = Ragged.of(TEXTS)
+    two = getattr(ours.config, "segments", 1) > 1
+    marks = torch.tensor([place % 2 for text in TEXTS for place in range(len(text))]) if two else None
+    with torch.inference_mode():
+        states = [each.network(batch.tokens, batch.rows, marks) for each in (ours, theirs)]
+        scores = [each.network.scores(head, x, batch.rows) for each, x in zip((ours, theirs), states, strict=True)]
+        torch.testing.assert_close(states[1], states[0], atol=1e-4, rtol=0)
+        torch.testing.assert_close(scores[1], scores[0], atol=1e-4, rtol=1e-5)
+        for row, text in enumerate(TEXTS):  # alone as among others
+            one = Ragged.of([text])
+            begin = int(batch.rows.starts[row])
+            own = None if marks is None else marks[begin : begin + len(text)]
+            alone = theirs.network(one.tokens, one.rows, own)
+            torch.testing.assert_close(alone, states[1][begin : begin + len(text)], atol=1e-5, rtol=0)
+
+
+def test_half_and_quarter_sizes_say_nearly_the_same(tmp_path: Path) -> None:
+    ours = drawn("bert", {"classify": 3})
+    sizes = {}
+    batch = Ragged.of(TEXTS)
+    with torch.inference_mode():
+        wanted = ours.network(batch.tokens, batch.rows)
+        for precision, apart in (("fp32", 1e-4), ("fp16", 2e-2), ("int8", 0.2)):
+            theirs = carried(ours, tmp_path / precision, precision)
+            assert theirs.card.precision == precision
+            sizes[precision] = (tmp_path / precision / "ctranslate2" / "model.bin").stat().st_size
+            assert (theirs.network(batch.tokens, batch.rows) - wanted).abs().mean() < apart
+    assert sizes["int8"] < 0.4 * sizes["fp32"] and sizes["fp16"] < 0.6 * sizes["fp32"]
+
+
+def test_what_an_encoder_cannot(tmp_path: Path) -> None:
+    model = carried(drawn("bert", {"classify": 2}), tmp_path / "x")
+    batch = Ragged.of([[5] * 49])
+    with pytest.raises(weft.UserError, match="longer than the model's context of 48"):
+        model.network(batch.tokens, batch.rows)
+    with pytest.raises(weft.UserError, match="cannot hand out any layer but the last"):
+        model.network(batch.tokens, batch.rows, None, [])
+    with pytest.raises(weft.UserError, match="runs on the cpu"):
+        model.to("cuda")
+
+
+# ------------------------------------------------------------------------------------------------ those that write
+
+
+def same_words(ours: list[Any], theirs: list[Any]) -> None:
+    """The same answers, best first; where two are as good as each other either may come first."""
+    for one, two in zip(ours, theirs, strict=True):
+        for first, second in zip(one.best or (one,), two.best or (two,), strict=True):
+            assert abs(first.score - second.score) < 1e-4
+            assert abs(first.logprob - second.logprob) < 1e-3
+        if one.score - (one.best[1].score if len(one.best) > 1 else one.score - 1) > 1e-4:
+            assert (one.tokens, one.text, one.finish_reason) == (two.tokens, two.text, two.finish_reason)
+
+
+WRITERS: list[tuple[str, dict[str, Any]]] = [
+    ("gpt2", {}),
+    ("gpt2", {"positions": "alibi", "tied": False}),
+    ("openai-gpt", {}),
+    ("transformer", {}),
+    ("transformer", {"positions": "rotary", "decoder_layers": 1, "tied": "none", "norm_place": "before"}),
+    ("marian", {}),
+    ("t5", {}),
+    ("t5", {"activation": "gated-gelu-tanh", "tied": False, "scaled": False, "head_width": 32}),
+]
+
+
+@pytest.mark.parametrize(("family", "blocks"), WRITERS, ids=str)
+def test_the_same_words_greedy_and_by_beams(family: str, blocks: dict[str, Any], tmp_path: Path) -> None:
+    ours = drawn(family, **blocks)
+    theirs = carried(ours, tmp_path / "x")
+    theirs.network.patience = 1000.0  # type: ignore[assignment]
+    for options in (
+        {},
+        {"beam": 3, "n": 3},
+        {"beam": 3, "length_penalty": 0.0, "n": 2},
+        {"beam": 2, "length_penalty": 1.7, "n": 2},
+    ):
+        some = texts(8, seed=3)
+        same_words(*(complete(each.opened, some, most=9, **options) for each in (ours, theirs)))
+
+
+def test_rules_stops_and_streams(tmp_path: Path) -> None:
+    for family in ("gpt2", "marian"):
+        ours = drawn(family)
+        theirs = carried(ours, tmp_path / family)
+        for options in ({"least": 4}, {"ban": ["cat"]}, {"stop": ["t", "e"]}):
+            some = texts(6, seed=1)
+            same_words(*(complete(each.opened, some, most=8, **options) for each in (ours, theirs)))
+        written = []
+        for text in some:
+            one, two = (each.stream(text, most=7, least=3) for each in (ours, theirs))
+            written.append(pieces := list(two))
+            assert "".join(one) == "".join(pieces) and one.answer.tokens == two.answer.tokens
+            same_words([one.answer], [two.answer])
+        assert max(map(len, written)) > 1
+
+
+def test_limits_are_each_texts_own(tmp_path: Path) -> None:
+    """A short text among long ones ends where it would end alone."""
+    ours = drawn("transformer", context=40)
+    theirs = carried(ours, tmp_path / "x")
+    some = ["cat", "the small fox runs home and again and again"]
+    together, alone = translate(theirs.opened, some, beam=1), translate(theirs.opened, some[:1], beam=1)
+    assert together[0] == alone[0]
+    assert [answer.text for answer in together] == [answer.text for answer in translate(ours.opened, some, beam=1)]
+
+
+def test_chance_has_a_seed_and_no_neighbours(tmp_path: Path) -> None:
+    model = carried(drawn("gpt2"), tmp_path / "x")
+
+    def said(count: int, **options: Any) -> list[str]:
+        return [each.text for each in complete(model.opened, ["the cat"] * count, most=8, **options)]
+
+    assert said(3, temperature=0.9, seed=5) == said(3, temperature=0.9, seed=5)
+    assert said(3, temperature=0.9, seed=5)[:1] == said(1, temperature=0.9, seed=5)
+    assert len(set(said(4, temperature=1.5, seed=5))) > 1
+    assert said(2, temperature=0.9, top_k=1) == said(2)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"choices": ["cat"]}, "closed list"),
+    ({"force": "the"}, "begin an answer"),
+    ({"logprobs": 2}, "alternatives"),
+    ({"slide": True}, "slide"),
+    ({"no_repeat": 2}, "repetitions"),
+    ({"repetition_penalty": 1.2}, "repetitions"),
+    ({"beam": 3, "least": 3}, "in a beam"),
+    ({"beam": 3, "stop": ["a"]}, "stop at a string"),
+    ({"beam": 4, "groups": 2, "diversity": 0.5}, "groups"),
+    ({"temperature": 0.5, "min_p": 0.1}, "min_p"),
+]
+
+
+def test_what_the_engine_cannot_is_said_in_one_line(tmp_path: Path) -> None:
+    model = carried(drawn("gpt2"), tmp_path / "x")
+    for options, told in REFUSED:
+        with pytest.raises(weft.UserError, match=told) as found:
+            complete(model.opened, ["the cat"], most=4, **options)
+        assert "CTranslate2 cannot" in str(found.value) and "\n" not in str(found.value)
+    reader = carried(drawn("transformer"), tmp_path / "y")
+    for more in ({"coverage": 0.1}, {"alignments": True}, {"others": [reader.opened]}):
+        with pytest.raises(weft.UserError, match="CTranslate2 cannot"):
+            translate(reader.opened, ["the cat"], **more)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------- hostile folders
+
+
+def rewritten(path: Path, change: Any) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def replaced(path: Path, name: str, value: bytes, skip: int) -> None:
+    """The number after a variable's name, replaced."""
+    data = bytearray(path.read_bytes())
+    place = data.index(name.encode() + b"\0") + len(name) + 1 + skip
+    data[place : place + len(value)] = value
+    path.write_bytes(bytes(data))
+
+
+def test_hostile_folders_are_refused_in_one_line(tmp_path: Path) -> None:
+    carried(drawn("bert", {"classify": 2}), tmp_path / "sound")
+    faults: list[tuple[Any, str]] = [
+        (lambda f: shutil.rmtree(f / "ctranslate2"), "engine's files are missing"),
+        (lambda f: (f / "ctranslate2" / "model.bin").unlink(), "weights are missing"),
+        (lambda f: (f / "ctranslate2" / "config.json").unlink(), "cannot be read"),
+        (lambda f: (f / "ctranslate2" / "vocabulary.json").write_text('["a"]'), "1 tokens where"),
+        (lambda f: (f / "heads.safetensors").unlink(), "missing: heads.classify.output"),
+        (lambda f: (f / "heads.safetensors").write_bytes(b"x" * 40), "not a sound safetensors"),
+        (lambda f: cut(f / "ctranslate2" / "model.bin"), "not a sound model of CTranslate2"),
+        (lambda f: (f / "ctranslate2" / "model.bin").write_bytes(b""), "not a sound model"),
+        (
+            lambda f: rewritten(f / "config.json", lambda c: c.update(hidden_size=128)),
+            "not what a model of this config",
+        ),
+        (lambda f: rewritten(f / "config.json", lambda c: c.update(vocab_size=4000)), "tokens where 4000"),
+        (lambda f: rewritten(f / "config.json", lambda c: c.update(num_hidden_layers=3)), "missing: encoder/layer_2"),
+        (lambda f: rewritten(f / "ctranslate2" / "config.json", lambda c: c.update(more=1)), "unknown keys: more"),
+        (lambda f: rewritten(f / "ctranslate2" / "config.json", lambda c: c.update(unk_token="zzz")), "not a token"),
+        # rank, kind and size of a single number come before it
+        (lambda f: number(f, "encoder/num_heads", b"\0\0"), "encoder/num_heads"),
+        (lambda f: number(f, "encoder/layer_0/self_attention/head_dim", struct.pack("<i", 1 << 20)), "head_dim"),
+        (lambda f: number(f, "encoder/activation", b"\x63"), "encoder/activation"),
+        (lambda f: rewritten(f / "weft.json", lambda c: c.update(backend="tensorrt")), "backend"),
+    ]
+    for at, (harm, told) in enumerate(faults):
+        folder = tmp_path / str(at)
+        shutil.copytree(tmp_path / "sound", folder)
+        harm(folder)
+        with pytest.raises(weft.UserError, match=told) as found:
+            weft.load(folder)
+        assert str(found.value).count("\n") <= 2, found.value
+    weft.load(tmp_path / "sound")("the cat")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def number(folder: Path, name: str, value: bytes) -> None:
+    replaced(folder / "ctranslate2" / "model.bin", name, value, skip=6)
+
+
+def test_a_table_that_is_too_small_for_its_tokens_never_reaches_the_engine(tmp_path: Path) -> None:
+    """The engine would read past its end: rows of a table, told to be fewer in the file and in its list of tokens."""
+    carried(drawn("gpt2"), tmp_path / "x")
+    path = tmp_path / "x" / "ctranslate2" / "model.bin"
+    data = path.read_bytes()
+    name = b"decoder/embeddings/weight\0"
+    at = data.index(name) + len(name)
+    rank, rows, width, kind, size = struct.unpack_from("<BIIBI", data, at)
+    assert (rank, width, size) == (2, 64, rows * 64 * 4)
+    fewer = struct.pack("<BIIBI", rank, 8, width, kind, 8 * 64 * 4)
+    begin = at + struct.calcsize("<BIIBI")
+    path.write_bytes(data[:at] + fewer + data[begin : begin + 8 * 64 * 4] + data[begin + size :])
+    with pytest.raises(weft.UserError, match=r"decoder/embeddings/weight \(8, 64\)"):
+        weft.load(tmp_path / "x")

@@ -1,0 +1,206 @@
+"""Students of language models: they foresee words as the teacher does, or read what it has written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from weft.compress.forecasts import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
+from weft.data.rows import Framed, Packed
+from weft.data.shards import Text, tokenised
+from weft.nn.rows import Ragged
+from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
+from weft.objectives.language import NextToken
+from weft.tasks.material import next_frame
+from weft.tasks.model import Model
+from weft.text.learning import learn
+
+WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
+
+
+def lines(count: int, seed: int = 0) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choice(some) for some in (WHO, DOES, WHAT)) + " today" for _ in range(count)]
+
+
+TEXTS = lines(60)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("WEFT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(TEXTS) + "\n")
+    return tmp_path
+
+
+def speaking(family: str = "gpt2", seed: int = 1, kind: str = "bpe", **more: Any) -> Model:
+    settings = {"context": 16, **({"width": 64} if family == "mlp" else {}), **more}
+    size = None if family == "mlp" else "1x64"
+    made = weft.new(family, learn(TEXTS, kind, 290), size=size, settings=settings, seed=seed)
+    with torch.no_grad():
+        for parameter in made.network.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4)
+    return made
+
+
+def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> Asked:
+    tokenizer: Any = models[0].tokenizer
+    framed = Framed(tokenised(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
+    opened = [model.opened for model in models]
+    digests = [str(float(next(model.network.parameters()).sum())) for model in models]
+    return Asked(opened, digests, framed, tokenizer.vocabulary, temperature, top)
+
+
+# ------------------------------------------------------------------------------------------------------------ the loss
+
+
+def test_with_all_words_it_is_the_whole_divergence() -> None:
+    """In float64, against the formula written out."""
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (3 * torch.randn(7, 11, dtype=torch.float64, generator=generator) for _ in range(2))
+    words, chances, rest = shortened(theirs.log_softmax(-1), 11)
+    whole = (theirs.softmax(-1) * (theirs.log_softmax(-1) - ours.log_softmax(-1))).sum(-1)
+    torch.testing.assert_close(divergence(ours, words, chances, rest), whole, rtol=0, atol=1e-9)
+    assert not rest.any()
+
+
+def test_with_some_words_the_others_count_as_one() -> None:
+    """Never more than the whole divergence, the nearer to it the more words are kept, and none where both agree."""
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (2 * torch.randn(50, 20, dtype=torch.float64, generator=generator) for _ in range(2))
+    whole = (theirs.softmax(-1) * (theirs.log_softmax(-1) - ours.log_softmax(-1))).sum(-1)
+    before = torch.zeros(50, dtype=torch.float64)
+    for k in (1, 4, 12, 19, 20):
+        words, chances, rest = shortened(theirs.log_softmax(-1), k)
+        assert torch.allclose(chances.exp().sum(-1) + rest, torch.ones(50, dtype=torch.float64))
+        found = divergence(ours, words, chances, rest)
+        assert bool((found <= whole + 1e-9).all()) and bool((found >= before - 1e-9).all())
+        written = torch.zeros(50, dtype=torch.float64)  # the same by groups of words, written out
+        for row in range(50):
+            inside = words[row].tolist()
+            p, q = theirs[row].softmax(-1), ours[row].softmax(-1)
+            groups = [[word] for word in inside] + [[word for word in range(20) if word not in inside]]
+            for group in groups:
+                if group:
+                    written[row] += p[group].sum() * (p[group].sum() / q[group].sum()).log()
+        torch.testing.assert_close(found, written, rtol=0, atol=1e-9)
+        assert divergence(theirs, words, chances, rest).abs().max() < 1e-9
+        before = found
+
+
+def test_terms_count_as_the_recipe_says() -> None:
+    model = speaking()
+    asked = asked_of(model, temperature=2.0)
+    table = Foreseen(Packed(asked.framed, 8, 1, False, 0))
+    batch = Prepared(forecasts(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
+    network = speaking(seed=2).network.requires_grad_(False)
+    plain = float(NextToken().sums(network, batch)["words"])
+    for hard in (0.0, 0.25, 1.0):
+        objective = TaughtWords(2.0, hard)
+        sums, counts = objective.sums(network, batch), objective.counts(batch)
+        assert list(sums) == list(counts) == list(objective.terms) and set(counts.values()) == {24}
+        assert float(sums["words"]) == pytest.approx(hard * plain)
+        scores: Any = network.words(network(batch.tokens, batch.rows))  # type: ignore[operator]
+        said = divergence(scores / 2.0, batch.targets[WORDS], batch.targets[CHANCES], batch.targets[REST]).sum()
+        assert float(sums["taught"]) == pytest.approx(4 * (1 - hard) * float(said))
+
+
+# ----------------------------------------------------------------------------------------------------------- forecasts
+
+
+@pytest.mark.parametrize("family", ["gpt2", "lstm", "mlp"])
+def test_forecasts_are_the_teacher_s(family: str) -> None:
+    """At every place what the network says there after as much of the text as a window has."""
+    model = speaking(family, **({} if family == "gpt2" else {"context": 1 << 16}))
+    asked = asked_of(model)
+    found = forecasts(asked)
+    assert found.forwards == asked.framed.size
+    tokens = asked.framed.read(np.arange(asked.framed.size))[0]
+    for place in (0, 3, 9, 15, 16, 40, asked.framed.size - 1):
+        said = found.take(np.array([place]))[0]
+        begin = 0
+        if family == "gpt2":  # windows of 16 begin every 8 places, each with 8 before what it is asked
+            begin = max(0, place // 8 * 8 - 8)
+        ragged = Ragged.of([tokens[begin : place + 1].tolist()])
+        network: Any = model.network
+        with torch.no_grad():
+            logs = network.words(network(ragged.tokens, ragged.rows)[-1:]).log_softmax(-1)[0]
+        best = logs.topk(8)
+        assert said["words"].tolist() == best.indices.tolist()
+        np.testing.assert_allclose(said["chances"].astype(np.float32), best.values.numpy(), atol=5e-3)
+        assert said["rest"] == pytest.approx(1 - float(best.values.exp().sum()), abs=1e-5)
+
+
+def test_several_teachers_are_their_mean() -> None:
+    one, two = speaking(seed=1), speaking(seed=2)
+    both = forecasts(asked_of(one, two, top=290)).take(np.arange(16))
+    alone = [forecasts(asked_of(each, top=290)).take(np.arange(16)) for each in (one, two)]
+
+    def chances(found: Any) -> Any:
+        whole = np.zeros((16, 290))
+        np.put_along_axis(whole, found["words"].astype(np.int64), np.exp(found["chances"].astype(np.float64)), 1)
+        return whole
+
+    np.testing.assert_allclose(chances(both), sum(map(chances, alone)) / 2, atol=2e-3)
+
+
+def test_a_second_time_nothing_is_read(here: Path) -> None:
+    model = speaking()
+    first = forecasts(asked_of(model))
+    again = forecasts(asked_of(model))
+    assert first.forwards > 0 and again.forwards == 0
+    assert all((one == two).all() for one, two in zip(first.shards, again.shards, strict=True))
+    assert forecasts(asked_of(model, temperature=2.0)).forwards > 0  # another question
+    Path("text.txt").write_text("another text\n")
+    assert forecasts(asked_of(model)).forwards > 0
+
+
+def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.compress.forecasts.SHARD", 64)
+    model = speaking()
+    whole = asked_of(model).framed.size
+
+    class Stopped(Exception):
+        pass
+
+    done = 0
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        if done > 150:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        forecasts(asked_of(model), told)
+    rest = forecasts(asked_of(model))
+    assert 0 < rest.forwards <= whole - 128
+    monkeypatch.setattr("weft.compress.forecasts.FORMAT", 2)
+    assert all((one == two).all() for one, two in zip(forecasts(asked_of(model)).shards, rest.shards, strict=True))
+
+
+def test_rows_find_their_forecasts_in_every_epoch() -> None:
+    """Rows are cut anew in each epoch; what is foreseen goes with the place, not with the row."""
+    asked = asked_of(speaking())
+    marked = np.zeros(asked.framed.size, dtype=asked.kind)
+    marked["words"] = np.arange(asked.framed.size)[:, None]
+    marked["rest"] = 0.5
+    table = Foreseen(Packed(asked.framed, 8, 1, False, 5))
+    tokens = asked.framed.read(np.arange(asked.framed.size))[0]
+    cuts = set()
+    for epoch in range(3):
+        batch = Prepared(Forecasts([marked], 0))(table.draw(np.full(2, epoch), np.array([0, table.count - 1])))
+        places = batch.targets[WORDS][:, 0].numpy()
+        assert (tokens[places] == batch.tokens.numpy()).all()
+        assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()
+        cuts.add(int(places[0]))
+    assert len(cuts) > 1

@@ -1,0 +1,207 @@
+"""What is written as ONNX says what the network says: every family and head, ragged, short and long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.table import CASES
+from tests.tasks.small import kinds, model_for, vocabulary, write_rows
+from weft.backends.onnx import GRAPH
+from weft.backends.opening import opened as open_exported
+from weft.checkpoint.card import Card
+from weft.checkpoint.families import FAMILIES
+from weft.checkpoint.folder import Opened
+from weft.compress import export as exporting
+from weft.compress.agreeing import samples
+from weft.compress.graph import four_bits
+from weft.compress.onnx_export import FAMILIES as WRITTEN
+from weft.compress.onnx_export import ranges_of, write_onnx
+from weft.errors import UserError
+from weft.nn.rows import Ragged
+from weft.tasks.model import Model
+
+pytest.importorskip("onnxruntime")
+HEADS = {"classify": ("classify", 3), "tag": ("tag", 5), "answer": ("answer", 2), "fill": ("words", 101)}
+TASKS = [(family, task) for family in WRITTEN for task in ("classify", "tag", "answer", "fill", "embed")]
+LENGTHS = (1, 40, 7, 7, 3, 23, 2, 40)
+
+
+def model_of(family: str, task: str, **settings: Any) -> Opened:
+    """A small network with large random weights and a card that says what it is for."""
+    found, config = FAMILIES[family], CASES[family].config(**settings)
+    head, outputs = HEADS.get(task, (None, 0))
+    heads = {} if head is None else {head: outputs}
+    if hasattr(config, "pooler"):
+        config = replace(config, pooler=any(name in found.network.POOLED for name in heads))
+    torch.manual_seed(0)
+    network = found.network(config, heads)
+    network.initialise()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(0, 0.2) if parameter.dim() > 1 else parameter.add_(0.1 * torch.randn_like(parameter))
+    labels = tuple("abcde"[:outputs]) if head in ("classify", "tag") else None
+    return Opened(found, config, network.eval(), heads, None, Card(task=task, labels=labels))
+
+
+def both(opened: Opened, task: str, folder: Path, precision: Any = "fp32", **more: Any) -> tuple[Any, Any]:
+    """What the network and its graph say of the same ragged rows."""
+    folder.mkdir()
+    write_onnx(folder, opened, task, precision, **more)
+    chance = torch.Generator().manual_seed(1)
+    ragged = Ragged.of([torch.randint(0, 101, (n,), generator=chance).tolist() for n in LENGTHS])
+    segments = torch.randint(0, 2, (len(ragged.tokens),), generator=chance)
+    segments = segments if CASES[opened.family.name].segments else None  # type: ignore[assignment]
+    found: list[Any] = []
+    for network in (opened.network, open_exported(folder).network):
+        with torch.inference_mode():
+            x = network(ragged.tokens, ragged.rows, segments)
+            found.append(network.scores(HEADS[task][0], x, ragged.rows) if task in HEADS else x)  # type: ignore[operator]
+    return found[0], found[1]
+
+
+def apart(ours: Any, theirs: Any) -> float:
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max() / ours.abs().max())
+
+
+@pytest.mark.parametrize(("family", "task"), TASKS)
+def test_a_graph_says_what_its_network_says(family: str, task: str, tmp_path: Path) -> None:
+    found = FAMILIES[family]
+    if task in HEADS and (HEADS[task][0] not in found.names.heads or (task == "fill" and found.speaks)):
+        with pytest.raises(UserError, match="has no head for|cannot be written"):
+            write_onnx(tmp_path, model_of(family, "embed"), task)
+        return
+    assert apart(*both(model_of(family, task), task, tmp_path / "folder")) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"positions": "sinusoidal"},
+        {"positions": "alibi"},
+        {"positions": "none", "norm": "rms", "norm_place": "before"},
+        {"activation": "gated-silu", "mix": True},
+        {"activation": "relu", "head_width": 20},
+    ],
+)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_swapped_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 1e-5
+
+
+def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="rotary positions cannot"):
+        write_onnx(tmp_path, model_of("bert", "embed", positions="rotary"), "embed")
+    with pytest.raises(UserError, match="a mlp model cannot be written as ONNX; bert"):
+        write_onnx(tmp_path, model_of("mlp", "embed"), "embed")
+    with pytest.raises(UserError, match="a model for complete cannot be written as ONNX; ctranslate2"):
+        write_onnx(tmp_path, model_of("gpt2", "embed"), "complete")
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "most"), [("fp16", 1e-6, 5e-3), ("int8", 1e-4, 0.1), ("int4", 1e-3, 0.5)]
+)
+@pytest.mark.parametrize("task", ["classify", "fill"])
+def test_smaller_numbers_are_near_and_smaller(
+    task: str, precision: Any, least: float, most: float, tmp_path: Path
+) -> None:
+    opened = model_of("bert", task)
+    both(opened, task, tmp_path / "whole")
+    far = apart(*both(opened, task, tmp_path / "small", precision))
+    assert least < far < most
+    share = (tmp_path / "small" / GRAPH).stat().st_size / (tmp_path / "whole" / GRAPH).stat().st_size
+    assert share < {"fp16": 0.6, "int8": 0.4, "int4": 0.35}[precision]
+
+
+def test_static_integers_use_the_ranges_that_were_seen(tmp_path: Path) -> None:
+    opened = model_of("bert", "classify")
+    ragged = Ragged.of([list(range(20, 40)), [5, 6]])
+    ranges = ranges_of(opened, lambda: opened.network(ragged.tokens, ragged.rows))
+    assert ranges
+    # The pooler and the head were not read, so nothing is known of them; no hook is left behind.
+    assert all(id(m) not in ranges for m in opened.network.heads.modules())  # type: ignore[union-attr]
+    assert not any(module._forward_pre_hooks for module in opened.network.modules())
+    near = apart(*both(opened, "classify", tmp_path / "near", "int8-static", ranges=ranges))
+    narrow = {number: (low / 50, high / 50) for number, (low, high) in ranges.items()}
+    far = apart(*both(opened, "classify", tmp_path / "far", "int8-static", ranges=narrow))
+    assert near < 0.15 < far
+
+
+def test_four_bits_give_back_what_they_can() -> None:
+    weight = np.random.default_rng(0).normal(size=(5, 70)).astype(np.float32)
+    packed, scales = four_bits(weight)
+    assert packed.shape == (5, 3, 16) and scales.shape == (5, 3)
+    low, high = packed & 15, packed >> 4
+    whole = np.stack([low, high], -1).reshape(5, 3, 32).astype(np.float32) - 8
+    back = (whole * scales[..., None]).reshape(5, -1)
+    assert np.abs(back[:, 70:]).max() == 0
+    assert (np.abs(back[:, :70] - weight) <= np.abs(np.repeat(scales, 32, 1)[:, :70]) * 1.01).all()
+
+
+# ------------------------------------------------------------------------------------------------ weft.export
+
+
+def test_an_export_is_checked_and_answers_the_same(tmp_path: Path) -> None:
+    tokenizer = vocabulary()
+    model = model_for("classify", 3, tokenizer, labels=("a", "b", "c"))
+    rows = write_rows(tmp_path / "rows.jsonl", kinds(20))
+    found = weft.export(model, "onnx", out=tmp_path / "out", data=rows)
+    assert found.texts == 20 and found.apart < 1e-5
+    again = weft.load(tmp_path / "out")
+    assert again.card.backend == "onnx" and again.card.precision == "fp32" and again.card.labels == ("a", "b", "c")
+    texts = ["the cat is now", "", "oak", "the flint is there again and again " * 9]
+    for ours, theirs in zip(model(texts), again(texts), strict=True):
+        assert ours.label == theirs.label and ours.n_windows == theirs.n_windows
+        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("fault", ["weight", "mask"])
+def test_a_damaged_export_is_not_written(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_for("classify", 3, vocabulary(), labels=("a", "b", "c"))
+
+    def damaged(inside: Path, given: Model) -> None:
+        write_onnx(inside, given.opened, given.task)
+        import onnx
+
+        graph = onnx.load(str(inside / GRAPH))
+        if fault == "weight":
+            tensor = next(each for each in graph.graph.initializer if each.name.endswith("_matrix"))
+            array = onnx.numpy_helper.to_array(tensor).copy()
+            array[3, 5] += 0.5
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        else:  # padding is looked at as if it were text
+            for tensor in graph.graph.initializer:
+                if tensor.dims == [] and onnx.numpy_helper.to_array(tensor) == np.float32(-1e9):
+                    tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(0, np.float32), tensor.name))
+        (inside / GRAPH).write_bytes(graph.SerializeToString())
+
+    monkeypatch.setitem(exporting.WAYS, "onnx", damaged)
+    with pytest.raises(UserError, match=r"does not say the same: its scores differ by .* nothing was written"):
+        weft.export(model, "onnx", out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_made_up_texts_are_of_all_lengths() -> None:
+    model = model_for("classify", 3, vocabulary(), labels=("a", "b", "c"))
+    assert model.tokenizer is not None
+    lengths = [len(ids) for ids in model.tokenizer.ids(samples(model), specials=False)]
+    assert min(lengths) <= 2 and max(lengths) > 20  # longer than a window of 20
+    assert samples(model) == samples(model)
+    assert all(len(pair) == 2 for pair in samples(Model(model.opened, "pair")))
+
+
+def test_mistakes_in_an_export(tmp_path: Path) -> None:
+    model = model_for("classify", 3, vocabulary(), labels=("a", "b", "c"))
+    with pytest.raises(UserError, match="to 'onx' is not one of onnx.*did you mean 'onnx'"):
+        weft.export(model, "onx", out=tmp_path / "out")
+    weft.export(model, "onnx", out=tmp_path / "out")
+    with pytest.raises(UserError, match="a model for onnx already"):
+        weft.export(tmp_path / "out", "onnx", out=tmp_path / "again")

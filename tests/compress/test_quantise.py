@@ -1,0 +1,185 @@
+"""The gate: what is worse, or not faster, is never written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.tasks.small import kinds, tuned, write_rows
+from weft.cli.main import run
+from weft.compress import quantise as room
+from weft.compress.compare import compare
+from weft.compress.comparison import Comparison
+from weft.compress.quantise import Refused, Source, Verdict, chosen, judged
+from weft.errors import UserError
+
+pytest.importorskip("onnxruntime")
+SHORT = {"texts": 6, "seconds": 0.5}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows its rows by heart, and the rows."""
+    folder = tmp_path_factory.mktemp("quantise")
+    rows = write_rows(folder / "rows.jsonl", kinds(60))
+    tuned(rows, "classify", folder / "model")
+    return folder
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
+    """How many times as fast each candidate is said to be; all else is measured as ever."""
+    told: dict[str, float] = {}
+
+    def with_times(*given: Any, **more: Any) -> Comparison:
+        found = compare(*given, **more)
+        first = found.models[0].costs
+        assert first is not None
+        models = [
+            replace(each, costs=replace(each.costs, p50=first.p50 / times, per_second=first.per_second * times))
+            if each.costs is not None and (times := told.get(each.name, 1.0))
+            else each
+            for each in found.models
+        ]
+        return replace(found, models=models)
+
+    monkeypatch.setattr(room, "compare", with_times)
+    yield told
+
+
+def damaged(kind: str) -> Callable[[Path, Source], None]:
+    """A candidate of a network that has forgotten everything."""
+
+    def write(inside: Path, source: Source) -> None:
+        model = source.model
+        head = model.network.heads["classify"].output  # type: ignore[index, union-attr]
+        kept = head.weight.data.clone()
+        head.weight.data.mul_(-1)  # type: ignore[operator]
+        try:
+            before[kind](inside, source)
+        finally:
+            head.weight.data.copy_(kept)  # type: ignore[operator]
+
+    before = dict(room.KINDS)
+    return write
+
+
+def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: dict[str, float]) -> None:
+    timed |= {"onnx-int8": 3.0, "onnx-fp16": 2.0}
+    out = tmp_path / "out"
+    names = ["onnx-int8", "onnx-fp16", "bf16"]
+    found = weft.quantise(place / "model", place / "rows.jsonl", out=out, kinds=names, max_drop=5, **SHORT)
+    assert found.chosen == "onnx-int8" and found.folder == out
+    assert {each.kind: each.refused is None for each in found.verdicts} == {
+        "onnx-int8": True,
+        "onnx-fp16": True,
+        "bf16": False,
+    }
+    model = weft.load(out)
+    assert (model.card.backend, model.card.precision) == ("onnx", "int8")
+    scores = {metric.name: metric.value for metric in model.card.metrics}
+    told = json.loads((out / "run" / "quantise.json").read_text())
+    assert told["chosen"] == "onnx-int8" and len(told["verdicts"]) == 3
+    assert scores["accuracy"] == told["comparison"]["models"][1]["scores"]["accuracy"]["value"]
+    page = (out / "run" / "quantise.html").read_text()
+    assert "The gate chose onnx-int8" in page and "not faster" in page
+    assert model("the cat is now").label == "animal"  # type: ignore[attr-defined]
+
+
+def test_a_damaged_candidate_is_refused_though_it_is_fast(
+    place: Path, tmp_path: Path, timed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed |= {"onnx-int8": 9.0, "onnx-fp16": 2.0}
+    monkeypatch.setitem(room.KINDS, "onnx-int8", damaged("onnx-int8"))
+    names = ["onnx-int8", "onnx-fp16"]
+    found = weft.quantise(place / "model", place / "rows.jsonl", out=tmp_path / "out", kinds=names, **SHORT)
+    assert found.chosen == "onnx-fp16"
+    refused = found.verdicts[0].refused
+    assert refused is not None and refused.startswith(("loses", "damaged"))
+    with pytest.raises(
+        Refused, match=r"no candidate passes, so nothing was written: onnx-int8 (loses|damaged)"
+    ) as error:
+        weft.quantise(place / "model", place / "rows.jsonl", out=tmp_path / "two", kinds=names[:1], **SHORT)
+    assert error.value.found.chosen is None
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left behind
+
+
+def test_a_slower_one_is_refused_and_the_table_is_printed(
+    place: Path, tmp_path: Path, timed: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed |= {"onnx-fp32": 0.5}
+    command = ["quantise", str(place / "model"), "--data", str(place / "rows.jsonl"), "--out", str(tmp_path / "out")]
+    command += ["--kinds", "onnx-fp32", "--texts", "6", "--seconds", "0.5"]
+    assert run(command) == 2
+    told = capsys.readouterr()
+    assert "not faster: 0.50 x for one text, 0.50 x for many" in told.out
+    assert told.err.count("\n") == 1 and told.err.startswith("weft quantise: no candidate passes")
+    assert list(tmp_path.iterdir()) == []
+    timed |= {"onnx-fp32": 2.0}
+    assert run(command) == 0
+    assert "chosen" in capsys.readouterr().out and weft.load(tmp_path / "out").card.backend == "onnx"
+
+
+def test_what_is_lost_is_counted_in_points(place: Path) -> None:
+    found = compare([place / "model", place / "model"], place / "rows.jsonl", costs=True, memory=False, **SHORT)
+    first, second = found.models
+    assert second.costs is not None and first.costs is not None
+    fast = replace(second.costs, p50=first.costs.p50 / 2, per_second=first.costs.per_second * 2)
+
+    def verdict(drop: float, costs: Any = fast, allowed: float = 0.5) -> Verdict:
+        shift = replace(second.difference["accuracy"], value=-drop)
+        other = replace(second, costs=costs, difference={**second.difference, "accuracy": shift})
+        return judged(replace(found, models=[first, other]), allowed)[0]
+
+    assert verdict(0.004).refused is None and verdict(0.004).faster == pytest.approx(2.0)
+    assert verdict(0.006).refused == "loses 0.60 points of accuracy, and 0.5 are allowed"
+    assert verdict(float("nan")).refused is not None
+    one_sided = replace(fast, per_second=first.costs.per_second * 0.9)
+    assert verdict(0.0, one_sided).refused == "not faster: 2.00 x for one text, 0.90 x for many"
+    assert "not faster" in str(verdict(0.0, first.costs).refused)
+    # Where no row says what is right, agreement decides.
+    alike = replace(second, costs=fast, agreement={"same": replace(second.agreement["same"], value=0.99)})
+    unsure = replace(found, chosen=None, agreed="same", models=[first, alike])
+    assert judged(unsure, 0.5)[0].refused == "loses 1.00 points of agreement (same), and 0.5 are allowed"
+    assert judged(unsure, 1.5)[0].refused is None
+    broken = replace(found, models=[replace(first, damaged="it answers with what is no number"), second])
+    with pytest.raises(UserError, match="the model itself is damaged"):
+        judged(broken, 0.5)
+
+
+def test_the_best_is_the_fastest_that_passes() -> None:
+    some = [Verdict("a", 3.0, "loses"), Verdict("b", 1.5), Verdict("c", 2.0), Verdict("d", None, "cannot")]
+    assert chosen(some) == "c" and chosen(some[:1]) is None
+
+
+def test_mistakes(place: Path, tmp_path: Path) -> None:
+    model, rows, out = place / "model", place / "rows.jsonl", tmp_path / "out"
+    with pytest.raises(UserError, match="kind 'onnx-int9' is not one of .*did you mean 'onnx-int8'"):
+        weft.quantise(model, rows, out=out, kinds=["onnx-int9"])
+    with pytest.raises(UserError, match="max_drop must be between 0 and 100 points, not -1"):
+        weft.quantise(model, rows, out=out, max_drop=-1)
+    with pytest.raises(UserError, match="is judged by rows: give --data"):
+        weft.quantise(model, out=out)
+    weft.export(model, "onnx", out=tmp_path / "onnx")
+    with pytest.raises(UserError, match="a model for onnx already"):
+        weft.quantise(tmp_path / "onnx", rows, out=out)
+    (out / "full").mkdir(parents=True)
+    with pytest.raises(UserError, match="already there and not empty"):
+        weft.quantise(model, rows, out=out)
+
+
+def test_what_a_model_cannot_become_is_said(tmp_path: Path) -> None:
+    from tests.tasks.small import vocabulary
+
+    model = weft.new("mlp", vocabulary(), heads={"words": None})
+    model.save(tmp_path / "mlp")
+    (tmp_path / "text.txt").write_text("the cat is now\n" * 30)
+    with pytest.raises(UserError, match="nothing to choose from: onnx-int8: a mlp model cannot be written as ONNX"):
+        weft.quantise(tmp_path / "mlp", tmp_path / "text.txt", out=tmp_path / "out", kinds=["onnx-int8"])
+    assert not (tmp_path / "out").exists()
