@@ -18,6 +18,7 @@ from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, wr
 from weft.checkpoint.folder import open_folder
 from weft.compress import running
 from weft.compress.choosing import lesson_for
+from weft.compress.heads import with_heads
 from weft.compress.recipe import DistillRecipe, Lessons, Student, Teacher
 from weft.compress.student import begun_student
 from weft.compress.texts import TextLesson
@@ -129,6 +130,16 @@ def test_distilbert_begins_from_layers_of_bert(teacher: Path, here: Path) -> Non
     with torch.no_grad():
         one, other = (opened.network(tokens, rows, None) for opened in (theirs, found.opened))
     assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_layers_of_a_teacher_that_has_lost_heads(teacher: Path, here: Path) -> None:
+    """Each keeps as many as it had."""
+    cut = with_heads(open_folder(teacher), [[0, 1, 2], [3]])
+    Model(cut, "classify").save(here / "cut")
+    found = begun(here / "cut", here, model="1x64")
+    assert not found.fresh and found.opened.config.layer_heads == (3,)
+    again = begun(here / "cut", here, model="distilbert:1x64")
+    assert again.fresh and again.opened.config.layer_heads is None  # of another family: from nothing
 
 
 def test_layers_that_do_not_fit_are_refused(teacher: Path, here: Path) -> None:

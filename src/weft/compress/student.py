@@ -56,7 +56,10 @@ class Lineage:
         config, theirs = self.config, self.teacher.config
         if not self.related or not hasattr(config, "layers") or config.layers > theirs.layers:
             return False
-        kept = (*FREE, *DROPOUT) if self.family.name == self.teacher.family.name else (*FREE, *DROPOUT, *OTHERS)
+        same = self.family.name == self.teacher.family.name
+        if not same and getattr(theirs, "layer_heads", None) is not None:
+            return False
+        kept = (*FREE, *DROPOUT) if same else (*FREE, *DROPOUT, *OTHERS)
         names = [name for name in _common(config, theirs) if name not in kept]
         return all(getattr(config, name) == getattr(theirs, name) for name in names)
 
@@ -86,23 +89,34 @@ def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | Lin
 
 
 def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
-    """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert."""
+    """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert (half of a BERT's layers)."""
     kind, colon, size = name.rpartition(":")
     alone = re.fullmatch(SIZE, name)
     if alone:
         kind, size = teacher.family.name, name
     width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
     if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
-        return teacher.family, replace(teacher.config, layers=int(alone[1]))  # whatever its heads are
+        return teacher.family, _of_layers(teacher.config, int(alone[1]))  # whatever its heads are
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
     if not Lineage(family, usual, teacher).related:
         return family, usual
     # As the teacher is in all that is no size; where it is as wide, in its heads too.
+    if name == family.name != teacher.family.name:  # the other family alone: as wide as the teacher, half as deep
+        usual = replace(usual, width=there.width, heads=there.heads, layers=(there.layers + 1) // 2)
     sizes = ("layers", "decoder_layers", *(() if usual.width == there.width else ("width", "heads", "inner")))
     kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
     taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}
     return family, replace(usual, **taken)
+
+
+def _of_layers(config: Any, count: int) -> Any:
+    """The config of a teacher with so many layers; where each has its own number of heads, those of the ones taken."""
+    changes: dict[str, Any] = {"layers": count}
+    if getattr(config, "layer_heads", None) is not None:
+        numbers = evenly(count, config.layers) if count <= config.layers else ()
+        changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
+    return replace(config, **changes)
 
 
 def begun_student(
