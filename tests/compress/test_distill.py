@@ -18,6 +18,7 @@ from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, wr
 from weft.checkpoint.folder import open_folder
 from weft.compress import running
 from weft.compress.choosing import lesson_for
+from weft.compress.heads import with_heads
 from weft.compress.recipe import DistillRecipe, Lessons, Student, Teacher
 from weft.compress.student import begun_student
 from weft.compress.texts import TextLesson
@@ -48,7 +49,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def texts(here: Path) -> Path:
-    return write_texts(here / "texts.txt", kinds_of(160, 5))
+    return write_texts(here / "texts.txt", kinds_of(120, 5))
 
 
 # ------------------------------------------------------------------------------------------------------- students
@@ -90,7 +91,7 @@ def test_students_of_other_families_and_vocabularies(
     student: Any, family: str, kind: str, teacher: Path, texts: Path
 ) -> None:
     """Each reads by its own tokens what the teacher said of the text."""
-    found = taught_by(teacher, student, 50, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
+    found = taught_by(teacher, student, 40, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
     assert found.opened.family.name == family and found.tokenizer is not None and found.tokenizer.kind == kind
     if "vocabulary" in student:
         assert found.tokenizer.vocabulary == student["vocabulary"] == found.config.vocabulary
@@ -131,6 +132,16 @@ def test_distilbert_begins_from_layers_of_bert(teacher: Path, here: Path) -> Non
     assert torch.allclose(one, other, atol=1e-5)
 
 
+def test_layers_of_a_teacher_that_has_lost_heads(teacher: Path, here: Path) -> None:
+    """Each keeps as many as it had."""
+    cut = with_heads(open_folder(teacher), [[0, 1, 2], [3]])
+    Model(cut, "classify").save(here / "cut")
+    found = begun(here / "cut", here, model="1x64")
+    assert not found.fresh and found.opened.config.layer_heads == (3,)
+    again = begun(here / "cut", here, model="distilbert:1x64")
+    assert again.fresh and again.opened.config.layer_heads is None  # of another family: from nothing
+
+
 def test_layers_that_do_not_fit_are_refused(teacher: Path, here: Path) -> None:
     for student in ({"model": "1x128"}, {"model": "3x64"}, {"model": "lstm:1x64"}):
         with pytest.raises(weft.UserError, match="do not fit into the student"):
@@ -166,10 +177,10 @@ def test_the_teacher_reads_once(teacher: Path, texts: Path, here: Path, monkeypa
 
     monkeypatch.setattr(TextLesson, "said", counted)
     taught_by(teacher, text=texts, out=here / "one", training={"steps": None, "epochs": 3})
-    assert sum(read) == 160 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
+    assert sum(read) == 120 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
     said: list[str] = []
     taught_by(teacher, "lstm:1x32", 3, text=texts, out=here / "two", say=said.append)
-    assert sum(read) == 160 and "teacher: 160 texts, 0 read anew, all from the cache" in said
+    assert sum(read) == 120 and "teacher: 120 texts, 0 read anew, all from the cache" in said
     assert json.loads((here / "two" / "run" / "run.json").read_text())["teacher_forwards"] == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from weft.compress.texts import TextLesson
 from weft.tasks.reading import Example
 from weft.tasks.saying import silent
 from weft.tasks.texts import TextTask
+from weft.training.log import Log
 from weft.training.signals import Interrupted, Stop
 
 KILLED = Path(__file__).parent / "killed.py"
@@ -154,10 +156,10 @@ def test_the_cache_is_listed_and_cleared(listened: Listened, here: Path, capsys:
     assert asked(listened, [row["text"] for row in kinds_of(9)]).forwards == 9
 
 
-def test_killed_while_the_teacher_reads_and_while_the_student_learns(teacher: Path, here: Path) -> None:
-    """Killed twice and gone on with, it ends as the unbroken run, to the last bit."""
+def recipe_of(teacher: Path, here: Path) -> dict[str, Any]:
+    """A short run with everything in it that has a state."""
     texts = write_texts(here / "texts.txt", kinds_of(48, 5))
-    settings = {
+    return {
         "teacher": {"folders": [str(teacher)]},
         "student": {"model": "lstm:1x32"},
         "data": {"text": [str(texts)], "holdout": 0.2},
@@ -165,17 +167,59 @@ def test_killed_while_the_teacher_reads_and_while_the_student_learns(teacher: Pa
             "steps": 12, "batch": 8, "ema": 0.9, "save_every": 4, "evaluate_every": 6, "threads": 1, "log_every": 3,
         },
     }  # fmt: skip
-    (here / "settings.json").write_text(json.dumps(settings))
-    command = [sys.executable, str(KILLED), str(here / "settings.json"), str(here / "run")]
-    found = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert found.returncode == 0, found.stderr[-3000:]
-    assert json.loads(found.stdout.splitlines()[-1]) == {"killed": ["teacher", "step"], "forwards": 32}
+
+
+def check_equal(here: Path) -> None:
     whole, parts = contents(here / "run-whole"), contents(here / "run")
     assert whole["state"]["finished"] and whole["state"]["step"] == 12
     for name in whole:
         assert same(whole[name], parts[name]), name
+
+
+def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal while the teacher reads and by another while the student learns."""
+    settings = recipe_of(teacher, here)
+    monkeypatch.setattr(teaching, "SHARD", 16)
+    weft.distill(None, None, {**settings, "out": str(here / "run-whole")}, say=quiet)
+    monkeypatch.setenv("WEFT_CACHE", str(here / "cache-2"))
+    write, record, written = teaching._write, Log.record, list[int]()
+
+    def second(*given: Any) -> None:
+        write(*given)
+        written.append(1)
+        if len(written) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    def later(self: Log, values: dict[str, Any]) -> None:
+        record(self, values)
+        if values["step"] == 9:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(teaching, "_write", second)
+        with pytest.raises(
+            Interrupted, match="while the teacher reads; what it has said is kept; go on with: weft res"
+        ):
+            weft.distill(None, None, {**settings, "out": str(here / "run")}, say=quiet)
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "record", later)
+        with pytest.raises(Interrupted, match="stopped after step 9 of 12, all saved; go on with: weft resume"):
+            weft.resume(here / "run", say=quiet)
+    weft.resume(here / "run", say=quiet)
+    assert json.loads((here / "run" / "run" / "run.json").read_text())["teacher_forwards"] == 16
+    check_equal(here)
+
+
+@pytest.mark.slow
+def test_killed_while_the_teacher_reads_and_while_the_student_learns(teacher: Path, here: Path) -> None:
+    """Killed twice and gone on with, it ends as the unbroken run, to the last bit."""
+    (here / "settings.json").write_text(json.dumps(recipe_of(teacher, here)))
+    command = [sys.executable, str(KILLED), str(here / "settings.json"), str(here / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert json.loads(found.stdout.splitlines()[-1]) == {"killed": ["teacher", "step"], "forwards": 32}
+    check_equal(here)
 
 
 def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) -> None:

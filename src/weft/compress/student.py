@@ -56,7 +56,10 @@ class Lineage:
         config, theirs = self.config, self.teacher.config
         if not self.related or not hasattr(config, "layers") or config.layers > theirs.layers:
             return False
-        kept = (*FREE, *DROPOUT) if self.family.name == self.teacher.family.name else (*FREE, *DROPOUT, *OTHERS)
+        same = self.family.name == self.teacher.family.name
+        if not same and getattr(theirs, "layer_heads", None) is not None:
+            return False
+        kept = (*FREE, *DROPOUT) if same else (*FREE, *DROPOUT, *OTHERS)
         names = [name for name in _common(config, theirs) if name not in kept]
         return all(getattr(config, name) == getattr(theirs, name) for name in names)
 
@@ -93,7 +96,7 @@ def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
         kind, size = teacher.family.name, name
     width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
     if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
-        return teacher.family, replace(teacher.config, layers=int(alone[1]))  # whatever its heads are
+        return teacher.family, _of_layers(teacher.config, int(alone[1]))  # whatever its heads are
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
     if not Lineage(family, usual, teacher).related:
@@ -105,6 +108,15 @@ def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
     kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
     taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}
     return family, replace(usual, **taken)
+
+
+def _of_layers(config: Any, count: int) -> Any:
+    """The config of a teacher with so many layers; where each has its own number of heads, those of the ones taken."""
+    changes: dict[str, Any] = {"layers": count}
+    if getattr(config, "layer_heads", None) is not None:
+        numbers = evenly(count, config.layers) if count <= config.layers else ()
+        changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
+    return replace(config, **changes)
 
 
 def begun_student(
