@@ -175,6 +175,18 @@ def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
     assert (card.pooling, card.normalise) == ("mean", normalise)
 
 
+@pytest.mark.parametrize(("family", "width"), [("lstm", 128), ("cnn", 300), ("vectors", 64)])
+def test_students_without_attention(family: str, width: int) -> None:
+    """A network that reads both ways has vectors twice as wide as its layers, and one that convolves its own number."""
+    settings = {"lstm": {"layers": 1, "bidirectional": True}}.get(family, {})
+    student = weft.new(family, vocabulary("word"), settings={"width": 64, **settings}, heads={}).opened
+    taught, framing = EmbedLesson(EmbedTask()), framing_for(student)
+    said = taught.said(student, framing, rows(LONG))
+    assert said[0]["vector"].shape == (width,)
+    batch = whole(taught.table(rows(LONG), said, student, framing))
+    assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
+
+
 def test_a_student_that_only_looks_back_has_no_first_token() -> None:
     student = weft.new("gpt2", vocabulary("bpe"), size="1x64", settings={"context": 48}).opened
     taught = EmbedLesson(EmbedTask("first"))
