@@ -99,6 +99,7 @@ def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert reply.n_windows > 1 and not reply.truncated and context[reply.start : reply.end] == reply.text  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["distill", "answer", "--data", "asked.jsonl", *SMALL]) == 0
     assert "agreement" in capsys.readouterr().out

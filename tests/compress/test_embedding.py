@@ -21,7 +21,7 @@ from weft.tasks.embed import Embedder, embed
 from weft.tasks.judging import judged
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
-from weft.text.metrics_vectors import Likeness
+from weft.text.metrics_vectors import Likeness, _correlations
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -150,7 +150,9 @@ def test_teachers_side_by_side_have_the_mean_of_their_cosines() -> None:
     assert len(mean[0]["vector"]) == 128 + 64
 
 
-@pytest.mark.parametrize(("kind", "normalise"), [("wordpiece", False), ("bpe", True)])
+@pytest.mark.parametrize(
+    ("kind", "normalise"), [pytest.param("wordpiece", False, marks=pytest.mark.slow), ("bpe", True)]
+)
 def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
     """Half as wide, and with other tokens: judged as a run judges it, by texts it has learned by heart."""
     teacher = wide()
@@ -171,6 +173,18 @@ def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
     card = taught.task.carded(student.card)
     assert (card.pooling, card.normalise) == ("mean", normalise)
+
+
+@pytest.mark.parametrize(("family", "width"), [("lstm", 128), ("cnn", 300), ("vectors", 64)])
+def test_students_without_attention(family: str, width: int) -> None:
+    """A network that reads both ways has vectors twice as wide as its layers, and one that convolves its own number."""
+    settings = {"lstm": {"layers": 1, "bidirectional": True}}.get(family, {})
+    student = weft.new(family, vocabulary("word"), settings={"width": 64, **settings}, heads={}).opened
+    taught, framing = EmbedLesson(EmbedTask()), framing_for(student)
+    said = taught.said(student, framing, rows(LONG))
+    assert said[0]["vector"].shape == (width,)
+    batch = whole(taught.table(rows(LONG), said, student, framing))
+    assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_student_that_only_looks_back_has_no_first_token() -> None:
@@ -211,6 +225,15 @@ def test_likeness_is_that_of_all_pairs() -> None:
     assert found["neighbours"].value == pytest.approx(same / 160)
     for score in found.values():
         assert score.low < score.value < score.high and score.high - score.low < 0.5
+
+
+def test_a_resampled_text_counts_in_all_its_pairs() -> None:
+    chance = np.random.default_rng(3)
+    one, other = (each + each.T for each in chance.normal(size=(2, 6, 6)))
+    often = np.array([0, 1, 3, 1, 2, 0])
+    drawn = [(i, j) for i in np.repeat(np.arange(6), often) for j in np.repeat(np.arange(6), often) if i != j]
+    wanted = np.corrcoef([one[pair] for pair in drawn], [other[pair] for pair in drawn])[0, 1]
+    assert _correlations(one, other, np.array([np.ones(6), often]))[1] == pytest.approx(wanted)
 
 
 def test_likeness_of_the_same_and_of_nothing() -> None:

@@ -201,7 +201,7 @@ def test_the_mean_of_teachers_with_different_tokens() -> None:
     assert mean["answer"].tolist() == sure["answer"].tolist()  # the start is shared; of the ends, this one is surer
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+@pytest.mark.parametrize("kind", [pytest.param("wordpiece", marks=pytest.mark.slow), "bpe"])
 def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     examples = [replace(row, target=None) for row in rows(6)]
     said = [pointed(row.texts[1], row.texts[1].split()[number % 4]) for number, row in enumerate(examples)]

@@ -151,7 +151,7 @@ def test_several_teachers_are_heard_by_the_names_of_their_tags() -> None:
     assert torch.allclose(torch.tensor(alone["scores"]).exp(), chances[0], atol=1e-6) and alone["known"].all()
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+@pytest.mark.parametrize("kind", [pytest.param("wordpiece", marks=pytest.mark.slow), "bpe"])
 def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
     examples = [replace(row, target=None) for row in rows(6)]

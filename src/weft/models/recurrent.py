@@ -77,7 +77,7 @@ class RecurrentNetwork(nn.Module):
             )
         size = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, size)
-        wide = 2 * c.width if c.bidirectional else c.width
+        wide = self.features = 2 * c.width if c.bidirectional else c.width
         self.layers = nn.ModuleList(
             Recurrent(
                 c.cell,
