@@ -131,6 +131,11 @@ def test_a_student_of_the_teachers_layers(place: Path, tmp_path: Path) -> None:
     }
     pretrain(None, alone, say=quiet)
     assert kept[-1] < losses(tmp_path / "alone")[-1] - 0.5
+    compared = json.loads((tmp_path / "layers/run/kept.json").read_text())
+    assert compared["student"]["loss"] == min(kept)
+    assert compared["student"]["parameters"] < compared["teacher"]["parameters"]
+    # The teacher is judged as it was when it was trained: the same text, the same words hidden.
+    assert compared["teacher"]["loss"] == pytest.approx(weft.load(place / "bert").card.metrics[0].value, rel=1e-5)
     # What lies in the folder is a model that fills gaps, and nothing of how it was taught.
     assert model.task == "fill" and model.card.teacher == "bert" and model.card.metrics[0].value == min(kept)
     config = json.loads((tmp_path / "layers/config.json").read_text())

@@ -14,6 +14,7 @@ from weft.compress.student import begun_student
 from weft.compress.teaching import digest_of_folder
 from weft.config import build, values_of
 from weft.errors import UserError
+from weft.files import write_json
 from weft.objectives.inside import SoftWords
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.tasks.driving import device_for
@@ -23,8 +24,11 @@ from weft.tasks.model import Model, load
 from weft.tasks.recipes import Aim, Recipe, Tuning, Words
 from weft.tasks.saying import Progress, Say
 from weft.text.records import Skipped
+from weft.training.judging import evaluated
 from weft.training.run import Run
+from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.state import State
 
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -63,6 +67,20 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         plan = build(Tuning, values_of(found.training), run.recipe.name, "training")
         return replace(recipe, training=plan, device=found.device, distill=replace(lessons, length=length))
 
+    def compared(setup: Setup, state: State) -> None:
+        """What the teacher itself would have had, of the same text with the same words hidden."""
+        if setup.held_out is None or state.best is None:
+            return
+        judged = replace(setup, network=objective.teacher.to(setup.device), objective=wanted)
+        theirs = evaluated(judged, state.pass_tokens, None, stop)[0]["words"]
+        sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
+        both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
+        write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
+        say(
+            f"{run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
+            f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
+        )
+
     return learn_text(
         run,
         replace(reading, objective=aim),
@@ -77,6 +95,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         noted=noted,
         also={"teacher": digest_of_folder(folder)},
         capture=True,
+        finished=compared,
     )
 
 

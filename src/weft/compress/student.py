@@ -137,7 +137,8 @@ def begun_student(
         same = (teacher.card.task or "", teacher.card.labels or ())
         return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", say)
     own = recipe.student.tokenizer
-    if own is None and not found.related and not hasattr(found.config, "heads"):
+    along = recipe.distill.pretrain or recipe.distill.match  # a teacher that reads the student's own tokens
+    if own is None and not along and not found.related and not hasattr(found.config, "heads"):
         own = "learned"  # a network without attention is small, and a large table would be most of it
     start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
     if start == "layers" and (own is not None or not found.fits):

@@ -202,7 +202,7 @@ def listening(network: Any, listener: Callable[[Tensor, Tensor, Tensor], None] |
 
 
 class Teacher(nn.Module):
-    """A teacher that reads what the student reads, in the same moment; it learns nothing."""
+    """A teacher that reads what the student reads, by the student's tokens; it learns nothing."""
 
     def __init__(self, network: nn.Module, tokens: Tensor | None = None) -> None:
         """`tokens`: which of the teacher's each token of the student's is; None: the same."""
@@ -217,8 +217,18 @@ class Teacher(nn.Module):
         if next(self.network.parameters()).device != batch.tokens.device:
             self.to(batch.tokens.device)  # once: it goes where the student is trained
         seen = Seen(self.network, states, layers)
-        seen(batch.tokens if self.tokens is None else self.tokens[batch.tokens], batch.rows, batch.segments)
+        seen(self.own(batch.tokens), batch.rows, batch.segments)
         return seen
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """The student's tokens by the teacher's numbers."""
+        return tokens if self.tokens is None else self.tokens[tokens]
+
+    @torch.no_grad()
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None) -> Tensor:
+        """N tokens -> N width, as any network, so that a teacher can be judged by what its student is judged by."""
+        hidden: Tensor = self.network(self.own(tokens), rows, segments)
+        return hidden
 
     @torch.no_grad()
     def words(self, hidden: Tensor) -> Tensor:

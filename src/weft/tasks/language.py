@@ -56,12 +56,13 @@ def learn_text(
     noted: Callable[[Recipe], Any] = as_it_is,
     also: Mapping[str, Any] | None = None,
     capture: bool = False,
+    finished: Callable[[Setup, State], None] | None = None,
 ) -> Model:
     """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
 
     `base`: what it began from, for its card; `share` of the usual rate; `noted` is what becomes of the recipe, with
     every open choice made, in the run folder; `also` must be the same when the run is gone on with; `capture`: passes
-    over full rows may be played back from CUDA graphs.
+    over full rows may be played back from CUDA graphs; `finished` has the last word.
     """
     also, family, name = also or {}, opened.family, recipe.objective.name
     assert name is not None
@@ -143,7 +144,9 @@ def learn_text(
     def keep_best(found: dict[str, float]) -> None:
         run.save_model(opened, tuple(Metric(data=kept, name=name, value=value) for name, value in found.items()))
 
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
+    state = drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
+    if finished is not None:
+        finished(setup, state)
     return load(run.folder)
 
 
