@@ -125,7 +125,8 @@ def begun_student(
         same = (teacher.card.task or "", teacher.card.labels or ())
         return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", say)
     own = recipe.student.tokenizer
-    if own is None and not found.related and not hasattr(found.config, "heads"):
+    words = recipe.distill.pretrain  # a teacher's words can be learned as chances where both have the same
+    if own is None and not words and not found.related and not hasattr(found.config, "heads"):
         own = "learned"  # a network without attention is small, and a large table would be most of it
     start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
     if start == "layers" and (own is not None or not found.fits):
