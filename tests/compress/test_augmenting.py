@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tests.tasks.small import LINES
-from weft.compress.augmenting import augmented
+from weft.compress.augmenting import Guesses, augmented
 from weft.errors import UserError
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
@@ -101,6 +101,19 @@ def test_guesses_are_the_model_s_own(filler: Model) -> None:
                 parameter[knows] = 50.0
     found = augmented([Example(("cow sings today",), None, "")], 5, replace(filler.opened, network=network), 0)
     assert all("oak" in each.texts[0].casefold() for each in found)
+
+
+@pytest.mark.parametrize(("family", "kind", "mark"), [("roberta", "bpe", "Ġ"), ("bert", "wordpiece", "")])
+def test_only_whole_words_stand_in(family: str, kind: str, mark: str) -> None:
+    """Neither a part of a word, nor a sign, nor a special token."""
+    specials = {"start": "<s>", "padding": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+    tokens = learn(LINES, kind, 340, specials=specials if kind == "bpe" else None)
+    made = weft.new(family, tokens, size="1x64", settings={"context": 16})
+    barred, tokenizer = Guesses.of(made.opened).barred, made.tokenizer
+    assert tokenizer is not None
+    words = [str(tokenizer.token(number)) for number in range(tokenizer.vocabulary) if not barred[number]]
+    assert len(words) > 10 and all(re.fullmatch(rf"{mark}\w+", word) for word in words)
+    assert not {tokenizer.id_of(role) for role in vars(tokenizer.roles)} & set((~barred).nonzero()[:, 0].tolist())
 
 
 def test_texts_without_words_stay_as_they_are() -> None:

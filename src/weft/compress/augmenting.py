@@ -33,7 +33,7 @@ TOP = 10  # guesses of a model that one is drawn from
 CHUNK = 256  # texts that are held at a time
 SCORES = 1 << 24  # scores of words that are held at once
 COPIES = 128  # numbers that each text has for its copies
-WHOLE = re.compile(r"\w+")
+WHOLE = re.compile(r"\w*[^\W_]\w*")  # a word has a letter or a digit
 
 Spans = Sequence[tuple[int, int]]  # words, by characters
 

@@ -33,6 +33,7 @@ from weft.files import cache_folder, held, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.distill_words import CHANCES, REST, WORDS
+from weft.tasks.unseen import unseen_in_words
 
 FORMAT = 1
 SHARD = 1 << 15  # places in a file
@@ -51,6 +52,7 @@ class Asked:
     vocabulary: int  # words that the student can say
     temperature: float = 1.0
     top: int = TOP
+    named: str = "a teacher"  # for whoever looks into the cache
 
     @property
     def kind(self) -> np.dtype[Any]:
@@ -126,7 +128,7 @@ def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -
     for first, last, some in windows(asked, begin, end, told):
         found[first - begin : last - begin] = some
     if not (path.parent / "corpus.json").exists():
-        write_json(path.parent / "corpus.json", {"files": ["forecasts of a teacher"]})
+        write_json(path.parent / "corpus.json", {"files": [f"forecasts of {asked.named}"]})
     with whole_file(path) as file:
         np.save(file, found)
     return len(found)
@@ -190,7 +192,8 @@ def foreseen(asked: Asked, rows: Sequence[Sequence[int]], kept: Sequence[tuple[i
 
 def _words(teacher: Opened, states: Tensor, vocabulary: int) -> Tensor:
     network: Any = teacher.network
-    return network.words(states)[:, :vocabulary]  # some tables are longer than their vocabulary
+    with unseen_in_words(teacher):
+        return network.words(states)[:, :vocabulary]  # some tables are longer than their vocabulary
 
 
 def shortened(logs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ they have not, it learns from texts that the teacher has written on from the fir
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -165,6 +166,9 @@ def _reported(run: Run, papers: Papers, teachers: Sequence[Opened], data: str, d
     model = load(run.folder, device=device)
     ours = perplexity(model.opened, papers.held).bits_per_byte
     theirs = min((perplexity(each, papers.held).bits_per_byte for each in teachers), key=lambda score: score.value)
+    if not math.isfinite(theirs.value):
+        say("weft: note: to some held-out words the teacher gives no chance at all: nothing to compare with")
+        return load(run.folder)
     share = theirs.value / ours.value
     found = {"bits_per_byte": {"teacher": _shown(theirs), "student": _shown(ours)}, "kept": share}
     write_json(run.inside / "kept.json", found)

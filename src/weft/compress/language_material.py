@@ -123,6 +123,7 @@ def by_words(
         framed,
         student.heads["words"],
         asked.temperature,
+        named=", ".join(str(each.folder) for each in teachers),
     )
     with progress("the teacher foresees the text", "tokens") as told:
 

@@ -134,7 +134,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)
-    plan = planned(recipe.training, train, opened, device, beginning.fresh)
+    # A writer of a few layers of another has lost as much as it has kept: it learns as one that begins from nothing.
+    torn = isinstance(train, Sequences) and not Path(recipe.student.model).is_dir()
+    plan = planned(recipe.training, train, opened, device, beginning.fresh or torn)
     recipe = replace(
         recipe,
         training=plan,
