@@ -144,8 +144,9 @@ def report_of(
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     some = evenly(examples if by_labels else [blanked(each) for each in examples], MOST)
-    data = f"{len(some):,} held-out examples"
-    found = compared(parties_of(models, names, folders), some, data=data, texts=TIMED, seconds=seconds, memory=memory)
+    found = compared(
+        parties_of(models, names, folders), some, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory
+    )
     return Report(found, len(teachers), forwards, texts, metric, curve, stages)
 
 
