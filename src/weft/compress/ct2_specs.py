@@ -296,4 +296,5 @@ def _fill_places(spec: Any, positions: Positions) -> None:
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+    # A copy: the engine's quantisation multiplies in place, and these are the weights of a model that others hold.
+    return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)
