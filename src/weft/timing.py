@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -30,9 +31,11 @@ def turns(
     warm: int = 1,
     settle: Callable[[], Any] = lambda: None,
 ) -> dict[str, list[float]]:
-    """The seconds of each run in every round; a run hears the number of the round, and who begins moves on.
+    """The seconds of each run in every round; a run hears the number of the round.
 
-    The rounds end early, after `least` of them, when one of the runs has taken `seconds`: each has had as many turns.
+    Each round has an order of its own: whoever always came after the same other would suffer from what that one leaves
+    behind, or fall in step with what else the machine does. The rounds end early, after `least` of them, when one of
+    the runs has taken `seconds`: each has had as many turns.
     """
     for run in runs.values():
         for number in range(warm):
@@ -40,8 +43,7 @@ def turns(
     names = list(runs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in random.Random(number).sample(names, len(names)):
             settle()
             begin = time.perf_counter()
             runs[name](number)

@@ -246,9 +246,12 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     assert "constant is damaged: it gives all 60 texts the same answer" in capsys.readouterr().err
 
 
-def test_few_rows_prove_nothing(learned: tuple[Path, Path], anyone: Model, tmp_path: Path) -> None:
-    few = write_rows(tmp_path / "few.jsonl", kinds(3))
-    assert not compare([learned[0], anyone], few, **QUICK).refused
+def test_few_rows_prove_nothing(anyone: Model) -> None:
+    gold = ["yes", "no"] * 5
+    found = scripted(anyone, gold, gold, ["no", "yes", "no", *gold[3:]])
+    mcc = found.models[1].scores["mcc"]
+    assert mcc.low <= 0 < mcc.value and found.models[0].scores["mcc"].low > 0 and not found.refused
+    assert scripted(anyone, gold * 9, gold * 9, ["no", "yes"] * 45).refused
 
 
 class Links(HTMLParser):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 
 
-def test_who_begins_moves_on_and_all_have_as_many_turns() -> None:
+def test_rounds_have_orders_of_their_own_and_all_have_as_many_turns() -> None:
     order: list[str] = []
-    times = turns({name: lambda _, name=name: order.append(name) for name in "abc"}, 4, warm=0)  # type: ignore[misc]
-    assert order == [*"abc", *"bca", *"cab", *"abc"] and {len(each) for each in times.values()} == {4}
+    times = turns({name: lambda _, name=name: order.append(name) for name in "abc"}, 300, warm=0)  # type: ignore[misc]
+    rounds = ["".join(order[place : place + 3]) for place in range(0, 900, 3)]
+    assert {len(each) for each in times.values()} == {300} and all(sorted(each) == list("abc") for each in rounds)
+    counts = [rounds.count("".join(each)) for each in itertools.permutations("abc")]
+    assert min(counts) > 25  # each of the six orders has about its sixth
 
 
 def test_time_is_limited_for_all_alike() -> None:
@@ -47,19 +51,20 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
 def test_the_answers_that_are_timed_are_whole(saved: tuple[Model, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that is made slower is found slower, one by one and in bulk, and is called with letters."""
     model, folder = saved
-    slow, given = Model(model.opened, model.task), list[object]()
+    slow, given, clock = Model(model.opened, model.task), list[object](), [0.0]
 
     def call(self: Model, texts: object, **options: object) -> object:
         given.append(texts)
-        if self is slow:
-            time.sleep(0.01)
+        clock[0] += 0.012 if self is slow else 0.003
         return real(self, texts, **options)
 
     real = Model.__call__
     monkeypatch.setattr(Model, "__call__", call)
+    monkeypatch.setattr("weft.timing.time.perf_counter", lambda: clock[0])
     found = measure([model, slow], [("the cat is there",), ("an oak",)], [folder, None], seconds=0.5, memory=False)
     quick, slower = found.costs
-    assert slower.p50 > quick.p50 + 8 and slower.per_second < quick.per_second and quick.p95 >= quick.p50
+    assert (quick.p50, quick.p95, slower.p50) == (pytest.approx(3), pytest.approx(3), pytest.approx(12))
+    assert quick.per_second == pytest.approx(2 / 0.003) and slower.per_second == pytest.approx(2 / 0.012)
     assert quick.bytes == weight_bytes(folder) and slower.bytes is None and quick.parameters == slower.parameters
     assert "the cat is there" in given and ["the cat is there", "an oak"] in given
     assert (found.texts, found.bulk, found.device) == (2, 2, "cpu") and "2 texts one by one" in str(found)

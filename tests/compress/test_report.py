@@ -18,7 +18,8 @@ from weft.cli.main import run as command
 from weft.compress.asking import asked_of
 from weft.compress.curve import part_of
 from weft.compress.material import Material
-from weft.compress.report import blanked, read_table
+from weft.compress.recipe import Texts
+from weft.compress.report import blanked, held_texts, read_table
 from weft.compress.stages import row_of
 from weft.errors import UserError
 from weft.tasks import finetune
@@ -187,6 +188,20 @@ def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> Non
     again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
     for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
         assert (one.texts, one.target) == (two.texts, two.target)
+
+
+def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Path, tmp_path: Path) -> None:
+    case = BY_TASK["fill"]
+    drawn(case, tokenizer_for(case), 1).save(tmp_path / "big")
+    more: dict[str, Any] = {"distill": {"pretrain": True, "length": 16}, "training": {"steps": 2, "batch": 4}}
+    student = {"model": "1x64", "start": "scratch"}
+    weft.distill(tmp_path / "big", text=rows / "texts.txt", student=student, out=tmp_path / "s", say=quiet, **more)
+    found = told(tmp_path / "s")["comparison"]
+    assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
+    assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0
+    texts = (rows / "texts.txt").read_text().splitlines()
+    held = [each.texts[0] for each in held_texts(Texts(text=(str(rows / "texts.txt"),), holdout=0.1))]
+    assert held == texts[-len(held) :] and 1 <= len(held) <= 8
 
 
 def test_a_greater_part_holds_every_smaller_one() -> None:

@@ -11,13 +11,18 @@ from weft.checkpoint.folder import Opened
 from weft.compress.compare import compared, parties_of
 from weft.compress.comparison import Comparison, Standing, plain, spread
 from weft.compress.measuring import evenly
+from weft.compress.recipe import DistillRecipe, Texts
+from weft.data.shards import Text
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import Line, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
-from weft.tasks.model import Model
+from weft.tasks.model import Model, load
 from weft.tasks.reading import Example
+from weft.tasks.saying import Say
 from weft.tasks.tag import Tagged
+from weft.text.records import Skipped
+from weft.training.run import Run
 
 MOST = 2000  # examples that models are compared on
 TIMED = 128  # of them that are timed
@@ -62,6 +67,8 @@ class Report:
         if student.damaged:
             said.append(f"is damaged: {student.damaged}")
         read = f"What its teacher says of {self.forwards:,} examples was asked for; the rest, if any, was in the cache."
+        if not self.texts:  # of words, of which its teacher was asked in every step
+            return f"The student {'; '.join(said)}."
         return f"The student, learned from {self.texts:,} texts, {'; '.join(said)}. {read}"
 
     def values(self) -> dict[str, Any]:
@@ -144,9 +151,52 @@ def report_of(
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     some = evenly(examples if by_labels else [blanked(each) for each in examples], MOST)
-    data = f"{len(some):,} held-out examples"
-    found = compared(parties_of(models, names, folders), some, data=data, texts=TIMED, seconds=seconds, memory=memory)
+    found = compared(
+        parties_of(models, names, folders), some, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory
+    )
     return Report(found, len(teachers), forwards, texts, metric, curve, stages)
+
+
+def held_texts(data: Texts, most: int = 200) -> list[Example]:
+    """Texts that a language model was not trained on: those to judge by, else of the last, which are held out."""
+    names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
+    text = Text(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row)
+    lines = [each for each in text.read(Skipped()) if each.strip()]
+    # By their letters, and half of them, since what was held out was cut by tokens and by whole documents.
+    room = share * sum(map(len, lines)) / (1 if data.dev else 2)
+    found = list[Example]()
+    for each in reversed(lines):
+        room -= len(each)
+        if found and room < 0:
+            break
+        found.append(Example((each,), None, "held-out text"))
+    return evenly(found[::-1], most)
+
+
+def write_language_report(
+    run: Run, recipe: DistillRecipe, student: Model, seconds: float, memory: bool, say: Say
+) -> None:
+    """The report of a student that learned words alone."""
+    if (run.inside / JSON).exists():
+        return
+    about = read_json(run.about)
+    try:
+        teachers = [(folder, load(folder, task=student.task)) for folder in recipe.teacher.folders]
+        found = report_of(
+            [(f"{Path(name).name} (teacher)", each.opened, Path(name)) for name, each in teachers],
+            (f"{run.folder.name} (student)", student, run.folder),
+            held_texts(recipe.data),
+            by_labels=True,
+            forwards=about.get("teacher_forwards", 0),
+            texts=0,
+            seconds=seconds,
+            memory=memory,
+        )
+        write_report(run.inside, found)
+    except UserError as error:  # the student is there all the same
+        say(f"weft: note: no report: {error}")
+        return
+    say(f"{run.inside / PAGE}: {found.words()}")
 
 
 def write_report(inside: Path, report: Report) -> None:

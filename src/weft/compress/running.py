@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from weft.compress.language import distill_language
 from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe
-from weft.compress.report import JSON, PAGE, report_of, write_report
+from weft.compress.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
 from weft.compress.writing import from_nothing, without_bleu
@@ -78,8 +79,11 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
 
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+    began = time.perf_counter()
     if recipe.distill.pretrain:
-        return pretraining.go(run, recipe, stop, say, progress)
+        student = pretraining.go(run, recipe, stop, say, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
+        return student
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
@@ -89,7 +93,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
     if name == "complete" and not recipe.distill.pretrain:
-        return distill_language(run, recipe, teachers, device, stop, say, progress)
+        student = distill_language(run, recipe, teachers, device, stop, say, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
+        return student
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
