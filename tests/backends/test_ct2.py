@@ -17,6 +17,7 @@ from weft.nn.rows import Ragged
 from weft.tasks.complete import complete
 from weft.tasks.translate import translate
 
+pytest.importorskip("ctranslate2")
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
 BLOCKS: list[dict[str, Any]] = [
     {},
