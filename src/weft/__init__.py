@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from weft.compress.compare import compare
     from weft.compress.distill import distill
     from weft.compress.export import export
+    from weft.compress.prune import prune
     from weft.compress.quantise import quantise
     from weft.compress.resume import resume
     from weft.tasks.finetune import finetune
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "new",
     "pretrain",
+    "prune",
     "quantise",
     "resume",
     "suggest",
@@ -40,16 +42,17 @@ __all__ = [
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
-    "export": "weft.compress.export",
-    "quantise": "weft.compress.quantise",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
     "pretrain": "weft.tasks.pretrain",
-    "compare": "weft.compress.compare",
     "finetune": "weft.tasks.finetune",
-    "distill": "weft.compress.distill",
     "resume": "weft.compress.resume",
+    "distill": "weft.compress.distill",
+    "quantise": "weft.compress.quantise",
+    "prune": "weft.compress.prune",
+    "export": "weft.compress.export",
+    "compare": "weft.compress.compare",
     "ladder": "weft.tasks.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

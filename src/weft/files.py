@@ -119,6 +119,14 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that holds something, or is none, before hours of work are to go into it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, not a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+
+
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder that appears with all its files or not at all: fill the one that is handed out.
@@ -127,10 +135,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     try:
         folder = folder.resolve()  # a link stays a link, and what it leads to is filled
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder}: is a file, not a folder")
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+        check_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except (OSError, RuntimeError) as error:

@@ -32,7 +32,11 @@ WORDS = [
     "runs",
     "home",
     "now",
+    "where",
+    "is",
+    "small",
     "fox",
+    "today",
 ]
 
 

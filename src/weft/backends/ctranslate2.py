@@ -294,6 +294,11 @@ class Writing(Engine):
         found = self.engine.score_batch(whole, max_input_length=0)
         return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
 
+    def foreseen(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Of a decoder: the log-probability of every token of each text but the first, after those before it."""
+        words = [[self.target_words[token] for token in text] for text in texts]
+        return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
+
     def _one(
         self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
     ) -> Generator[Heard, None, list[list[Spoken]]]:

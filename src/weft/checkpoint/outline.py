@@ -63,5 +63,6 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     head_width = config.head_width or config.width // config.heads
     keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
     # A multiplication and an addition per weight; scores and mixed values per key and head.
-    flops = 2.0 * matrices + 4.0 * config.layers * config.heads * head_width * keys
+    lookers = sum(getattr(config, "layer_heads", None) or [config.layers * config.heads])  # of all layers
+    flops = 2.0 * matrices + 4.0 * lookers * head_width * keys
     return Measure(parameters, flops)

@@ -11,11 +11,25 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli import arpa, describe, ladder, models, search, sequences, tasks, tokenizer, training, vectors, words, zero
-from weft.cli import compare as comparing
-from weft.cli import distill as distilling
-from weft.cli import export as exporting
-from weft.cli import quantise as quantising
+from weft.cli import (
+    arpa,
+    compare,
+    describe,
+    distill,
+    export,
+    ladder,
+    models,
+    prune,
+    quantise,
+    search,
+    sequences,
+    tasks,
+    tokenizer,
+    training,
+    vectors,
+    words,
+    zero,
+)
 from weft.errors import UserError
 from weft.files import reason
 from weft.training.signals import Interrupted
@@ -41,7 +55,6 @@ app.command("new")(models.new)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(tasks.finetune)
 app.command("ladder")(ladder.ladder)
-app.command("distill")(distilling.distill)
 app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
@@ -49,9 +62,11 @@ app.add_typer(training.cache, name="cache")
 app.command("predict")(tasks.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
-app.command("export")(exporting.export)
-app.command("quantise")(quantising.quantise)
-app.command("compare")(comparing.compare)
+app.command("distill")(distill.distill)
+app.command("quantise")(quantise.quantise)
+app.command("prune")(prune.prune)
+app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)

@@ -191,7 +191,7 @@ class OfWords(Kind):
 @torch.inference_mode()
 def _likeliest(opened: Opened, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
     """The token that the model thinks likeliest at each place; nothing of one that knows single chances only."""
-    if hasattr(opened.network, "said"):
+    if hasattr(opened.network, "said") or hasattr(opened.network, "foreseen"):
         return [np.zeros(0, dtype=np.int64)] * len(readings)
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)

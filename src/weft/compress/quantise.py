@@ -39,7 +39,11 @@ from weft.tasks.saying import Progress, Say, silent
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
+BEFORE = "as it was"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
+
+
+WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 
 
 class Refused(UserError):
@@ -140,6 +144,14 @@ KINDS: dict[str, Callable[[Path, Source], None]] = {
 }
 
 
+def usual_kinds(model: Model) -> list[str]:
+    """The candidates that a model of this task may become, on this machine."""
+    found = [kind for kind in KINDS if not kind.startswith("onnx")] if model.task in WRITTEN else list(KINDS)
+    # Where the processor has no arithmetic of two bytes, it is several times slower, and judging it takes the longest.
+    native = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
+    return [kind for kind in found if kind != "bf16" or native]
+
+
 def quantise(
     model: Model | str | os.PathLike[str],
     data: Paths | None = None,
@@ -175,13 +187,13 @@ def quantise(
     inputs = _inputs(reference, data, source, columns)
     with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        folders, failed = _written(Source(reference, inputs), list(kinds or KINDS), place, say)
+        (place / BEFORE).mkdir()
+        write_files(place / BEFORE, reference.opened)
+        folders, failed = _written(Source(reference, inputs), list(kinds or usual_kinds(reference)), place, say)
         if not folders:
             raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
-        (place / "as it was").mkdir()
-        write_files(place / "as it was", reference.opened)
         comparison = compare(
-            [place / "as it was", *folders.values()],
+            [place / BEFORE, *folders.values()],
             data,
             source=source,
             target=target,
@@ -210,7 +222,7 @@ def quantise(
 
 def _inputs(model: Model, data: Paths | None, source: Paths, columns: Mapping[str, str] | None) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
-    if model.task in (*WRITES, "complete"):
+    if model.task in WRITTEN:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,37 +40,67 @@ def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
 def most_used(tokenizer: Tokenizer, texts: Iterable[str], count: int, characters: bool = True) -> tuple[int, ...]:
     """The ids of as many tokens: those that have to stay, then those that the texts use most.
 
-    Where the texts use fewer, the first of the others fill up: vocabularies begin with what is frequent.
+    Without `characters`, single ones stay only where the texts, or English, use them. Where the texts use fewer tokens,
+    the first of the others fill up: vocabularies begin with what is frequent.
     """
     return chosen(tokenizer, counted(tokenizer, texts), count, characters)
 
 
 def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characters: bool = True) -> tuple[int, ...]:
     """As `most_used`, from counts."""
-    anatomy = anatomy_of(tokenizer, characters)
-    found = anatomy.closed(())
-    if not 1 <= count <= anatomy.size:
-        raise UserError(f"of a vocabulary of {anatomy.size:,} tokens between 1 and all can stay, not {count:,}")
+    return _chosen([tokenizer], counts, count, characters)
+
+
+def _chosen(
+    tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool
+) -> tuple[int, ...]:
+    """Of one vocabulary, which may be cut into in two ways."""
+    anatomies = [anatomy_of(each, characters) for each in tokenizers]
+    size = anatomies[0].size
+    names = {number: name for name, number in tokenizers[0].tokens.items()}
+    # What such texts can be spelled with: their own characters, and those of English.
+    seen = {character for number in counts for character in names.get(number, "")} | set(string.printable)
+    first = [number for anatomy in anatomies for number, one in anatomy.spelling.items() if one in seen]
+    found: set[int] = set()
+    while (more := {each for anatomy in anatomies for each in anatomy.closed((*found, *first))}) != found:
+        found = more
+    if not 1 <= count <= size:
+        raise UserError(f"of a vocabulary of {size:,} tokens between 1 and all can stay, not {count:,}")
     if len(found) > count:
         what = "special tokens, single characters and the like"
         raise UserError(f"a vocabulary of {count:,} is too small: {what} need at least {len(found):,}")
     used = sorted(counts, key=lambda number: (-counts[number], number))
-    names = {number: name for name, number in tokenizer.tokens.items()}
-    others = [number for number in range(anatomy.size) if not RESERVED.fullmatch(names.get(number, ""))]
-    for number in dict.fromkeys((*used, *others)):
-        if number in found:
-            continue
-        more = {number}  # with what it is merged from
-        waiting = [number]
-        while waiting and len(found) + len(more) <= count:
-            fresh = [part for part in anatomy.parts.get(waiting.pop(), ()) if part not in found and part not in more]
-            more.update(fresh)
-            waiting += fresh
-        if len(found) + len(more) <= count:
-            found |= more
+    others = [number for number in range(size) if not RESERVED.fullmatch(names.get(number, ""))]
+    for number in dict.fromkeys((*used, *others, *range(size))):
         if len(found) == count:
             break
+        if number in found:
+            continue
+        needed = {number}  # with what it is merged from
+        waiting = [number]
+        while waiting and len(found) + len(needed) <= count:
+            part = waiting.pop()
+            fresh = {each for anatomy in anatomies for each in anatomy.parts.get(part, ())} - found - needed
+            needed |= fresh
+            waiting += fresh
+        if len(found) + len(needed) <= count:
+            found |= needed
     return tuple(sorted(found))
+
+
+def chosen_for(
+    opened: Opened, read: Iterable[str], written: Iterable[str], count: int, characters: bool = True
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Which tokens of a model's vocabulary texts use most; of one that writes with another, which of each."""
+    tokenizer, target = opened.tokenizer, opened.target_tokenizer
+    if tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so nobody can tell which tokens texts use")
+    counts = counted(tokenizer, read)
+    if getattr(opened.config, "source_vocabulary", None) is not None:
+        assert target is not None
+        return chosen(tokenizer, counts, count, characters), chosen(target, counted(target, written), count, characters)
+    counts += counted(target or tokenizer, written)
+    return _chosen([each for each in (tokenizer, target) if each is not None], counts, count, characters), None
 
 
 @dataclass(frozen=True)

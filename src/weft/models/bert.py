@@ -28,6 +28,7 @@ class BertConfig:
     layers: int = 12
     heads: int = 12
     head_width: int | None = None  # width / heads unless said
+    layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int = 3072
     activation: Activation = "gelu"
     positions: Kind = "learned"

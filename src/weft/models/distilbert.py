@@ -27,6 +27,7 @@ class DistilBertConfig:
     layers: int = 6
     heads: int = 12
     head_width: int | None = None  # width / heads unless said
+    layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int = 3072
     activation: Activation = "gelu"
     positions: Kind = "learned"

@@ -32,6 +32,7 @@ class GptConfig:
     layers: int = 12
     heads: int = 12
     head_width: int | None = None  # width / heads unless said
+    layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int | None = None  # 4 x width unless said
     activation: Activation = "gelu-tanh"
     positions: Kind = "learned"

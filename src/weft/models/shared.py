@@ -76,6 +76,14 @@ def check_sizes(config: Any) -> None:
             f"rotary positions turn pairs of numbers, so the width of a head must be even, "
             f"not {config.head_width or config.width // config.heads}"
         )
+    each = getattr(config, "layer_heads", None)
+    if each is not None:
+        if len(each) != config.layers or not all(1 <= heads <= config.heads for heads in each):
+            raise UserError(
+                f"layer_heads must be {config.layers} numbers between 1 and {config.heads}, not {list(each)[:20]}"
+            )
+        if config.positions == "alibi":
+            raise UserError("with alibi positions every layer has as many heads: leave out layer_heads")
     if not 0.0 < config.norm_epsilon <= 1.0:
         raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
 
@@ -114,8 +122,7 @@ def layers_of(
     """
     found: dict[str, Any] = {
         "width": config.width,
-        "heads": config.heads,
-        "head_width": config.head_width,
+        "head_width": config.head_width or config.width // config.heads,
         "inner": config.inner or 4 * config.width,
         "activation": config.activation,
         "norm_kind": config.norm,
@@ -126,7 +133,8 @@ def layers_of(
         "inner_dropout": getattr(config, "inner_dropout", 0.0),
         **settings,
     }
-    return nn.ModuleList(Layer(causal=causal, reads=reads, **found) for _ in range(layers or config.layers))
+    each = getattr(config, "layer_heads", None) or [config.heads] * (layers or config.layers)
+    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **found) for heads in each)
 
 
 def one_layer_of(config: Any) -> nn.ModuleList:

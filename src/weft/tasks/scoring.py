@@ -51,6 +51,13 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
 @torch.inference_mode()
 def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
+    if hasattr(opened.network, "foreseen"):  # an engine that hands out no states, but scores whole texts by itself
+        whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
+        said = opened.network.foreseen(whole_texts)  # type: ignore[operator]
+        return [
+            -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64)
+            for chances, reading in zip(said, readings, strict=True)
+        ]
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
     hidden = opened.network(ragged.tokens, ragged.rows)
