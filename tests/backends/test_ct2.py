@@ -13,8 +13,11 @@ import torch
 
 import weft
 from tests.backends.engines import carried, drawn, texts
+from weft.generation.rules import Rules
+from weft.generation.sampling import Sampling
+from weft.generation.search import speak
 from weft.nn.rows import Ragged
-from weft.tasks.complete import complete
+from weft.tasks.complete import begun, complete, read
 from weft.tasks.translate import translate
 
 pytest.importorskip("ctranslate2")
@@ -143,7 +146,7 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
     for family in ("gpt2", "marian"):
         ours = drawn(family)
         theirs = carried(ours, tmp_path / family)
-        for options in ({"least": 4}, {"ban": ["cat"]}, {"stop": ["t", "e"]}):
+        for options in ({"least": 4}, {"stop": ["t", "e"]}):
             some = texts(6, seed=1)
             same_words(*(complete(each.opened, some, most=8, **options) for each in (ours, theirs)))
         written = []
@@ -153,6 +156,25 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
             assert "".join(one) == "".join(pieces) and one.answer.tokens == two.answer.tokens
             same_words([one.answer], [two.answer])
         assert max(map(len, written)) > 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_banned_tokens_do_not_come_and_scores_stay_ours(family: str, tmp_path: Path) -> None:
+    """The engine takes chances among what is allowed alone; ours are of all tokens, and so are those handed out."""
+    ours = drawn(family)
+    theirs = carried(ours, tmp_path / "x")
+    some, opened = texts(5, seed=1), ours.opened
+    usual = [answer.tokens[0] for answer in complete(opened, some, most=1)]
+    rules = Rules(banned=tuple((token,) for token in {*usual, *opened.never}))
+    sources = read(opened, some) if opened.family.reads else None
+    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    found = [
+        speak(each.network, begins, sources=sources, choice=Sampling(), rules=rules, most=5, context=48, ends=(0,))
+        for each in (ours, theirs)
+    ]
+    for one, two in zip(*found, strict=True):
+        assert one[0].tokens == two[0].tokens and not {*usual} & {*two[0].tokens}
+        assert abs(one[0].logprob - two[0].logprob) < 1e-4
 
 
 def test_limits_are_each_texts_own(tmp_path: Path) -> None:
