@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import weft
 from tests.backends.engines import carried, drawn, texts
+from weft.generation.beam import Beam
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
 from weft.generation.search import speak
@@ -175,6 +178,36 @@ def test_banned_tokens_do_not_come_and_scores_stay_ours(family: str, tmp_path: P
     for one, two in zip(*found, strict=True):
         assert one[0].tokens == two[0].tokens and not {*usual} & {*two[0].tokens}
         assert abs(one[0].logprob - two[0].logprob) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "transformer"])
+def test_answers_end_where_ours_end(family: str, tmp_path: Path) -> None:
+    """With a token for the end that the model likes to say: at once, not too early, in beams, among longer prompts."""
+    ours = drawn(family)
+    theirs = carried(ours, tmp_path / "x")
+    theirs.network.patience = 1000.0  # type: ignore[assignment]
+    some, opened = texts(9, seed=2), ours.opened
+    said = Counter(token for answer in complete(opened, some, most=3) for token in answer.tokens)
+    liked = [said.most_common(1)[0][0]]
+    sources = read(opened, some) if opened.family.reads else None
+    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    ways: list[tuple[Any, Rules]] = [
+        (Sampling(), Rules()),
+        (Sampling(), Rules(least=3)),
+        (Beam(width=3, length_penalty=0.0, n=3), Rules()),
+        (Beam(width=3, length_penalty=1.0, n=2), Rules()),
+    ]
+    for choice, rules in ways:
+        one, two = (
+            speak(each.network, begins, sources=sources, choice=choice, rules=rules, most=6, context=48, ends=liked)
+            for each in (ours, theirs)
+        )
+        for mine, other in zip(one, two, strict=True):
+            assert [each.finish_reason for each in mine] == [each.finish_reason for each in other]
+            np.testing.assert_allclose([each.score for each in other], [each.score for each in mine], atol=1e-4)
+            assert mine[0].tokens == other[0].tokens
+        assert any(mine[0].finish_reason == "end" for mine in one)
+        assert not rules.least or all(len(mine[0].tokens) > rules.least for mine in one)
 
 
 def test_limits_are_each_texts_own(tmp_path: Path) -> None:
