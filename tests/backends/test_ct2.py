@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import weft
 from tests.backends.engines import carried, drawn, texts
+from weft.generation.beam import Beam
+from weft.generation.rules import Rules
+from weft.generation.sampling import Sampling
+from weft.generation.search import speak
 from weft.nn.rows import Ragged
-from weft.tasks.complete import complete
+from weft.tasks.complete import begun, complete, read
 from weft.tasks.translate import translate
 
+pytest.importorskip("ctranslate2")
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
 BLOCKS: list[dict[str, Any]] = [
     {},
@@ -142,7 +149,7 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
     for family in ("gpt2", "marian"):
         ours = drawn(family)
         theirs = carried(ours, tmp_path / family)
-        for options in ({"least": 4}, {"ban": ["cat"]}, {"stop": ["t", "e"]}):
+        for options in ({"least": 4}, {"stop": ["t", "e"]}):
             some = texts(6, seed=1)
             same_words(*(complete(each.opened, some, most=8, **options) for each in (ours, theirs)))
         written = []
@@ -152,6 +159,55 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
             assert "".join(one) == "".join(pieces) and one.answer.tokens == two.answer.tokens
             same_words([one.answer], [two.answer])
         assert max(map(len, written)) > 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_banned_tokens_do_not_come_and_scores_stay_ours(family: str, tmp_path: Path) -> None:
+    """The engine takes chances among what is allowed alone; ours are of all tokens, and so are those handed out."""
+    ours = drawn(family)
+    theirs = carried(ours, tmp_path / "x")
+    some, opened = texts(5, seed=1), ours.opened
+    usual = [answer.tokens[0] for answer in complete(opened, some, most=1)]
+    rules = Rules(banned=tuple((token,) for token in {*usual, *opened.never}))
+    sources = read(opened, some) if opened.family.reads else None
+    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    found = [
+        speak(each.network, begins, sources=sources, choice=Sampling(), rules=rules, most=5, context=48, ends=(0,))
+        for each in (ours, theirs)
+    ]
+    for one, two in zip(*found, strict=True):
+        assert one[0].tokens == two[0].tokens and not {*usual} & {*two[0].tokens}
+        assert abs(one[0].logprob - two[0].logprob) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "transformer"])
+def test_answers_end_where_ours_end(family: str, tmp_path: Path) -> None:
+    """With a token for the end that the model likes to say: at once, not too early, in beams, among longer prompts."""
+    ours = drawn(family)
+    theirs = carried(ours, tmp_path / "x")
+    theirs.network.patience = 1000.0  # type: ignore[assignment]
+    some, opened = texts(9, seed=2), ours.opened
+    said = Counter(token for answer in complete(opened, some, most=3) for token in answer.tokens)
+    liked = [said.most_common(1)[0][0]]
+    sources = read(opened, some) if opened.family.reads else None
+    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    ways: list[tuple[Any, Rules]] = [
+        (Sampling(), Rules()),
+        (Sampling(), Rules(least=3)),
+        (Beam(width=3, length_penalty=0.0, n=3), Rules()),
+        (Beam(width=3, length_penalty=1.0, n=2), Rules()),
+    ]
+    for choice, rules in ways:
+        one, two = (
+            speak(each.network, begins, sources=sources, choice=choice, rules=rules, most=6, context=48, ends=liked)
+            for each in (ours, theirs)
+        )
+        for mine, other in zip(one, two, strict=True):
+            assert [each.finish_reason for each in mine] == [each.finish_reason for each in other]
+            np.testing.assert_allclose([each.score for each in other], [each.score for each in mine], atol=1e-4)
+            assert mine[0].tokens == other[0].tokens
+        assert any(mine[0].finish_reason == "end" for mine in one)
+        assert not rules.least or all(len(mine[0].tokens) > rules.least for mine in one)
 
 
 def test_limits_are_each_texts_own(tmp_path: Path) -> None:

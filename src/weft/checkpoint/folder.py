@@ -98,6 +98,9 @@ def open_folder(
     where = str(folder / "config.json")
     published = read_json(folder / "config.json", 16 * MEGABYTE)
     family, own = family_of(published, where)
+    told = read_card(folder)
+    if told is not None and told.backend not in (None, "torch"):
+        raise UserError(f"{folder}: a model for {told.backend} has no weights of our own; take the one it was made of")
     stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:

@@ -38,6 +38,8 @@ def write_ct2(inside: Path, opened: Opened, task: str, precision: str = "fp32") 
     """The files of a CTranslate2 folder, for this task, one by one."""
     if precision not in KINDS:
         raise UserError(f"CTranslate2 is written in {', '.join(KINDS)}, not in {shown(precision)}")
+    if task == "fill" and opened.family.sentinels:
+        task = "complete"  # gaps are filled step by step, which is ours to do
     spec = spec_of(opened)
     spec.validate()
     spec.optimize(KINDS[precision])

@@ -54,7 +54,7 @@ def fill_gaps(opened: Opened, texts: Sequence[str]) -> list[Words]:
             )
         views.append(_views(number, _read(found, tokenizer, sentinels), sentinels, end, opened.config.context))
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
-        _write(opened.network, batch, sentinels, end, opened.config)
+        _write(opened, batch, sentinels, end)
     answers = []
     for text, found, some in zip(texts, encoded, views, strict=True):
         gaps: dict[int, Candidate] = {}
@@ -98,9 +98,10 @@ def _views(number: int, ids: list[int], sentinels: list[int], end: int, context:
     return views
 
 
-def _write(network: Any, views: list[View], sentinels: list[int], end: int, config: Any) -> None:
+def _write(opened: Opened, views: list[View], sentinels: list[int], end: int) -> None:
     """Fill all gaps of these views: the likeliest token each time, and the next sentinel where a span has ended."""
-    device = next(network.parameters()).device
+    network: Any = opened.network
+    config, device = opened.config, opened.device
     stops = torch.tensor([*sentinels, end, config.begin], device=device)
     most = [max(1, min(LONGEST, (config.context - 2) // len(view.gaps) - 1)) for view in views]
     prompt = Ragged.of([[config.begin, sentinels[0]]] * len(views), device)

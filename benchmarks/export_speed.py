@@ -1,0 +1,125 @@
+"""The same weights by our own network, by ONNX Runtime and by CTranslate2, on this CPU.
+
+    python benchmarks/export_speed.py                       # both tables
+    python benchmarks/export_speed.py --out benchmarks/results/export_speed.json
+
+A 6 x 384 encoder answers one text at a time, of 16, 64 and 256 tokens; a 3 x 256 Transformer writes 24 tokens by a beam
+of 5, one text at a time and 32 together. The contestants take turns, and medians are compared. The weights are drawn,
+not learned, so that every answer is as long as the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from weft.backends.opening import opened as open_exported
+from weft.checkpoint.folder import Opened
+from weft.compress.ct2_export import write_ct2
+from weft.compress.onnx_export import write_onnx
+from weft.generation.beam import Beam
+from weft.generation.search import speak
+from weft.nn.rows import Ragged
+from weft.timing import medians
+
+LENGTHS = (16, 64, 256)  # tokens of a text
+WRITTEN, WIDTH, READ = 24, 5, 14  # tokens written, the beam, tokens read: as a caption has them
+
+
+def carried(write: Callable[..., None], opened: Opened, task: str, precision: str) -> Any:
+    """The stand-in for a network; its engine has read the files when they are gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Path(folder) / "x"
+        inside.mkdir()
+        write(inside, opened, task, precision)
+        return open_exported(inside).network
+
+
+def encoders(repeats: int) -> dict[str, Any]:
+    """Milliseconds for one text and its label."""
+    opened = weft.new("bert", size="6x384", heads={"classify": 2}).opened
+    networks = {
+        "torch": opened.network,
+        "onnx-fp32": carried(write_onnx, opened, "classify", "fp32"),
+        "onnx-int8": carried(write_onnx, opened, "classify", "int8"),
+        "ctranslate2-fp32": carried(write_ct2, opened, "classify", "fp32"),
+        "ctranslate2-int8": carried(write_ct2, opened, "classify", "int8"),
+    }
+    found = {}
+    for length in LENGTHS:
+        batch = Ragged.of([torch.randint(1000, 30000, (length,), generator=torch.Generator().manual_seed(0)).tolist()])
+
+        def answer(network: Any, batch: Ragged = batch) -> Callable[[], Any]:
+            def run() -> Any:
+                with torch.inference_mode():
+                    return network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+
+            return run
+
+        times = medians({name: answer(network) for name, network in networks.items()}, repeats, warm=3)
+        found[str(length)] = table(times)
+    return found
+
+
+def writers(repeats: int) -> dict[str, Any]:
+    """Milliseconds for a beam over one text, and over 32 together."""
+    sizes = {"vocabulary": 8000, "context": 128}
+    opened = weft.new("transformer", size="3x256", settings=sizes).opened
+    networks = {
+        "torch": opened.network,
+        "ctranslate2-fp32": carried(write_ct2, opened, "translate", "fp32"),
+        "ctranslate2-int8": carried(write_ct2, opened, "translate", "int8"),
+    }
+    found = {}
+    for count in (1, 32):
+        chance = torch.Generator().manual_seed(0)
+        sources = [torch.randint(10, 8000, (READ,), generator=chance).tolist() for _ in range(count)]
+
+        def write(network: Any, sources: list[list[int]] = sources) -> Callable[[], Any]:
+            begins = [[opened.config.begin]] * len(sources)
+            return lambda: speak(
+                network, begins, sources=sources, choice=Beam(width=WIDTH), most=WRITTEN, ends=(1,), context=128
+            )
+
+        said = {name: [each[0].tokens for each in write(network)()] for name, network in networks.items()}
+        times = medians({name: write(network) for name, network in networks.items()}, repeats, warm=1)
+        same = sum(a == b for a, b in zip(said["torch"], said["ctranslate2-fp32"], strict=True))
+        found[str(count)] = {**table(times), "the same as torch in fp32": same / count}
+    return found
+
+
+def table(times: dict[str, float]) -> dict[str, Any]:
+    return {
+        "milliseconds": {name: round(1000 * seconds, 3) for name, seconds in times.items()},
+        "times as fast as torch": {name: round(times["torch"] / seconds, 2) for name, seconds in times.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    found = {
+        "machine": f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}",
+        "encoder 6x384, one text, by its tokens": encoders(options.repeats),
+        f"transformer 3x256, beam {WIDTH}, {WRITTEN} tokens, by texts together": writers(options.repeats),
+    }
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
