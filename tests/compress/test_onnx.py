@@ -96,6 +96,24 @@ def test_swapped_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -
     assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("lstm", {"bidirectional": True, "pooling": "last", "embedding_width": 24}),
+        ("lstm", {"pooling": "mean"}),
+        ("gru", {"bidirectional": True, "pooling": "max"}),
+        ("gru", {"pooling": "last"}),
+        ("rnn", {"activation": "relu", "pooling": "last", "bidirectional": True}),
+        ("cnn", {"both": True, "kernels": (1, 2, 5)}),
+        ("vectors", {"inner": 12}),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_families_without_attention(family: str, settings: dict[str, Any], precision: str, tmp_path: Path) -> None:
+    far = apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder", precision))
+    assert far < (1e-5 if precision == "fp32" else 0.02)
+
+
 def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rotary positions cannot"):
         write_onnx(tmp_path, model_of("bert", "embed", positions="rotary"), "embed")
