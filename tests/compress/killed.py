@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weft.compress import teaching
+import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
+
+from weft.compress import running, teaching
 from weft.compress.distill import distill
 from weft.compress.resume import resume
 from weft.training.log import Log
@@ -41,6 +43,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 def main() -> None:
     settings, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     teaching.SHARD = 16
+    running.report = lambda *given: None  # it measures, which takes longer than all the rest
     cache, write, record = os.environ["WEFT_CACHE"], teaching._write, Log.record
     os.environ["WEFT_CACHE"] = f"{cache}-whole"  # the broken run has a teacher of its own to ask
     assert in_a_fork(lambda: distill(None, None, {**settings, "out": f"{out}-whole"})) == 0

@@ -16,6 +16,7 @@ import weft
 from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, write_rows
 from weft.checkpoint.folder import open_folder
+from weft.compress import running
 from weft.compress.choosing import lesson_for
 from weft.compress.recipe import DistillRecipe, Lessons, Student, Teacher
 from weft.compress.student import begun_student
@@ -37,6 +38,12 @@ def agreement(teacher: Any, student: Any, texts: list[str]) -> float:
     """The share of texts of which both say the same."""
     said = zip(teacher(texts), student(texts), strict=True)
     return float(np.mean([one.label == other.label for one, other in said]))
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports measure how fast models are, which takes longer than these students learn."""
+    monkeypatch.setattr(running, "report", lambda *given: None)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_importance_is_what_a_gate_changes() -> None:
     labels = ("animal", "plant", "stone")
     model = model_for("classify", 3, vocabulary(), labels, length=6, stride=3)  # so that texts take several windows
     model = Model(replace(model.opened, network=model.network.double()), "classify")
-    rows = [Example((row["text"],), row["label"], "") for row in kinds(7)]
+    rows = [Example((f"{row['text']} and again {row['text']}",), row["label"], "") for row in kinds(7)]
     task, opened = task_of(model.opened, "classify"), wider(model.opened)
     framing = framing_for(opened)
     assert opened.tokenizer is not None

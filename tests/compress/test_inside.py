@@ -164,8 +164,9 @@ def both(case: str, scale: float) -> tuple[Opened, Opened]:
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.3])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case, scale", [*((case, 0.3) for case in CASES), ("bert, narrower, other heads", 0.02), ("gpt2", 0.02)]
+)
 def test_every_term_is_its_formula(case: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, on rows of any length, in one piece and in many."""
     teacher, student = both(case, scale)
@@ -252,21 +253,22 @@ def test_accumulated_is_whole() -> None:
             assert (one - part).abs().max() < 1e-9 * largest
 
 
-def test_rows_that_only_fill_a_batch_up_cost_nothing() -> None:
-    """As batches of few shapes have them: their share is 0."""
+@pytest.mark.parametrize("lengths, more", [(LENGTHS, [0, 7]), ([7, 7, 7], [7])])
+def test_rows_that_only_fill_a_batch_up_cost_nothing(lengths: list[int], more: list[int]) -> None:
+    """As batches of few shapes have them: their share is 0. Rows that are equally long are laid out otherwise."""
     teacher, student = both("bert, narrower, other heads", 0.3)
     objective: Any = matched(Texts("label", 3), teacher, student, Lessons(match=MATCHES))
-    plain = batch_of(student.config.vocabulary)
-    rows = len(LENGTHS)
+    plain = batch_of(student.config.vocabulary, lengths=lengths)
+    rows = len(lengths)
     targets = {"owners": torch.arange(rows), "shares": torch.ones(rows), "target": torch.zeros(rows).long()}
     alone = replace(plain, targets={**targets, "importance": torch.ones(rows)})
     filled = replace(
         alone,
         tokens=torch.cat([alone.tokens, torch.zeros(7, dtype=torch.int64)]),
-        rows=Rows.of([*LENGTHS, 0, 7]),
+        rows=Rows.of([*lengths, *more]),
         targets={
-            "owners": torch.cat([targets["owners"], torch.full((2,), rows)]),
-            "shares": torch.cat([targets["shares"], torch.zeros(2)]),
+            "owners": torch.cat([targets["owners"], torch.full((len(more),), rows)]),
+            "shares": torch.cat([targets["shares"], torch.zeros(len(more))]),
             "target": torch.cat([targets["target"], torch.tensor([-100])]),
             "importance": torch.cat([torch.ones(rows), torch.zeros(1)]),
         },

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import pytest
 import torch
 
 import weft
+from tests.tasks.small import quiet
+from weft.cli.main import run
+from weft.compress.distill import distill
 from weft.compress.forecasts import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
+from weft.compress.resume import resume
 from weft.data.rows import Framed, Packed
 from weft.data.shards import Text, tokenised
 from weft.nn.rows import Ragged
@@ -19,7 +25,9 @@ from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, div
 from weft.objectives.language import NextToken
 from weft.tasks.material import next_frame
 from weft.tasks.model import Model
+from weft.tasks.perplexity import perplexity
 from weft.text.learning import learn
+from weft.training.passes import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
 
@@ -56,7 +64,7 @@ def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> Asked:
     tokenizer: Any = models[0].tokenizer
     framed = Framed(tokenised(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
     opened = [model.opened for model in models]
-    digests = [str(float(next(model.network.parameters()).sum())) for model in models]
+    digests = [str(float(next(model.network.parameters()).detach().sum())) for model in models]
     return Asked(opened, digests, framed, tokenizer.vocabulary, temperature, top)
 
 
@@ -204,3 +212,104 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
         assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()
         cuts.add(int(places[0]))
     assert len(cuts) > 1
+
+
+# ------------------------------------------------------------------------------------------------- the whole command
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that has learned the text well enough to be worth listening to."""
+    folder = tmp_path_factory.mktemp("teacher")
+    (folder / "text.txt").write_text("\n".join(TEXTS) + "\n")
+    weft.pretrain(
+        model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
+        text={"files": [str(folder / "text.txt")]},
+        tokenizer={"size": 290},
+        training={"steps": 40, "batch": 16, "rate": 5e-3},
+        out=str(folder / "run"),
+        say=quiet,
+    )
+    return folder / "run"
+
+
+def distilled(teacher: Path, out: str, *more: str, steps: int = 10) -> int:
+    plan = [f"training.steps={steps}", f"training.evaluate_every={steps}", "training.batch=8"]
+    sets = [part for each in plan for part in ("--set", each)]
+    return run(["distill", str(teacher), "--text", "text.txt", "--out", out, *sets, *more])
+
+
+def test_one_vocabulary_and_no_second_reading(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Epochs after the first, and later runs, cost no teacher; and what it has kept is told."""
+    assert distilled(teacher, "one", "--student", "mlp", "--set", "student.settings.width=64") == 0
+    said = capsys.readouterr().err
+    assert "chances of the next word" in said and "% kept" in said
+    about, kept = (json.loads(Path("one/run", name).read_text()) for name in ("run.json", "kept.json"))
+    size = int(re.search(r"teacher: ([\d,]+) places, ([\d,]+) read anew", said)[1].replace(",", ""))  # type: ignore[index]
+    assert about["teacher_forwards"] == size and float(re.search(r"([\d.]+) times through", said)[1]) > 1  # type: ignore[index]
+    bits = kept["bits_per_byte"]
+    assert kept["kept"] == pytest.approx(bits["teacher"]["value"] / bits["student"]["value"])
+    model = weft.load("one")
+    held = TEXTS[-3:]
+    assert bits["student"]["value"] == pytest.approx(perplexity(model.opened, held).bits_per_byte.value)
+    assert {metric.name for metric in model.card.metrics} == {"loss", "bits_per_byte"} and model.task == "complete"
+    assert distilled(teacher, "two", "--student", "mlp", "--set", "student.settings.width=64") == 0
+    assert ", 0 read anew, all from the cache" in capsys.readouterr().err
+    assert Path("one/model.safetensors").read_bytes() == Path("two/model.safetensors").read_bytes()
+
+
+def test_another_vocabulary_reads_what_the_teacher_writes(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--student", "lstm:1x64", "--tokenizer", "learned", "--set", "student.vocabulary=270")
+    assert distilled(teacher, "one", *words, "--hard", "0") == 0
+    said = capsys.readouterr().err
+    assert "another vocabulary than the teacher's" in said and "57 read anew" in said and "alone" in said
+    written = Path("one/run/taught.txt").read_text().splitlines()
+    begun = [" ".join(text.split()[:4]) for text in TEXTS[:57]]
+    assert all(line.startswith(head) for line, head in zip(written, begun, strict=True))  # what it goes on from
+    assert written != TEXTS[:57] and sum(line in lines(500, 3) for line in written) > 5  # its own, some of them right
+    assert distilled(teacher, "two", *words) == 0
+    assert "0 read anew" in capsys.readouterr().err  # whatever else is read beside it
+    assert Path("two/run/taught.txt").read_text().splitlines() == [*written, *TEXTS[:57]]
+
+
+def test_going_on_ends_as_the_whole_run(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    student = ("--student", "1x64", "--set", "training.save_every=5")
+    assert distilled(teacher, "whole", *student) == 0
+    real, steps = Passes.step, 0
+
+    def killed(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 8:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    plan = {"steps": 10, "evaluate_every": 10, "batch": 8, "save_every": 5}
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Passes, "step", killed)
+        distill(teacher, text="text.txt", student="1x64", out="broken", say=quiet, training=plan)
+    resume("broken", say=quiet)
+    assert Path("broken/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_student_comes_near_its_teacher(teacher: Path) -> None:
+    student = ("--student", "gpt2:1x64", "--start", "scratch", "--hard", "0", "--temperature", "1")
+    rate = ("--set", "training.rate=5e-3", "--set", "student.settings.dropout=0.0")
+    assert distilled(teacher, "out", *student, *rate, steps=150) == 0
+    assert json.loads(Path("out/run/kept.json").read_text())["kept"] > 0.8
+
+
+def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.txt").write_text("\n")
+    for given, words in (
+        (("--text", "text.txt", "--student", "bert:1x64"), "bert does not write on from a text"),
+        (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
+        (("--text", "text.txt", "--student", "ngram"), "cannot be a student"),
+        (("--text", "text.txt", "--student", "1x64", "--augment", "2"), "leave out --augment"),
+        (("--source", "text.txt", "--student", "1x64"), "give --text FILE"),
+    ):
+        assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
+        found = capsys.readouterr().err.strip()
+        assert re.search(words, found) and "\n" not in found, found
+    assert not Path("out").exists()

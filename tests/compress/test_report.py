@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,24 @@ from typing import Any
 import pytest
 
 import weft
-from tests.compress.models import BY_TASK, knowing, tokenizer_for
+from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, tokenizer_for, written
 from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
+from weft.compress.asking import asked_of
 from weft.compress.curve import part_of
 from weft.compress.material import Material
 from weft.compress.report import blanked, read_table
+from weft.compress.stages import row_of
+from weft.errors import UserError
+from weft.tasks import finetune
 from weft.tasks.reading import Example
 from weft.tasks.tag import joined
+from weft.tasks.understand import task_of
+from weft.training.signals import Interrupted
 
 TEXTS = 80
+STAGES = ("pretrain", "distill", "finetune")
 PLAN = {"steps": 6, "batch": 8, "evaluate_every": 6, "rate": 1e-3}
 
 
@@ -109,6 +117,76 @@ def test_without_labels_a_student_is_held_to_what_its_teacher_says(teacher: Path
     assert found["kept"] is None and found["comparison"]["labelled"] == 0 and not found["curve"]
     assert found["metric"] == "agreement" and "same" in found["comparison"]["models"][1]["agreement"]
     assert "agrees with it by" in found["words"] and "keeps" not in found["words"]
+
+
+@pytest.mark.slow
+def test_stages_are_runs_of_their_own_and_are_gone_on_with(
+    teacher: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", kinds(40, 5))
+    short = {"steps": 3, "batch": 8, "evaluate_every": 3}
+    out = tmp_path / "small"
+    real = finetune.go_on
+
+    def stopped(*_: Any) -> Any:
+        raise Interrupted(2, "stopped")
+
+    monkeypatch.setattr(finetune, "go_on", stopped)
+    with pytest.raises(Interrupted, match=f"stopped; go on with: weft resume {out}"):
+        weft.distill(
+            teacher,
+            text=rows / "texts.txt",
+            data=data,
+            dev=rows / "dev.jsonl",
+            student={"model": "1x64", "start": "scratch"},
+            out=out,
+            training=short,
+            stages={"names": ["pretrain", "distill", "finetune"], "pretrain": short, "finetune": short},
+            say=quiet,
+        )
+    stages = out / "run" / "stages"
+    before = {name: (stages / name / "model.safetensors").read_bytes() for name in ("pretrain", "distill")}
+    assert (out / "model.safetensors").read_bytes() == before["distill"] != before["pretrain"]
+    monkeypatch.setattr(finetune, "go_on", real)
+    heard = list[str]()
+    model = weft.resume(out, say=heard.append)
+    assert {name: (stages / name / "model.safetensors").read_bytes() for name in before} == before
+    assert (out / "model.safetensors").read_bytes() == (stages / "finetune" / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() != before["distill"]
+    assert (model.task, model.card.teacher, model.card.base) == ("classify", "big", "1x64")
+    assert any("0 read anew" in line for line in heard)
+    # The last stage learns from labels alone, gently.
+    assert len((stages / "rows.jsonl").read_text().splitlines()) == 40
+    rates = [tomllib.loads((stages / name / "run" / "recipe.toml").read_text())["training"]["rate"] for name in STAGES]
+    assert rates[0] > rates[1] > rates[2]
+    found = told(out)
+    assert [each["stage"] for each in found["stages"]] == ["distill", "finetune"]
+    scores = {metric.name: metric.value for metric in model.card.metrics}
+    assert (
+        found["stages"][1]["score"] == scores["accuracy"] == model.evaluate(rows / "dev.jsonl").scores["accuracy"].value
+    )
+    assert "Stage by stage" in (out / "run" / "distill.html").read_text()
+
+
+def test_stages_that_cannot_be_are_named(teacher: Path, rows: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"text": rows / "texts.txt", "out": tmp_path / "small", "say": quiet}
+    with pytest.raises(UserError, match="stages are some of pretrain, distill, finetune in this order"):
+        weft.distill(teacher, student="1x64", stages={"names": ["finetune", "distill"]}, **asked)
+    with pytest.raises(UserError, match="nothing to fine-tune on: leave out the stage finetune"):
+        weft.distill(teacher, student="1x64", stages={"names": ["distill", "finetune"]}, **asked)
+    with pytest.raises(UserError, match="cnn is not pre-trained on text: leave out the stage pretrain"):
+        weft.distill(teacher, student="cnn", stages={"names": ["pretrain", "distill"]}, **asked)
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.right], ids=lambda case: case.task)
+def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> None:
+    """What a stage writes for the next is the same example again."""
+    task = task_of(drawn(case, tokenizer_for(case), 1).opened, case.task)
+    examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
+    again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
+    for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
+        assert (one.texts, one.target) == (two.texts, two.target)
 
 
 def test_a_greater_part_holds_every_smaller_one() -> None:

@@ -20,7 +20,7 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import Opened, open_folder
 from weft.cli.main import run
-from weft.compress import teaching
+from weft.compress import running, teaching
 from weft.compress.lessons import Said
 from weft.compress.teaching import Listened, Part, digest_of_folder, taught
 from weft.compress.texts import TextLesson
@@ -46,6 +46,12 @@ class Echo(TextLesson):
             text = np.frombuffer(example.texts[0].encode(), dtype=np.uint8)
             found.append({"letters": letters, "text": text} if "o" in example.texts[0] else {"letters": letters})
         return found
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports measure how fast models are, which takes longer than these students learn."""
+    monkeypatch.setattr(running, "report", lambda *given: None)
 
 
 @pytest.fixture

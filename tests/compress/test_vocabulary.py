@@ -46,11 +46,25 @@ def vocabularies() -> dict[str, Tokenizer]:
     found = {kind: learn(EVERYDAY + OTHERS, kind, 400) for kind in KINDS}
     found["roberta"] = learn(EVERYDAY + OTHERS, "bpe", 400, specials=specials, around="xlmroberta")
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(4))]
+    found["late"] = last(found["wordpiece"], "[CLS]", "[SEP]", "[MASK]")
     found["t5"] = learn(EVERYDAY + OTHERS, "unigram", 200, extra=sentinels, around="t5")
     return found
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "roberta", "t5"])
+def last(tokenizer: Tokenizer, *moved: str) -> Tokenizer:
+    """The same with these tokens behind all others."""
+    pipeline = json.loads(tokenizer.library.to_str())
+    vocabulary = pipeline["model"]["vocab"]
+    order = sorted(vocabulary, key=lambda name: (name in moved, vocabulary[name]))
+    pipeline["model"]["vocab"] = {name: number for number, name in enumerate(order)}
+    for token in pipeline["added_tokens"]:
+        token["id"] = order.index(token["content"])
+    for token in pipeline["post_processor"]["special_tokens"].values():
+        token["ids"] = [order.index(token["id"])]
+    return tokenizer.with_library(type(tokenizer.library).from_str(json.dumps(pipeline)), {})
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "roberta", "t5", "late"])
 def test_texts_of_kept_tokens_are_cut_as_before(kind: str, vocabularies: dict[str, Tokenizer]) -> None:
     before = vocabularies[kind]
     keep = {number for ids in before.ids(EVERYDAY, specials=False) for number in ids}
@@ -114,6 +128,18 @@ def test_the_most_used_tokens(kind: str, vocabularies: dict[str, Tokenizer]) -> 
     assert used <= set(most_used(before, ["rivers"] * 5, min(least + 6, before.vocabulary)))
 
 
+def test_characters_that_no_text_uses_may_go(data: Path) -> None:
+    """A published vocabulary has thousands of single characters: without them there is room for words."""
+    before = Tokenizer.load(data / "vocabularies" / "bert-base-uncased-vocab.txt")
+    texts = [*EVERYDAY, "weißt"]
+    keep = most_used(before, texts, 600, characters=False)
+    after, kept = pruned_tokenizer(before, keep, characters=False)
+    assert len(kept) == 600 and coverage(before, after, kept, texts).dropped == 0
+    assert after.decode(after.ids(["Zyx qüß~"])[0]) == "zyx quß ~"  # what English and the texts are spelled with
+    assert after.id("中") is None and before.id("中") is not None
+
+
+@pytest.mark.slow
 def test_published_vocabularies(data: Path) -> None:
     """BERT's and GPT-2's, on text that neither was asked about."""
     for name in ("bert-base-uncased-vocab.txt", "encoder.json"):
@@ -167,16 +193,17 @@ def test_transformers_opens_what_was_cut_down(name: str, vocabularies: dict[str,
     sizes: dict[str, Any] = {"context": 64, "width": 32, "layers": 2, "heads": 2, "inner": 64}
     sizes |= {"head_width": 16} if name == "t5" else {}
     made = weft.new(name, tokenizer, settings=sizes)
-    opened = replace(made.opened, carried={"pad_token_id": tokenizer.id_of("padding"), "sep_token_id": 3})
     keep = {number for ids in tokenizer.ids(EVERYDAY) for number in ids}
+    last = max(keep)  # an id that moves
+    opened = replace(made.opened, carried={"pad_token_id": tokenizer.id_of("padding"), "sep_token_id": last})
     smaller = with_vocabulary(opened, sorted(keep))
     save_folder(tmp_path / "small", smaller)
     again = open_folder(tmp_path / "small")
     assert again.family.name == name and again.config.vocabulary < opened.config.vocabulary
     assert again.tokenizer is not None and again.tokenizer.tokens == smaller.tokenizer.tokens  # type: ignore[union-attr]
     config = json.loads((tmp_path / "small" / "config.json").read_text())
-    kept = pruned_tokenizer(tokenizer, {*keep, 3})[1]
-    assert config["model_type"] == name and kept[config["sep_token_id"]] == 3
+    kept = pruned_tokenizer(tokenizer, keep)[1]
+    assert config["model_type"] == name and kept[config["sep_token_id"]] == last
     assert config["pad_token_id"] == again.tokenizer.id_of("padding")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -200,16 +227,7 @@ def test_transformers_opens_what_was_cut_down(name: str, vocabularies: dict[str,
 
 def test_padding_that_moves_takes_the_positions_with_it(vocabularies: dict[str, Tokenizer], tmp_path: Path) -> None:
     """RoBERTa counts places from its padding's number: where that falls, the table loses as many unused rows."""
-    learned = vocabularies["roberta"]
-    pipeline = json.loads(learned.library.to_str())
-    order = sorted(pipeline["model"]["vocab"], key=lambda name: (name == "<pad>", pipeline["model"]["vocab"][name]))
-    pipeline["model"]["vocab"] = {name: number for number, name in enumerate(order)}  # the padding comes last
-    for token in pipeline["added_tokens"]:
-        token["id"] = order.index(token["content"])
-    for token in pipeline["post_processor"]["special_tokens"].values():
-        token["ids"] = [order.index(token["id"])]
-    library = type(learned.library).from_str(json.dumps(pipeline))
-    tokenizer = learned.with_library(library, {})
+    tokenizer = last(vocabularies["roberta"], "<pad>")
     made = weft.new("roberta", tokenizer, settings={"context": 32, "width": 32, "layers": 1, "heads": 2, "inner": 64})
     assert made.config.padding == tokenizer.vocabulary - 1
     keep = sorted({number for ids in tokenizer.ids(EVERYDAY) for number in ids})
@@ -266,16 +284,19 @@ def test_marian(apart: bool, tmp_path: Path) -> None:
     assert torch.allclose(found.words(found(begun.tokens, begun.rows, source=row)), expected, atol=1e-5)
 
 
+FEATURES = {"vec2seq": {"features": 4}}
+
+
 @pytest.mark.parametrize("name", ["transformer", "seq2seq", "conv-seq2seq", "vec2seq"])
 def test_our_own_encoder_decoders(name: str, vocabularies: dict[str, Tokenizer], tmp_path: Path) -> None:
     tokenizer = vocabularies["unigram"]
-    made = weft.new(
-        name, tokenizer, size="1x64", settings={"begin": 7, **({"features": 4} if name == "vec2seq" else {})}
-    )
     keep = sorted({number for ids in tokenizer.ids(EVERYDAY) for number in ids})
+    begin = max(set(range(tokenizer.vocabulary)) - set(pruned_tokenizer(tokenizer, keep)[1]))  # that nobody asks for
+    made = weft.new(name, tokenizer, size="1x64", settings={"begin": begin, **FEATURES.get(name, {})})
     save_folder(tmp_path / "small", with_vocabulary(made.opened, keep))
     again = open_folder(tmp_path / "small")
-    kept = pruned_tokenizer(tokenizer, keep)[1]
+    kept = pruned_tokenizer(tokenizer, [*keep, begin])[1]
+    assert kept[again.config.begin] == begin > again.config.begin
     old = Ragged.of([[made.config.begin, *tokenizer.ids(EVERYDAY[:1])[0]]])
     new = Ragged.of([[again.config.begin, *again.tokenizer.ids(EVERYDAY[:1])[0]]])  # type: ignore[union-attr]
     sources = [Ragged(torch.ones(1, 4), Ragged.of([[1]]).rows)] * 2 if name == "vec2seq" else [old, new]

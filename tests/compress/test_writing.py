@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import weft
-from tests.tasks.written import learned, worded
+from tests.tasks.written import learned, worded, write_sides
 from weft.cli.main import run
 from weft.compress.recipe import Lessons
 from weft.compress.writing import WritingLesson, packed, unpacked
@@ -221,3 +222,80 @@ def test_several_teachers_write_together(teacher: Path) -> None:
     wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam=5)
     assert [unpacked(each)[0][0] for each in found] == [each.text for each in wanted]
     assert [unpacked(each)[0][1] for each in found] == pytest.approx([each.logprob for each in wanted])
+
+
+# ------------------------------------------------------------------------------------------------- the whole command
+
+
+def distilled(teacher: Path, out: str, *more: str, steps: int = 12) -> int:
+    plan = [f"training.steps={steps}", f"training.evaluate_every={steps}", "training.batch=8"]
+    sets = [part for each in plan for part in ("--set", each)]
+    return run(["distill", str(teacher), "--out", out, *sets, *more])
+
+
+def write_lines(name: str, texts: list[str]) -> str:
+    Path(name).write_text("".join(text + "\n" for text in texts))
+    return name
+
+
+def test_a_student_of_another_family_and_vocabulary(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From sources alone; it is judged by what the teacher writes, and a second run asks it nothing."""
+    sources = write_lines("t.en", [source for source, _ in PAIRS])
+    student = ("--student", "seq2seq:1x64", "--tokenizer", "learned", "--best", "2", "--text", sources)
+    assert distilled(teacher, "one", *student) == 0
+    said = capsys.readouterr().err
+    assert "20 read anew" in said and "by the teacher's answers" in said and "kept by agreement" in said
+    found = weft.load("one")
+    assert found.task == "translate" and found.opened.family.name == "seq2seq" and found.card.teacher == "run"
+    assert [metric.name for metric in found.card.metrics] == ["agreement"]
+    assert distilled(teacher, "two", *student) == 0
+    assert "0 read anew, all from the cache" in capsys.readouterr().err
+    assert Path("one/model.safetensors").read_bytes() == Path("two/model.safetensors").read_bytes()
+
+
+def test_right_texts_beside_the_teacher(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table, where some rows have no target; and two files to judge by, as finetune does."""
+    rows = [*PAIRS[:10], *((source, "") for source, _ in PAIRS[10:])]
+    Path("rows.tsv").write_text("en\tde\n" + "".join(f"{one}\t{two}\n" for one, two in rows))
+    write_sides(Path("."), PAIRS[:6], "dev")
+    judges = ("--dev-source", "dev.en", "--dev-target", "dev.de")
+    assert distilled(teacher, "out", "--data", "rows.tsv", "--student", "1x64", "--closest", *judges) == 0
+    said = capsys.readouterr().err
+    assert "20 texts to learn from, 10 of them with a right answer" in said and "kept by bleu" in said
+    card = weft.load("out").card
+    assert [metric.name for metric in card.metrics] == ["bleu", "chrf", "exact", "length_ratio"]
+    assert card.window is not None and card.window.length == 7  # no more than it has ever read
+
+
+@pytest.mark.slow
+def test_a_student_learns_to_write_what_its_teacher_writes(teacher: Path) -> None:
+    sources = write_lines("t.en", [source for source, _ in PAIRS])
+    rate = ("--set", "training.rate=4e-3", "--set", "training.ema=0.9")
+    student = ("--student", "transformer:1x64", "--start", "scratch", "--set", "student.settings.dropout=0.0")
+    assert distilled(teacher, "out", "--text", sources, *student, *rate, steps=150) == 0
+    texts = [source for source, _ in PAIRS]
+    ours, theirs = (weft.load(name)(texts, beam=1) for name in ("out", teacher))
+    assert sum(one.text == two.text for one, two in zip(ours, theirs, strict=True)) >= 18  # type: ignore[attr-defined]
+
+
+def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = write_lines("t.en", [source for source, _ in PAIRS])
+    short = write_lines("t.de", [target for _, target in PAIRS[:5]])
+    Path("rows.csv").write_text("a,b\n1,2\n")
+    write_lines("empty.txt", [])
+    for given, words in (
+        (
+            ("--text", sources, "--student", "bert:1x64"),
+            "writes another, and bert is of another kind",
+        ),
+        (("--source", sources, "--target", short, "--student", "1x64"), "t.en has 20 lines and .*t.de 5"),
+        (("--data", "rows.csv", "--student", "1x64"), "no column 'source'.*the teacher's task is translate"),
+        (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
+        (("--source", "empty.txt", "--student", "1x64"), "there is no text in it"),
+        (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both learned from and judged by"),
+        (("--text", sources, "--best", "9", "--student", "1x64"), "best must be between 1 and beam"),
+    ):
+        assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
+        found = capsys.readouterr().err.strip()
+        assert re.search(words, found) and "\n" not in found, found
+    assert not Path("out").exists()

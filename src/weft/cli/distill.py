@@ -71,6 +71,9 @@ def distill(
     augment_by: Annotated[
         str | None, typer.Option(help="A model that fills gaps, for --augment; else words of the text itself.")
     ] = None,
+    stages: Annotated[
+        str | None, typer.Option(help="pretrain,distill,finetune: what comes before and after the teacher; distill.")
+    ] = None,
     curve: Annotated[
         int | None, typer.Option(help="How much text is enough: 4 trains on an eighth, a quarter and a half, too; 0.")
     ] = None,
@@ -157,6 +160,7 @@ def distill(
             "length": length,
             "stride": stride,
         },
+        "stages": {"names": listed_in(stages)},
         "training": {
             "epochs": epochs,
             "steps": steps,

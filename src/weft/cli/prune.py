@@ -27,7 +27,7 @@ def prune(
     heads_each: Annotated[int | None, typer.Option(help="Or how many go of each layer.")] = None,
     vocabulary: Annotated[int | None, typer.Option(help="How many tokens stay: those that texts use most.")] = None,
     characters: Annotated[
-        bool, typer.Option(help="Keep every single character, so that any text can be spelled.")
+        bool, typer.Option(help="Keep every single character; else those of the texts and of English.")
     ] = True,
     text: Annotated[
         list[str] | None, typer.Option(help="Texts in which tokens are counted; else those of --data.")

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.compress.recipe import DistillRecipe
 from weft.compress.running import go
+from weft.compress.stages import staged
 from weft.config import build, changed, read_toml
 from weft.errors import UserError
 from weft.tasks.driving import begun
@@ -66,12 +67,17 @@ def distill(
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe)
     with begun(run, recipe) as stop:
-        return go(run, recipe, stop, say, progress)
+        return _gone(run, recipe, stop, say, progress)
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
     """Go on with a distillation that was broken off; where it had finished, its model."""
-    return go(run, read_toml(DistillRecipe, run.recipe), stop, say, progress)
+    return _gone(run, read_toml(DistillRecipe, run.recipe), stop, say, progress)
+
+
+def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+    """In one stage, or in several."""
+    return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
 
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:

@@ -28,13 +28,17 @@ def matched(objective: Objective, teacher: Opened, student: Opened, lessons: Les
 def along(objective: Objective, teacher: Opened, student: Opened, lessons: Lessons, soft: SoftWords | None) -> Matched:
     """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
     match = tuple(dict.fromkeys(lessons.match))
+    tokens = common_tokens(teacher, student)
+    like = next(student.network.parameters())
+    teacher.network.to(like.dtype)
+    if not match:
+        return Matched(objective, Teacher(teacher.network, tokens), match, soft=soft)
     for who, opened in (("teacher", teacher), ("student", student)):
         if opened.family.name not in FAMILIES:
             raise UserError(
                 f"the {who} is of family {opened.family.name}, which has no layers to compare: "
                 f"match is for {', '.join(FAMILIES)}"
             )
-    tokens = common_tokens(teacher, student)
     networks: tuple[Any, Any] = (student.network, teacher.network)
     attentions = [network.layers[-1].attention for network in networks]
     if attentions[0].causal != attentions[1].causal and {"attention", "relations"} & set(match):
@@ -43,8 +47,6 @@ def along(objective: Objective, teacher: Opened, student: Opened, lessons: Lesso
     last = (student.config.layers, teacher.config.layers)
     pairs = layer_pairs(lessons.map, *last)
     inner, their_inner = (attention.heads * attention.head_width for attention in attentions)
-    like = next(student.network.parameters())
-    teacher.network.to(like.dtype)
     return Matched(
         objective,
         Teacher(teacher.network, tokens),

@@ -62,12 +62,14 @@ def distill_language(
     for each in teachers[1:]:
         if tokenizer_of(each.opened).pipeline != tokenizer_of(opened_teachers[0]).pipeline:
             raise UserError(f"{each.folder}: has another vocabulary than the first teacher: their mean has no meaning")
-    found = find_student(recipe, opened_teachers[0], lambda text: None)
+    # Words are foreseen from one side alone, as in pre-training, whatever a network may do for labels.
+    ahead = replace(recipe, distill=replace(recipe.distill, pretrain=True))
+    found = find_student(ahead, opened_teachers[0], lambda text: None)
     if not isinstance(found, Path):
         speaking(found.family)
     papers = papers_of(recipe, say)
     beginning = begun_student(
-        run, recipe, opened_teachers, {"words": None}, "words", papers.documents, stop, say, progress
+        run, ahead, opened_teachers, {"words": None}, "words", papers.documents, stop, say, progress
     )
     opened = beginning.opened
     speaking(opened.family)

@@ -179,6 +179,8 @@ class Continued:
     seed: int
     first: int = FIRST
 
+    as_one = False  # each teacher writes on by itself
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """What the cache is named by, beside the teacher and the texts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -63,8 +63,8 @@ class Lesson(ABC):
         """The lesson with what its material decides, such as the middle and spread of values."""
         return self
 
-    def texts(self, examples: Sequence[Example], said: Sequence[Said]) -> Iterator[str]:
-        """What a vocabulary is learned from."""
+    def texts(self, examples: Sequence[Example], heard: Callable[[], Sequence[Said]]) -> Iterator[str]:
+        """What a vocabulary is learned from; `heard` lets the teacher speak, which may take long."""
         return (text for example in examples for text in example.texts)
 
     @property

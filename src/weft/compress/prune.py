@@ -139,6 +139,8 @@ def prune(
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
     reader |= {"delimiter": delimiter, "names": names, "on_bad_row": on_bad_row}
     judge = _Judge(before, data, reader, progress)
+    if rowed:
+        judge.examples()  # a file that cannot be read is told before anything is weighed
     opened = before.opened
     stayed: tuple[int, ...] | None = None
     kept: tuple[tuple[int, ...], ...] | None = None

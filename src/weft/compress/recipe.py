@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from weft.errors import UserError
 from weft.tasks.recipes import Tuning
+from weft.training.plan import Training
 
 Match = Literal["states", "attention", "relations", "cosine"]
 
@@ -38,6 +39,7 @@ class Texts:
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = ()  # unlabelled texts: one on each line, or a column `text`
+    documents: Literal["line", "block", "file"] = "line"  # what of a text file belongs together; of pretrain
     files: tuple[str, ...] = ()  # rows, with or without the column of labels
     dev: tuple[str, ...] = ()  # rows with labels to judge by; without them, a share of those that have labels
     holdout: float = 0.05
@@ -98,6 +100,24 @@ class Lessons:
             raise UserError(f"best must be between 1 and beam, and beam at most 64: not {self.best} and {self.beam}")
 
 
+Stage = Literal["pretrain", "distill", "finetune"]
+ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """`[stages]`: what comes before and after the teacher."""
+
+    names: tuple[Stage, ...] = ("distill",)
+    pretrain: Training = Training()  # words of the text, as the student's family learns them
+    finetune: Tuning = Tuning()  # right answers alone; at a low rate unless said
+
+    def __post_init__(self) -> None:
+        places = [ORDER.index(name) for name in self.names]
+        if "distill" not in self.names or places != sorted(set(places)):
+            raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill: {self.names} are not")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DistillRecipe:
     """One distillation."""
@@ -111,6 +131,7 @@ class DistillRecipe:
     data: Texts = Texts()
     distill: Lessons = Lessons()
     training: Tuning = Tuning()
+    stages: Stages = Stages()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:

@@ -61,7 +61,7 @@ class Report:
             said[-1] += " as fast"
         if student.damaged:
             said.append(f"is damaged: {student.damaged}")
-        read = f"A teacher had to read {self.forwards:,} examples for it; the others came from the cache."
+        read = f"What its teacher says of {self.forwards:,} examples was asked for; the rest, if any, was in the cache."
         return f"The student, learned from {self.texts:,} texts, {'; '.join(said)}. {read}"
 
     def values(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
+from weft.compress import pretraining
 from weft.compress.augmenting import augmented
 from weft.compress.choosing import lesson_for
 from weft.compress.curve import curve_of, part_of, point_of
@@ -76,11 +78,15 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
 
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+    if recipe.distill.pretrain:
+        return pretraining.go(run, recipe, stop, say, progress)
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
     if recipe.training.watch_gradients:
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+    if recipe.training.compile and recipe.distill.match:
+        raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
     if name == "complete" and not recipe.distill.pretrain:
         return distill_language(run, recipe, teachers, device, stop, say, progress)
@@ -88,33 +94,36 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
     material = part_of(material, recipe.data.share, recipe.data.split)
-    known = taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
-    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
-    lesson = lesson.settled(material.train, said)
     metric = without_bleu(recipe.distill.metric, lesson.task, say)
-    if material.by_labels:
-        metric = one_of(metric, lesson.task.names, "metric") if metric not in (None, AGREEMENT) else lesson.task.chosen
-        judges = material.dev
-    else:
-        metric = metric if metric == "loss" else AGREEMENT
-        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
+    metric = decided_metric(metric, lesson.task, material.by_labels)
     opened_teachers = [each.opened for each in teachers]
+
+    @cache
+    def heard() -> Taught:
+        return taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
+
+    # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
     beginning = begun_student(
         run,
         recipe,
         opened_teachers,
         lesson.objective.heads,
         lesson.task.head,
-        lambda: lesson.texts(material.train, said),
+        lambda: lesson.texts(material.train, lambda: Part(heard().said, material.learned)),
         stop,
         say,
         progress,
     )
     opened = beginning.opened
-    lesson = in_units(lesson, opened, beginning.fresh)
-    task = lesson.task
-    window = window_of(recipe, teachers[0].opened, opened, task)
+    window = window_of(recipe, teachers[0].opened, opened, lesson.task)
     framing = framing_for(opened, window)
+    known = heard()
+    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
+    judges = material.dev
+    if not material.by_labels:
+        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
+    lesson = in_units(lesson.settled(material.train, said), opened, beginning.fresh)
+    task = lesson.task
     with progress("tokenising", "texts") as told:
         train = lesson.table(material.train, said, opened, framing)
         told(len(material.train))
@@ -188,6 +197,17 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     return load(run.folder)
 
 
+def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
+    """The score that decides which student is kept."""
+    if by_labels:
+        return task.chosen if asked in (None, AGREEMENT) else one_of(asked, (*task.names, "loss"), "metric")
+    if asked == "loss":
+        return asked
+    if asked not in (None, AGREEMENT):
+        raise UserError(f"{asked} needs right answers to judge by: give --dev FILE of rows that have them")
+    return AGREEMENT
+
+
 def _more(material: Material, recipe: DistillRecipe, device: torch.device, stop: Stop, progress: Progress) -> Material:
     """The material with texts that come again, some of their words replaced."""
     if not recipe.data.augment:
@@ -223,6 +243,11 @@ def objective_of(recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[Opene
     return matched(lesson.objective, teachers[0], student, recipe.distill)
 
 
+def measured_for(seconds: float) -> dict[str, Any]:
+    """How long the costs of a student are measured: what is learned in a moment is not measured for minutes."""
+    return {"seconds": min(MEASURED, max(0.3, seconds / 10)), "memory": seconds >= MEASURED}
+
+
 def report(
     run: Run,
     recipe: DistillRecipe,
@@ -246,8 +271,7 @@ def report(
             texts=texts,
             metric=metric,
             curve=[*curve, point_of(student, metric, texts)] if curve else (),
-            seconds=min(MEASURED, max(0.3, seconds / 10)),  # what is learned in a moment is not measured for minutes
-            memory=seconds >= MEASURED,
+            **measured_for(seconds),
         )
         write_report(run.inside, found)
     except UserError as error:  # the student is there all the same

@@ -86,7 +86,7 @@ def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | Lin
 
 
 def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
-    """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert."""
+    """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert (half of a BERT's layers)."""
     kind, colon, size = name.rpartition(":")
     alone = re.fullmatch(SIZE, name)
     if alone:
@@ -99,6 +99,8 @@ def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
     if not Lineage(family, usual, teacher).related:
         return family, usual
     # As the teacher is in all that is no size; where it is as wide, in its heads too.
+    if name == family.name != teacher.family.name:  # the other family alone: as wide as the teacher, half as deep
+        usual = replace(usual, width=there.width, heads=there.heads, layers=(there.layers + 1) // 2)
     sizes = ("layers", "decoder_layers", *(() if usual.width == there.width else ("width", "heads", "inner")))
     kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
     taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}

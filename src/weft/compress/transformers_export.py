@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ def _why(opened: Opened) -> str:
     if is_published(family.table, config, family.standard):
         return f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
     for spec in fields(config):
-        usual = family.standard.get(spec.name, spec.default)
-        value = getattr(config, spec.name)
-        if value != usual and is_published(family.table, replace(config, **{spec.name: usual}), family.standard):
-            return f"transformers has no {family.name} model with {spec.name}={value}"
+        usual, value = family.standard.get(spec.name, spec.default), getattr(config, spec.name)
+        with suppress(UserError):  # what is usual may not go with the other sizes
+            if value != usual and is_published(family.table, replace(config, **{spec.name: usual}), family.standard):
+                return f"transformers has no {family.name} model with {spec.name}={value}"
     return f"transformers has no {family.name} model with these blocks"
 
 

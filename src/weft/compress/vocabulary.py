@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from weft.checkpoint.outline import outline
 from weft.compress.layers import rebuilt
 from weft.errors import UserError
 from weft.text.marian import Side
-from weft.text.pruning import Anatomy, anatomy_of, pruned_sides, pruned_tokenizer, stays
+from weft.text.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
 from weft.text.tokenizer import Tokenizer
 
 CHARACTERS = 1 << 20  # of texts that are counted at a time
@@ -39,39 +40,51 @@ def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
 def most_used(tokenizer: Tokenizer, texts: Iterable[str], count: int, characters: bool = True) -> tuple[int, ...]:
     """The ids of as many tokens: those that have to stay, then those that the texts use most.
 
-    Where the texts use fewer, the first of the others fill up: vocabularies begin with what is frequent.
+    Without `characters`, single ones stay only where the texts, or English, use them. Where the texts use fewer tokens,
+    the first of the others fill up: vocabularies begin with what is frequent.
     """
     return chosen(tokenizer, counted(tokenizer, texts), count, characters)
 
 
 def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characters: bool = True) -> tuple[int, ...]:
     """As `most_used`, from counts."""
-    return _chosen(tokenizer, anatomy_of(tokenizer, characters), counts, count)
+    return _chosen([tokenizer], counts, count, characters)
 
 
-def _chosen(tokenizer: Tokenizer, anatomy: Anatomy, counts: Mapping[int, int], count: int) -> tuple[int, ...]:
-    found = anatomy.closed(())
-    if not 1 <= count <= anatomy.size:
-        raise UserError(f"of a vocabulary of {anatomy.size:,} tokens between 1 and all can stay, not {count:,}")
+def _chosen(
+    tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool
+) -> tuple[int, ...]:
+    """Of one vocabulary, which may be cut into in two ways."""
+    anatomies = [anatomy_of(each, characters) for each in tokenizers]
+    size = anatomies[0].size
+    names = {number: name for name, number in tokenizers[0].tokens.items()}
+    # What such texts can be spelled with: their own characters, and those of English.
+    seen = {character for number in counts for character in names.get(number, "")} | set(string.printable)
+    first = [number for anatomy in anatomies for number, one in anatomy.spelling.items() if one in seen]
+    found: set[int] = set()
+    while (more := {each for anatomy in anatomies for each in anatomy.closed((*found, *first))}) != found:
+        found = more
+    if not 1 <= count <= size:
+        raise UserError(f"of a vocabulary of {size:,} tokens between 1 and all can stay, not {count:,}")
     if len(found) > count:
         what = "special tokens, single characters and the like"
         raise UserError(f"a vocabulary of {count:,} is too small: {what} need at least {len(found):,}")
     used = sorted(counts, key=lambda number: (-counts[number], number))
-    names = {number: name for name, number in tokenizer.tokens.items()}
-    others = [number for number in range(anatomy.size) if not RESERVED.fullmatch(names.get(number, ""))]
-    for number in dict.fromkeys((*used, *others, *range(anatomy.size))):
+    others = [number for number in range(size) if not RESERVED.fullmatch(names.get(number, ""))]
+    for number in dict.fromkeys((*used, *others, *range(size))):
         if len(found) == count:
             break
         if number in found:
             continue
-        more = {number}  # with what it is merged from
+        needed = {number}  # with what it is merged from
         waiting = [number]
-        while waiting and len(found) + len(more) <= count:
-            fresh = [part for part in anatomy.parts.get(waiting.pop(), ()) if part not in found and part not in more]
-            more.update(fresh)
+        while waiting and len(found) + len(needed) <= count:
+            part = waiting.pop()
+            fresh = {each for anatomy in anatomies for each in anatomy.parts.get(part, ())} - found - needed
+            needed |= fresh
             waiting += fresh
-        if len(found) + len(more) <= count:
-            found |= more
+        if len(found) + len(needed) <= count:
+            found |= needed
     return tuple(sorted(found))
 
 
@@ -87,11 +100,7 @@ def chosen_for(
         assert target is not None
         return chosen(tokenizer, counts, count, characters), chosen(target, counted(target, written), count, characters)
     counts += counted(target or tokenizer, written)
-    anatomies = [anatomy_of(each, characters) for each in (tokenizer, target) if each is not None]
-    parts = {number: tuple(part for each in anatomies for part in each.parts.get(number, ())) for number in counts}
-    parts |= {number: some for each in anatomies for number, some in each.parts.items() if number not in counts}
-    always = frozenset(number for each in anatomies for number in each.always)
-    return _chosen(tokenizer, Anatomy(anatomies[0].size, always, parts), counts, count), None
+    return _chosen([each for each in (tokenizer, target) if each is not None], counts, count, characters), None
 
 
 @dataclass(frozen=True)

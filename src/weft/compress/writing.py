@@ -7,7 +7,7 @@ so a search by beam is hardly needed any more. Of several texts each comes as of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -93,9 +93,9 @@ class WritingLesson(Lesson):
 
     # ------------------------------------------------------------------------------------------ what is learned
 
-    def texts(self, examples: Sequence[Example], said: Sequence[Said]) -> Iterator[str]:
+    def texts(self, examples: Sequence[Example], heard: Callable[[], Sequence[Said]]) -> Iterator[str]:
         """All that a vocabulary is learned from: what is read, and what is written."""
-        for example, each in zip(examples, said, strict=True):
+        for example, each in zip(examples, heard(), strict=True):
             yield (self.task.prefix or "") + example.texts[0]
             yield from self.ways(example, unpacked(each))
 

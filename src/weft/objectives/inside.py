@@ -191,12 +191,13 @@ class Seen:
 @contextmanager
 def listening(network: Any, listener: Callable[[Tensor, Tensor, Tensor], None] | None) -> Iterator[None]:
     """While the network reads, every layer says what it compares; its attention stays as fast as it is."""
-    for layer in network.layers:
+    layers = () if listener is None else network.layers
+    for layer in layers:
         layer.attention.listener = listener
     try:
         yield
     finally:
-        for layer in network.layers:
+        for layer in layers:
             layer.attention.listener = None
 
 

@@ -55,11 +55,13 @@ def learn_text(
     evaluate_first: bool = False,
     noted: Callable[[Recipe], Any] = as_it_is,
     also: Mapping[str, Any] | None = None,
+    capture: bool = False,
 ) -> Model:
     """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
 
     `base`: what it began from, for its card; `share` of the usual rate; `noted` is what becomes of the recipe, with
-    every open choice made, in the run folder; `also` must be the same when the run is gone on with.
+    every open choice made, in the run folder; `also` must be the same when the run is gone on with; `capture`: passes
+    over full rows may be played back from CUDA graphs.
     """
     also, family, name = also or {}, opened.family, recipe.objective.name
     assert name is not None
@@ -69,7 +71,9 @@ def learn_text(
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
-    material = gather(recipe, name, tokenizer, length, getattr(opened.config, "begin", None), stop, say, progress)
+    begin_with = getattr(opened.config, "begin", None)
+    filled = recipe.training.compile or (capture and device.type == "cuda")
+    material = gather(recipe, name, tokenizer, length, begin_with, stop, say, progress, filled)
     plan = _resolved(recipe, material, opened, device, share)
     if isinstance(material.source, Streams):
         material = replace(material, source=material.source.of(plan.batch or 1))
@@ -132,7 +136,7 @@ def learn_text(
         minutes=plan.minutes,
         most=plan.steps,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=hasattr(opened.network, "beginning") and material.source.even and not plan.compile,
+        capture=(capture or hasattr(opened.network, "beginning")) and material.source.even and not plan.compile,
     )
     kept = material.dev.hash if material.dev else material.corpus.hash
 

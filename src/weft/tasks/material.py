@@ -52,8 +52,12 @@ def gather(
     stop: Stop,
     say: Say,
     progress: Progress,
+    filled: bool = False,
 ) -> Material:
-    """What a run of this objective reads; `begin`: the token that an encoder-decoder's writing begins from."""
+    """What a run of this objective reads; `begin`: the token that an encoder-decoder's writing begins from.
+
+    `filled`: full rows have a number of labels that their size alone decides, for passes of one shape.
+    """
     aim = recipe.objective
     spans = Spans.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     pairs = name in ("mlm+nsp", "mlm+sop")
@@ -109,7 +113,7 @@ def gather(
             )
         return Material(source, short, held_out, lambda drawn: spans.apply(drawn, longest), corpus, dev)
     masking = Masking.of(tokenizer, aim.mask, aim.whole_words, seed)
-    filled = recipe.training.compile and source.even
+    filled = filled and source.even
     return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
 

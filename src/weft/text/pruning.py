@@ -32,6 +32,7 @@ class Anatomy:
     size: int
     always: frozenset[int]
     parts: Mapping[int, tuple[int, ...]]  # token -> those that it is merged from, whichever way
+    spelling: Mapping[int, str]  # token -> the one character that it is
 
     def closed(self, keep: Iterable[int]) -> set[int]:
         """These tokens and all that they need, with those that always stay."""
@@ -54,11 +55,14 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
     named |= {name for name in (*vars(tokenizer.roles).values(), model.get("unk_token")) if name is not None}
     if isinstance(tokenizer, Side):
         named |= {*tokenizer.controls, *(name for name in numbers if CODE.fullmatch(name))}
+    spelling: dict[int, str] = {}
     if tokenizer.kind not in ("word", "character"):
         around = [model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""]
         characters = characters or _is_byte_level(pipeline)  # its characters are the 256 bytes
-        for name in numbers:
+        for name, number in numbers.items():
             whole = name.removeprefix(around[0]).removesuffix(around[1])
+            if len(whole) <= 1:
+                spelling[number] = whole
             if BYTE.fullmatch(name) or (characters and len(whole) <= 1):
                 named.add(name)
     if tokenizer.kind == "unigram":
@@ -71,7 +75,7 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
             some = (numbers[part] for part in (left, right) if part in numbers)
             parts[merged] = (*parts.get(merged, ()), *some)
     always = {numbers[name] for name in named if name in numbers} | set(_around(pipeline["post_processor"]))
-    return Anatomy(tokenizer.vocabulary, frozenset(always), parts)
+    return Anatomy(tokenizer.vocabulary, frozenset(always), parts, spelling)
 
 
 def pruned_tokenizer(
