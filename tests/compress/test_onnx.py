@@ -96,6 +96,19 @@ def test_swapped_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -
     assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 1e-5
 
 
+def test_padding_may_stand_before_the_text_as_others_put_it(tmp_path: Path) -> None:
+    """RoBERTa counts its places from the first token, so it says the same on whichever side the padding stands."""
+    opened = model_of("roberta", "tag")
+    write_onnx(tmp_path, opened, "tag")
+    graph = open_exported(tmp_path).network.graph
+    ids = np.array([[7, 8, 9, 10, 1, 1]])
+    mask = np.array([[1, 1, 1, 1, 0, 0]])
+    after = graph.run(None, {"input_ids": ids, "attention_mask": mask})[0]  # type: ignore[union-attr, operator]
+    ids, mask = np.roll(ids, 2, 1), np.roll(mask, 2, 1)
+    before = graph.run(None, {"input_ids": ids, "attention_mask": mask})[0]  # type: ignore[union-attr, operator]
+    assert np.abs(after[0, :4] - before[0, 2:]).max() < 1e-5
+
+
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
