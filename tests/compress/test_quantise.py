@@ -194,3 +194,15 @@ def test_what_a_model_cannot_become_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to choose from: onnx-int8: a mlp model cannot be written as ONNX"):
         weft.quantise(tmp_path / "mlp", tmp_path / "text.txt", out=tmp_path / "out", kinds=["onnx-int8"])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_language_model_is_judged_where_another_engine_runs_it(tmp_path: Path, timed: dict[str, float]) -> None:
+    pytest.importorskip("ctranslate2")
+    weft.new("gpt2", vocabulary("bpe"), size="1x64", settings={"context": 32}).save(tmp_path / "gpt")
+    (tmp_path / "text.txt").write_text("the cat is now there again\nthe oak is old\n" * 12)
+    timed |= {"ctranslate2-fp32": 2.0}
+    found = weft.quantise(
+        tmp_path / "gpt", tmp_path / "text.txt", out=tmp_path / "out", kinds=["ctranslate2-fp32"], texts=2, seconds=0.5
+    )
+    first, second = (each.scores["bits_per_byte"].value for each in found.comparison.models)
+    assert found.chosen == "ctranslate2-fp32" and second == pytest.approx(first, abs=1e-4) and first > 1
