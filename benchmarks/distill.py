@@ -218,6 +218,7 @@ def words_tuned(place: Place, out: str, base: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- entities, questions, translation
 
 HALF = {"model": "4x384", "start": "layers", "vocabulary": 10_000}  # of the 22.6 million parameters, 11.1
+FIVE = {"model": "5x384", "start": "layers", "vocabulary": 5_600}  # as many, spent otherwise
 
 
 def conll(place: Place, split: str) -> str:
@@ -253,6 +254,34 @@ def entities_student(place: Place, out: str) -> dict[str, Any]:
     return {**scored(model, conll(place, "test"), format="conll"), **told(out)}
 
 
+def sentences_teacher(place: Place, out: str) -> dict[str, Any]:
+    """SST-2, scored on its published dev rows."""
+    model = weft.finetune(
+        settings={
+            "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
+            "task": {"name": "classify"},
+            "model": {"base": str(place.weights)},
+            "training": plan(epochs=2.0, rate=5e-5),
+            "out": out,
+        }
+    )
+    return scored(model, place.file("glue/sst2/dev.tsv.xz"))
+
+
+def sentences_student(place: Place, out: str, student: dict[str, Any]) -> dict[str, Any]:
+    """A student of another family."""
+    model = weft.distill(
+        settings={
+            "teacher": {"folders": [str(place.out / "sentences-teacher")]},
+            "student": student,
+            "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
+            "training": plan(epochs=6.0, batch=128),
+            "out": out,
+        }
+    )
+    return {**scored(model, place.file("glue/sst2/dev.tsv.xz")), **told(out)}
+
+
 ANSWERED = ("squadshifts/new_wiki_v1.0.json.xz", "squadshifts/reddit_v1.0.json.xz")
 UNANSWERED = "squadshifts/amazon_reviews_v1.0.json.xz"
 
@@ -270,11 +299,11 @@ def questions_teacher(place: Place, out: str) -> dict[str, Any]:
     return scored(model, place.file("xquad/xquad.en.json.xz"))
 
 
-def questions_student(place: Place, out: str) -> dict[str, Any]:
+def questions_student(place: Place, out: str, student: dict[str, Any], **training: Any) -> dict[str, Any]:
     """The rows of the teacher, and questions about other texts without their answers."""
     from weft.text.records import read_records
 
-    unanswered = place.out / "unanswered.jsonl"
+    unanswered = Path(f"{out}.jsonl")
     with unanswered.open("w", encoding="utf-8") as file:
         for record in read_records(place.file(UNANSWERED)):
             row = {key: record.values[key] for key in ("question", "context")}
@@ -282,9 +311,9 @@ def questions_student(place: Place, out: str) -> dict[str, Any]:
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "questions-teacher")]},
-            "student": HALF,
+            "student": student,
             "data": {"files": [*(place.file(name) for name in ANSWERED), str(unanswered)]},
-            "training": plan(epochs=6.0, rate=2e-4),
+            "training": plan(**training),
             "out": out,
         }
     )
@@ -372,12 +401,6 @@ JOBS: dict[str, Job] = {
         ),
         ("reviews-teacher", "reviews-words"),
     ),
-    "reviews-lstm": Job(
-        lambda p, out: reviews_distilled(
-            p, out, {"model": "lstm:1x256", "tokenizer": str(p.out / "reviews-vocabulary")}, epochs=2.0, batch=256
-        ),
-        ("reviews-teacher", "reviews-vocabulary"),
-    ),
     "reviews-own-tokens": Job(
         lambda p, out: reviews_distilled(
             p,
@@ -396,7 +419,16 @@ JOBS: dict[str, Job] = {
     "entities-teacher": Job(entities_teacher),
     "entities-student": Job(entities_student, ("entities-teacher",)),
     "questions-teacher": Job(questions_teacher),
-    "questions-student": Job(questions_student, ("questions-teacher",)),
+    "questions-student": Job(
+        lambda p, out: questions_student(p, out, HALF, epochs=12.0, rate=3e-4, batch=64), ("questions-teacher",)
+    ),
+    "questions-student-five-layers": Job(
+        lambda p, out: questions_student(p, out, FIVE, epochs=10.0, rate=2e-4), ("questions-teacher",)
+    ),
+    "sentences-teacher": Job(sentences_teacher),
+    "sentences-lstm": Job(
+        lambda p, out: sentences_student(p, out, {"model": "lstm:1x256", "vocabulary": 10_000}), ("sentences-teacher",)
+    ),
     "translation-teacher": Job(translation_teacher),
     "translation-student": Job(translation_student, ("translation-teacher",)),
     "translation-alone": Job(translation_alone, ("translation-teacher",)),
