@@ -23,7 +23,7 @@ from weft.nn.rows import Rows
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
 TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
-WASTE = 16  # places without a token that cost less than one more call
+WASTE = 64  # places without a token that cost less than one more call
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
 
 
