@@ -19,7 +19,7 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened
 from weft.compress import export as exporting
-from weft.compress.agreeing import samples
+from weft.compress.agreeing import said, samples
 from weft.compress.graph import four_bits
 from weft.compress.onnx_export import FAMILIES as WRITTEN
 from weft.compress.onnx_export import ranges_of, write_onnx
@@ -96,6 +96,37 @@ def test_swapped_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -
     assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 1e-5
 
 
+def test_padding_may_stand_before_the_text_as_others_put_it(tmp_path: Path) -> None:
+    """RoBERTa counts its places from the first token, so it says the same on whichever side the padding stands."""
+    opened = model_of("roberta", "tag")
+    write_onnx(tmp_path, opened, "tag")
+    graph = open_exported(tmp_path).network.graph
+    ids = np.array([[7, 8, 9, 10, 1, 1]])
+    mask = np.array([[1, 1, 1, 1, 0, 0]])
+    after = graph.run(None, {"input_ids": ids, "attention_mask": mask})[0]  # type: ignore[union-attr, operator]
+    ids, mask = np.roll(ids, 2, 1), np.roll(mask, 2, 1)
+    before = graph.run(None, {"input_ids": ids, "attention_mask": mask})[0]  # type: ignore[union-attr, operator]
+    assert np.abs(after[0, :4] - before[0, 2:]).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("lstm", {"bidirectional": True, "pooling": "last", "embedding_width": 24}),
+        ("lstm", {"pooling": "mean"}),
+        ("gru", {"bidirectional": True, "pooling": "max"}),
+        ("gru", {"pooling": "last"}),
+        ("rnn", {"activation": "relu", "pooling": "last", "bidirectional": True}),
+        ("cnn", {"both": True, "kernels": (1, 2, 5)}),
+        ("vectors", {"inner": 12}),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_families_without_attention(family: str, settings: dict[str, Any], precision: str, tmp_path: Path) -> None:
+    far = apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder", precision))
+    assert far < (1e-5 if precision == "fp32" else 0.02)
+
+
 def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rotary positions cannot"):
         write_onnx(tmp_path, model_of("bert", "embed", positions="rotary"), "embed")
@@ -161,6 +192,41 @@ def test_an_export_is_checked_and_answers_the_same(tmp_path: Path) -> None:
         assert ours.label == theirs.label and ours.n_windows == theirs.n_windows
         assert ours.score == pytest.approx(theirs.score, abs=1e-5)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "labels"),
+    [
+        ("multilabel", 3, ("a", "b", "c")),
+        ("regress", 1, None),
+        ("pair", 2, ("a", "b")),
+        ("tag", 3, ("O", "B-X", "I-X")),
+        ("answer", 2, None),
+    ],
+)
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+def test_every_task_says_the_same(
+    family: str, task: str, outputs: int, labels: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    model = model_for(task, outputs, vocabulary("bpe" if family == "gpt2" else "wordpiece"), labels, family)
+    assert weft.export(model, "onnx", out=tmp_path / "out").apart < 1e-5
+    given = samples(model, 6, seed=3)
+    ours, theirs = model(given), weft.load(tmp_path / "out")(given)
+    assert [said(answer) for answer in ours] == [said(answer) for answer in theirs]
+    if task == "regress":
+        assert [a.value for a in ours] == pytest.approx([a.value for a in theirs], abs=1e-4)  # type: ignore[attr-defined]
+
+
+def test_gaps_are_filled_with_the_same_words(tmp_path: Path) -> None:
+    model = weft.new("bert", vocabulary(), size="1x64", settings={"context": 48}, seed=2)
+    found = weft.export(model, "onnx", out=tmp_path / "out")
+    assert found.apart < 1e-5
+    again, text = weft.load(tmp_path / "out"), "the [MASK] is [MASK] now"
+    assert again.task == "fill"
+    ours, theirs = model(text), again(text)
+    words = [[word.word for gap in answer.gaps for word in gap] for answer in (ours, theirs)]  # type: ignore[attr-defined]
+    assert words[0] == words[1]
+    assert len(weft.load(tmp_path / "out", task="embed")("a cat").values) == 64  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("fault", ["weight", "mask"])

@@ -23,7 +23,7 @@ from weft.nn.rows import Rows
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
 TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
-WASTE = 16  # places without a token that cost less than one more call
+WASTE = 64  # places without a token that cost less than one more call
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
 
 
@@ -160,8 +160,7 @@ def started(path: Path) -> Any:
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    data = read_bytes(path, LARGEST)
-    check_graph(data, path)
+    check_graph(read_bytes(path, LARGEST), path)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -169,7 +168,7 @@ def started(path: Path) -> Any:
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
-        return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return engine.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None
 

@@ -106,5 +106,5 @@ def samples(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
     if model.task == "fill":
         return [f"{text(max(1, n // 2))} {tokenizer.roles.mask} {text(n)}" for n in lengths]
     if wants_two(model.task):
-        return [(text(min(n, 8)), text(n)) for n in lengths]
+        return [(text(min(n, 2)), text(n)) for n in lengths]  # a question leaves room for its context
     return [text(n) for n in lengths]
