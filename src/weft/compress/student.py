@@ -93,7 +93,11 @@ def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
         kind, size = teacher.family.name, name
     width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
     if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
-        return teacher.family, replace(teacher.config, layers=int(alone[1]))  # whatever its heads are
+        count, each = int(alone[1]), getattr(teacher.config, "layer_heads", None)  # whatever its heads are
+        if each is None:
+            return teacher.family, replace(teacher.config, layers=count)
+        some = tuple(each[layer] for layer in evenly(count, len(each))) if count <= len(each) else None
+        return teacher.family, replace(teacher.config, layers=count, layer_heads=some)
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
     if not Lineage(family, usual, teacher).related:
