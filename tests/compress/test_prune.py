@@ -14,7 +14,10 @@ from tests.compress.models import CASES, Case, drawn, tokenizer_for
 from tests.tasks.small import KINDS, kinds, quiet, write_rows
 from weft.cli.main import run
 from weft.compress.prune import Pruned, prune
+from weft.compress.recipe import DistillRecipe
+from weft.compress.student import find_student
 from weft.errors import UserError
+from weft.tasks.recipes import read_recipe
 
 FAST: dict[str, Any] = {"costs": False, "say": quiet}
 
@@ -98,6 +101,19 @@ def test_a_pruned_model_learns_on(trained: Path, tmp_path: Path) -> None:
         say=quiet,
     )
     assert again.config.layer_heads == weft.load(tmp_path / "few").config.layer_heads is not None
+
+
+def test_what_layers_of_different_heads_can_become(trained: Path, tmp_path: Path) -> None:
+    """The formats that know one number of heads refuse in one line; a student takes its teacher's."""
+    few = prune(trained / "model", out=tmp_path / "few", heads=0.4, data=trained / "dev.jsonl", **FAST).model
+    assert few.config.layer_heads is not None
+    for engine in ("ctranslate2", "transformers"):
+        with pytest.raises(UserError, match="one number of heads for all layers"):
+            weft.export(tmp_path / "few", to=engine, data=trained / "dev.jsonl", out=tmp_path / engine)
+        assert not (tmp_path / engine).exists()
+    recipe = read_recipe(None, {"teacher": {"folders": ["few"]}, "student": {"model": "2x64"}}, DistillRecipe)
+    found = find_student(recipe, few.opened, quiet)
+    assert not isinstance(found, Path) and found.config.layer_heads == few.config.layer_heads[:2]
 
 
 def test_the_gate(trained: Path, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": 
 def spec_of(opened: Opened) -> Any:
     """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
     network, family = opened.network, opened.family
+    if getattr(opened.config, "layer_heads", None) is not None:
+        raise UserError("CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx")
     if isinstance(network, ENCODERS):
         return _encoder_model(opened)
     if isinstance(network, Gpt):

@@ -35,6 +35,8 @@ def _why(opened: Opened) -> str:
         return f"transformers has no {family.name} models; it has {listed(known, 20)}"
     if is_published(family.table, config, family.standard):
         return f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
+    if getattr(config, "layer_heads", None) is not None:
+        return "transformers has one number of heads for all layers, and this model has several"
     for spec in fields(config):
         usual, value = family.standard.get(spec.name, spec.default), getattr(config, spec.name)
         with suppress(UserError):  # what is usual may not go with the other sizes
