@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.compress.distill import distill
@@ -220,17 +221,19 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learned the text well enough to be worth listening to."""
-    folder = tmp_path_factory.mktemp("teacher")
-    (folder / "text.txt").write_text("\n".join(TEXTS) + "\n")
-    weft.pretrain(
-        model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
-        text={"files": [str(folder / "text.txt")]},
-        tokenizer={"size": 290},
-        training={"steps": 40, "batch": 16, "rate": 5e-3},
-        out=str(folder / "run"),
-        say=quiet,
-    )
-    return folder / "run"
+
+    def make(folder: Path) -> None:
+        (folder / "text.txt").write_text("\n".join(TEXTS) + "\n")
+        weft.pretrain(
+            model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
+            text={"files": [str(folder / "text.txt")]},
+            tokenizer={"size": 290},
+            training={"steps": 40, "batch": 16, "rate": 5e-3},
+            out=str(folder / "run"),
+            say=quiet,
+        )
+
+    return once(tmp_path_factory, "speaker", make) / "run"
 
 
 def distilled(teacher: Path, out: str, *more: str, steps: int = 10) -> int:
