@@ -163,7 +163,8 @@ def begun_student(
     if start == "layers":
         begun = _from_layers(found, tokenizer, kept, wanted, head, recipe.seed)
         numbers = evenly(found.config.layers, teacher.config.layers)
-        return _noted(begun, teachers, f"layers {', '.join(map(str, numbers))} of the teacher", say)
+        some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        return _noted(begun, teachers, f"{some} of the teacher", say)
     return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", say)
 
 
