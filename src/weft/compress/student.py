@@ -12,7 +12,7 @@ import torch
 
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import Opened
-from weft.compress.layers import evenly, with_layers
+from weft.compress.layers import can_take, evenly, with_layers
 from weft.compress.recipe import DistillRecipe
 from weft.compress.vocabulary import most_used, with_vocabulary
 from weft.config import changed
@@ -54,7 +54,7 @@ class Lineage:
     def fits(self) -> bool:
         """Whether layers of the teacher are those of the student, and there are enough of them."""
         config, theirs = self.config, self.teacher.config
-        if not self.related or not hasattr(config, "layers") or config.layers > theirs.layers:
+        if not self.related or not can_take(self.teacher) or config.layers > theirs.layers:
             return False
         same = self.family.name == self.teacher.family.name
         if not same and getattr(theirs, "layer_heads", None) is not None:
