@@ -33,7 +33,7 @@ def layers_in(opened: Opened) -> int:
 
 
 def can_take(opened: Opened) -> bool:
-    """Whether some of a model's layers may be taken: it has a stack of them, and writes with as many as it reads with."""
+    """Whether some of a model's layers may be taken: it has a stack, and writes with as many as it reads with."""
     try:
         count = layers_in(opened)
     except UserError:
