@@ -13,8 +13,9 @@ from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
 from weft.compress.foreseeing import BITS, OfVectors, OfWords
 from weft.compress.hiding import OfGaps
+from weft.compress.joint import costs_together, joint, voice_of, writing_together
 from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
-from weft.compress.measuring import SECONDS, TEXTS, measure
+from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
 from weft.errors import UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
@@ -47,6 +48,7 @@ class Party:
     keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
     damaged: str | None = None
     found: dict[str, Sampled] = field(default_factory=dict)
+    of: tuple[Party, ...] = ()  # of the joint voice of several: those whose it is
 
 
 def compare(
@@ -145,12 +147,23 @@ def parties_of(
         faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]
+        for kind in kinds:
+            kind.first = kinds[0]
     else:
         kinds = [WITHOUT_ROWS[first.task]() for _ in models]
     return [
         Party(name, model, folder, kind, None, kind.agreement(), damaged=fault)
         for name, model, folder, kind, fault in zip(names, models, folders, kinds, faults, strict=True)
     ]
+
+
+def with_joint_voice(parties: Sequence[Party], name: str, count: int) -> list[Party]:
+    """The parties with what the first `count` of them say together before them, where that means anything."""
+    kinds, models = [party.kind for party in parties[:count]], [party.model for party in parties[:count]]
+    kind = voice_of(kinds) or writing_together(kinds, [model.opened for model in models[1:]])
+    if count < 2 or kind is None:
+        return list(parties)
+    return [Party(name, models[0], None, kind, None, kind.agreement(), of=tuple(parties[:count])), *parties]
 
 
 def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str | None:
@@ -189,7 +202,7 @@ def compared(
     golds: set[str] = set()
     known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        said = [_said(party, some) for party in parties]
+        said = _said_by_all(parties, some)
         for example in some:
             timed.add(example.texts)
         told(len(some))
@@ -217,7 +230,7 @@ def compared(
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
         party.damaged = party.damaged or _fault(party, first, len(golds) > 1, timed.seen)
-    sound = [party for party in parties if party.damaged != NOT_FINITE]
+    sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
     measured = None
     if costs and sound:
         folders = [party.folder for party in sound]
@@ -227,7 +240,10 @@ def compared(
     chosen = first.kind.chosen if known else None
     standings = [_standing(party, first, chosen, max_drop) for party in parties]
     if measured is not None:
-        by_name = {party.name: each for party, each in zip(sound, measured.costs, strict=True)}
+        by_name: dict[str, Costs | None] = dict(zip((party.name for party in sound), measured.costs, strict=True))
+        for party in parties:
+            if party.of:
+                by_name[party.name] = costs_together([by_name.get(each.name) for each in party.of])
         standings = [replace(each, costs=by_name.get(each.name)) for each in standings]
     agreements = [name for each in standings for name in each.agreement]
     return Comparison(
@@ -243,6 +259,22 @@ def compared(
         reading=str(reading),
         max_drop=max_drop,
     )
+
+
+def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[list[Outcome] | None]:
+    """What all say; a joint voice follows from what those have said whose it is."""
+    alone = {party.name: _said(party, examples) for party in parties if not party.of or voice_of([party.kind]) is None}
+    found = list[list[Outcome] | None]()
+    for party in parties:
+        if party.name not in alone:
+            parts = [some for each in party.of if (some := alone[each.name]) is not None]
+            kinds = [each.kind for each in party.of]
+            whole = len(parts) == len(kinds)
+            if not whole:
+                party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
+            alone[party.name] = [joint(kinds, each) for each in zip(*parts, strict=True)] if whole else None
+        found.append(alone[party.name])
+    return found
 
 
 def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
@@ -278,7 +310,7 @@ def _beside(
             continue
         row = {
             "right": kind.right(example) if kind.known(example) else "",
-            first.name: kind.told(theirs, mine, example),
+            first.name: first.kind.told(theirs, mine, example),
             party.name: kind.told(mine, theirs, example),
             "where": example.where,
             "text": " | ".join(example.texts),
