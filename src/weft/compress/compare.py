@@ -21,6 +21,7 @@ from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
+from weft.tasks.recipes import WRITES
 from weft.tasks.saying import Progress, silent
 from weft.tasks.understand import task_of
 from weft.text.metrics import Worst
@@ -229,7 +230,7 @@ def compared(
     for party in parties:
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
-        party.damaged = party.damaged or _fault(party, first, len(golds) > 1, timed.seen)
+        party.damaged = party.damaged or _fault(party, first, len(golds) > 1, timed.seen) or _fallen(party, hash)
     sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
     measured = None
     if costs and sound:
@@ -326,9 +327,11 @@ def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
     if party.model.task == "complete":
         bits = party.found["bits_per_byte"].score()
         return f"it needs {bits.value:.2f} bits per byte, and {BITS:g} need no model" if bits.low >= BITS else None
-    if party is first or not party.found or not first.found:
+    if not party.found or not first.found:
         return None
     chosen = party.kind.chosen
+    if party is first:  # nobody stands beside it, so it must be worse than chance, not just no better
+        return _worse(party, rows)
     if party.kind.beyond_chance is None:
         kept = party.found[chosen].over(first.found[chosen])
         few = math.isfinite(kept.high) and kept.high < TENTH
@@ -337,6 +340,27 @@ def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
     mine, theirs = party.found[name], first.found[name]
     if mine.score().low <= level < theirs.score().low and mine.minus(theirs).high < 0:
         return f"its {name} of {mine.score().value:.3f} is no better than chance, {level:.3f}"
+    return None
+
+
+def _worse(party: Party, rows: int) -> str | None:
+    """Whether a model says the wrong thing so often that guessing would be better: what it says has been mixed up."""
+    name = party.kind.beyond_chance
+    score = None if name is None else party.found[name].score()
+    if score is None or rows < 2 * LEAST or not score.high < party.kind.level:  # of few rows it may be bad luck
+        return None
+    return f"its {name} of {score.value:.3f} is worse than chance, {party.kind.level:.3f}"
+
+
+def _fallen(party: Party, hash: str) -> str | None:
+    """What a model's own card says it reaches on these very rows, where it no longer does."""
+    chosen = party.kind.chosen
+    if not hash or chosen in LESS or chosen not in party.found or party.model.task in WRITES:  # writers: of a part
+        return None
+    value = party.found[chosen].score().value
+    for told in party.model.card.metrics:
+        if told.data == hash and told.name == chosen and told.low is not None and value < told.low:
+            return f"its {chosen} of {value:.3f} is not the {told.value:.3f} that its card says of the same rows"
     return None
 
 
