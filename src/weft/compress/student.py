@@ -195,7 +195,7 @@ def _fresh(
         where="[student]",
         target_tokenizer=target,
     )
-    return Beginning(made.opened, True)
+    return Beginning(made.opened, True, True)
 
 
 @torch.no_grad()
