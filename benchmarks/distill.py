@@ -2,7 +2,7 @@
 
     python benchmarks/distill.py --run JOB... --data DIR --weights DIR --out FOLDER   some jobs, one after the other
     python benchmarks/distill.py --all --processes 5 --data DIR --weights DIR --out FOLDER [--only reviews,words]
-    python benchmarks/distill.py --here FOLDER --data DIR --out FILE.json      speed and the gate, on this machine
+    python benchmarks/distill.py --here TEACHER STUDENT --data DIR --out FILE.json   speed and the gate on this machine
     python benchmarks/distill.py --table FOLDER [FILE.json]
 
 DIR holds imdb, wikiann_en, squadshifts, xquad, multi30k and glue as `benchmarks/carry.py` gathers them; weights:
@@ -13,15 +13,20 @@ those that they build on. Nothing is chosen on the test data.
 from __future__ import annotations
 
 import argparse
+import copy
+import itertools
 import json
+import lzma
 import os
 import platform
+import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +380,161 @@ def translation_alone(place: Place, out: str) -> dict[str, Any]:
     return translated(model, place)
 
 
+# ----------------------------------------------------------------------------------------------- on this machine
+
+
+def some_rows(place: Place, scratch: Path, count: int, seed: int = 0) -> str:
+    """A sample of the test reviews, for which two cores need minutes rather than hours."""
+    with lzma.open(place.file("imdb/test.tsv.xz"), "rt", encoding="utf-8") as file:
+        header, *rows = [line for line in file.read().split("\n") if line]
+    random.Random(seed).shuffle(rows)
+    path = scratch / f"reviews-{seed}.tsv"
+    path.write_text("\n".join([header, *rows[:count]]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any]:
+    """Speed of a teacher and its student, what the gate makes of the student, and what becomes of a damaged one."""
+    from weft.compress.quantise import Refused
+
+    torch.set_num_threads(2)
+    found: dict[str, Any] = {"machine": machine()}
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        dev, test = some_rows(place, scratch, rows, 1), some_rows(place, scratch, rows, 2)
+        try:
+            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5)
+        except Refused as refused:
+            gate = refused.found
+        print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
+        found["gate"] = gate.values()
+        beside = weft.compare([teacher, student, *([scratch / "chosen"] if gate.chosen else [])], test)
+        found["compared"] = beside.values()
+        for _, header, lines in beside.tables()[:1]:
+            print(*("  ".join(row) for row in [header, *lines]), sep="\n", file=sys.stderr, flush=True)
+        found["half the layers"] = half_the_layers(teacher, test, scratch)
+        found["damage"] = damage(student, dev, scratch)
+        found["reading"] = reading(teacher, place, scratch)
+    return found
+
+
+def half_the_layers(teacher: Path, test: str, scratch: Path) -> dict[str, float]:
+    """How much faster 3 layers of 384 are than 6: speed is decided by the sizes, so fresh weights do."""
+    from weft.compress.measuring import measure
+
+    with open(test, encoding="utf-8") as file:
+        texts = [line.rsplit("\t", 1)[1].strip()[:500] for line in itertools.islice(file, 1, 101)]
+    tokenizer = weft.load(teacher).tokenizer
+    folders = [scratch / "six", scratch / "three"]
+    for folder, size in zip(folders, ("6x384", "3x384"), strict=True):
+        model = weft.new("bert", tokenizer, size=size, settings={"context": 256}, heads={"classify": 2})
+        model.opened = replace(model.opened, card=replace(model.card, task="classify"))
+        model.save(folder)
+    models = [weft.load(folder) for folder in folders]
+    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False).costs
+    return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
+
+
+def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
+    """A model whose head says the opposite, at every door: comparing, exporting, quantising."""
+    from weft.compress import export as exporting
+    from weft.compress import quantise as quantising
+
+    def turned(model: weft.Model) -> weft.Model:
+        model = copy.deepcopy(model)
+        network: Any = model.network
+        network.heads["classify"].output.weight.data.neg_()
+        return model
+
+    turned(weft.load(student)).save(scratch / "damaged")
+    said = {"compare": "; ".join(weft.compare([student, scratch / "damaged"], dev, costs=False).refused)}
+    way, kind = exporting.WAYS["onnx"], quantising.KINDS["onnx-int8"]
+    try:
+        exporting.WAYS["onnx"] = lambda inside, model: way(inside, turned(model))
+        quantising.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
+        for name, attempt in (
+            ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),
+            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"])),
+        ):
+            try:
+                attempt()
+                said[name] = "was let through"
+            except weft.UserError as error:
+                said[name] = str(error)
+    finally:
+        exporting.WAYS["onnx"], quantising.KINDS["onnx-int8"] = way, kind
+    return said
+
+
+def reading(teacher: Path, place: Place, scratch: Path) -> dict[str, int]:
+    """Texts that a teacher reads for one epoch, for three, and for another student of the same texts."""
+    with lzma.open(place.file("imdb/unsup.txt.xz"), "rt", encoding="utf-8") as file:
+        (scratch / "texts.txt").write_text("".join(line[:400].strip() + "\n" for line in itertools.islice(file, 200)))
+    forwards = {}
+    before = os.environ.get("WEFT_CACHE")
+    for name, student, epochs in (("one epoch", "1x64", 1), ("three epochs", "1x64", 3), ("again", "1x128", 2)):
+        if name != "again":  # each of the first two begins with nothing in the cache
+            os.environ["WEFT_CACHE"] = str(scratch / f"cache {name}")
+        out = scratch / name.replace(" ", "-")
+        weft.distill(teacher, text=scratch / "texts.txt", student=student, out=out, training={"epochs": float(epochs)})
+        forwards[name] = json.loads((out / "run" / "run.json").read_text())["teacher_forwards"]
+    os.environ.pop("WEFT_CACHE") if before is None else os.environ.update(WEFT_CACHE=before)
+    return forwards
+
+
+# ----------------------------------------------------------------------------------------------------- the table
+
+PAIRS = (  # teacher, student, score
+    ("reviews-teacher", "reviews-labels", "accuracy"),
+    ("reviews-teacher", "reviews-distilled", "accuracy"),
+    ("reviews-teacher", "reviews-labels-after-words", "accuracy"),
+    ("reviews-teacher", "reviews-distilled-after-words", "accuracy"),
+    ("reviews-teacher", "reviews-own-tokens", "accuracy"),
+    ("sentences-teacher", "sentences-lstm", "accuracy"),
+    ("words-teacher-tuned", "words-student-tuned", "accuracy"),
+    ("entities-teacher", "entities-student", "f1"),
+    ("questions-teacher", "questions-student", "f1"),
+    ("questions-teacher", "questions-student-five-layers", "f1"),
+    ("translation-teacher", "translation-alone", "bleu"),
+    ("translation-teacher", "translation-student", "bleu"),
+)
+
+
+def table(folder: Path, measured: Path | None) -> None:
+    print("| student | score | teacher | student | kept | parameters |\n|---|---|---|---|---|---|")
+    for teacher, student, name in PAIRS:
+        paths = [folder / f"{each}.json" for each in (teacher, student)]
+        if not all(path.exists() for path in paths):
+            continue
+        first, second = (json.loads(path.read_text()) for path in paths)
+        (value, *_), (own, low, high) = first["scores"][name], second["scores"][name]
+        share = second["parameters"] / first["parameters"]
+        print(
+            f"| {student} | {name} | {value:.4g} | {own:.4g} ({low:.4g} to {high:.4g}) | {100 * own / value:.1f} % | "
+            f"{second['parameters'] / 1e6:.1f} of {first['parameters'] / 1e6:.1f} M ({100 * share:.0f} %) |"
+        )
+    if measured is None:
+        return
+    found = json.loads(measured.read_text())
+    print(f"\n{found['machine']}\n\n| model | accuracy | p50 ms | p95 ms | texts/s | MB |\n|---|---|---|---|---|---|")
+    models = found["compared"]["models"]
+    first = models[0]["costs"]
+    for each in models:
+        costs, score = each["costs"], each["scores"]["accuracy"]["value"]
+        faster = f"{first['p50'] / costs['p50']:.2f} x", f"{costs['per_second'] / first['per_second']:.2f} x"
+        print(
+            f"| {each['name']} | {score:.4f} | {costs['p50']:.1f} ({faster[0]}) | {costs['p95']:.1f} | "
+            f"{costs['per_second']:.1f} ({faster[1]}) | {costs['bytes'] / 1e6:.1f} |"
+        )
+    print("\n| candidate | faster than the student in fp32 | the gate |\n|---|---|---|")
+    for each in found["gate"]["verdicts"]:
+        chosen = "chosen" if each["kind"] == found["gate"]["chosen"] else "passes"
+        faster = "-" if each["faster"] is None else f"{each['faster']:.2f} x"
+        print(f"| {each['kind']} | {faster} | {each['refused'] or chosen} |")
+    print(f"\nthree layers for six: {json.dumps(found['half the layers'])}")
+    print(f"\ndamaged: {json.dumps(found['damage'])}\ntexts that the teacher read: {json.dumps(found['reading'])}")
+
+
 # --------------------------------------------------------------------------------------------------------- the jobs
 
 
@@ -481,7 +641,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("WEFT_DATA", ".")))
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/distill"))
+    parser.add_argument("--here", nargs=2, type=Path, metavar=("TEACHER", "STUDENT"), help="two folders of reviews")
+    parser.add_argument("--rows", type=int, default=400, help="with --here: reviews to judge by")
+    parser.add_argument("--table", nargs="+", type=Path, metavar="FOLDER [FILE.json]")
     asked = parser.parse_args()
+    if asked.table:
+        return table(asked.table[0], asked.table[1] if len(asked.table) > 1 else None)
+    if asked.here:
+        place = Place(asked.data.absolute(), Path(), asked.out.parent)
+        found = here(*asked.here, place, asked.rows)
+        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        return None
     asked.out.mkdir(parents=True, exist_ok=True)
     place = Place(asked.data.absolute(), (asked.weights or Path()).absolute(), asked.out.absolute())
     if asked.all:
@@ -489,6 +659,7 @@ def main() -> None:
         run_all(names, place, asked.processes)
     for name in asked.run:
         run(name, place)
+    return None
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ def distill(
     dev: Annotated[
         list[str] | None, typer.Option(help="Rows to judge by; else a share of the others, noted in run/split.json.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What to learn of the teacher, where it can do more than one thing: embed.")
+    ] = None,
     student: Annotated[
         str | None,
         typer.Option(help="3x256 (of the teacher's family), distilbert, lstm:1x256, or the folder of a small model."),
@@ -138,7 +141,7 @@ def distill(
             one_of(value, choices, flag)
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed},
-        "teacher": {"folders": teachers or None},
+        "teacher": {"folders": teachers or None, "task": task},
         "student": {"model": student, "start": start, "vocabulary": vocabulary, "tokenizer": tokenizer},
         "data": {
             "text": text,

@@ -147,6 +147,8 @@ def parties_of(
         faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]
+        for kind in kinds:
+            kind.first = kinds[0]
     else:
         kinds = [WITHOUT_ROWS[first.task]() for _ in models]
     return [
@@ -308,7 +310,7 @@ def _beside(
             continue
         row = {
             "right": kind.right(example) if kind.known(example) else "",
-            first.name: kind.told(theirs, mine, example),
+            first.name: first.kind.told(theirs, mine, example),
             party.name: kind.told(mine, theirs, example),
             "where": example.where,
             "text": " | ".join(example.texts),

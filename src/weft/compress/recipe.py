@@ -17,6 +17,7 @@ class Teacher:
     """`[teacher]`: who is listened to; the mean of several."""
 
     folders: tuple[str, ...] = ()
+    task: str | None = None  # what they are asked for, where they can do more: embed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +61,11 @@ class Report:
         said, student, teacher = [], self.student, self.teacher
         chosen, agreed = self.comparison.chosen, self.comparison.agreed
         them, their = ("them", "their") if self.together else ("it", "its")
-        if student.kept is not None and chosen is not None:
+        if student.kept is not None and chosen is not None and math.isfinite(student.kept.value):
             said.append(f"keeps {spread(student.kept, 100, 1)} % of the {chosen} of {teacher.name}")
         if agreed is not None and agreed in student.agreement:
-            said.append(f"agrees with {them} by {spread(student.agreement[agreed], places=3)} ({agreed})")
+            whom = them if said else teacher.name
+            said.append(f"agrees with {whom} by {spread(student.agreement[agreed], places=3)} ({agreed})")
         one, two = teacher.costs, student.costs
         if one is not None and two is not None:
             if one.parameters and two.parameters:
@@ -72,8 +74,8 @@ class Report:
             said[-1] += " as fast"
         if student.damaged:
             said.append(f"is damaged: {student.damaged}")
-        who = "its teacher says" if self.teachers == 1 else "its teachers say"
-        read = f"What {who} of {self.forwards:,} examples was asked for; the rest, if any, was in the cache."
+        who, says = ("The teacher", "it says") if self.teachers == 1 else ("The teachers", "they say")
+        read = f"{who} read {self.forwards:,} examples for it; all else that {says} was in the cache."
         if not self.texts:  # of words, of which its teacher was asked in every step
             return f"The student {'; '.join(said)}."
         return f"The student, learned from {self.texts:,} texts, {'; '.join(said)}. {read}"

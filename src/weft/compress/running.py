@@ -64,7 +64,7 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
     """The teachers and what they are made for; all must say the same things."""
     name, found = "", list[Listened]()
     for folder in recipe.teacher.folders:
-        model = load(folder)
+        model = load(folder, task=recipe.teacher.task)
         if found and model.task != name:
             raise UserError(f"{folder}: is made for {model.task}, the first teacher for {name}")
         name = model.task
