@@ -85,6 +85,7 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
     began = time.perf_counter()
     if recipe.distill.pretrain:
+        _without_curve(recipe)
         student = pretraining.go(run, recipe, stop, say, progress)
         write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
         return student
@@ -96,7 +97,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
-    if name == "complete" and not recipe.distill.pretrain:
+    if name == "complete":
+        _without_curve(recipe)
         student = distill_language(run, recipe, teachers, device, stop, say, progress)
         write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
         return student
@@ -207,6 +209,11 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.data.share == 1 and not (run.inside / JSON).exists():
         report(run, recipe, teachers, student, judges, count, state.seconds, curve, say)
     return load(run.folder)
+
+
+def _without_curve(recipe: DistillRecipe) -> None:
+    if recipe.distill.curve:
+        raise UserError("words have no learning curve by texts: --curve is for students of a task")
 
 
 def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
