@@ -310,6 +310,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--text", "text.txt", "--student", "ngram"), "cannot be a student"),
         (("--text", "text.txt", "--student", "1x64", "--augment", "2"), "leave out --augment"),
+        (("--text", "text.txt", "--student", "1x64", "--curve", "3"), "--curve is for students of a task"),
         (("--source", "text.txt", "--student", "1x64"), "give --text FILE"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
