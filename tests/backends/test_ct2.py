@@ -220,6 +220,14 @@ def test_limits_are_each_texts_own(tmp_path: Path) -> None:
     assert [answer.text for answer in together] == [answer.text for answer in translate(ours.opened, some, beam=1)]
 
 
+def test_a_least_length_beyond_the_context_is_all_there_is(tmp_path: Path) -> None:
+    ours = drawn("gpt2", context=12)
+    theirs = carried(ours, tmp_path / "x")
+    one, two = (complete(model.opened, ["the cat"], most=20, least=20)[0] for model in (ours, theirs))
+    heard = list(theirs.stream("the cat", most=20, least=20))
+    assert one.text == two.text == "".join(heard) and one.finish_reason == two.finish_reason
+
+
 def test_chance_has_a_seed_and_no_neighbours(tmp_path: Path) -> None:
     model = carried(drawn("gpt2"), tmp_path / "x")
 

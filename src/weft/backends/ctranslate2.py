@@ -254,15 +254,21 @@ class Writing(Engine):
         return found
 
     def _call(self, engine: Any, talk: Talk, some: list[int], limit: int, options: dict[str, Any]) -> Any:
+        options = {**options, **self._lengths(talk, limit)}
         try:
             if self.reads:
                 assert talk.sources is not None
                 sources = [[self.source_words[int(token)] for token in talk.sources[row]] for row in some]  # type: ignore[arg-type]
-                return engine.translate_batch(sources, max_input_length=0, max_decoding_length=limit, **options)
+                return engine.translate_batch(sources, max_input_length=0, **options)
             prompts = [[self.target_words[token] for token in talk.prompts[row]] for row in some]
-            return engine.generate_batch(prompts, include_prompt_in_result=False, max_length=limit, **options)
+            return engine.generate_batch(prompts, include_prompt_in_result=False, **options)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2: {shown(str(error), 160)}") from None
+
+    def _lengths(self, talk: Talk, limit: int) -> dict[str, int]:
+        """How much may be said; no more is asked for than there is room, which the engine would refuse."""
+        name = "decoding_length" if self.reads else "length"
+        return {f"min_{name}": min(talk.judge.rules.least, limit), f"max_{name}": limit}
 
     def _tokens(self, result: Any) -> list[list[int]]:
         if not self.reads:
@@ -309,10 +315,10 @@ class Writing(Engine):
         if self.reads:
             assert talk.sources is not None
             begun = [self.source_words[int(token)] for token in talk.sources[0]]  # type: ignore[arg-type]
-            more |= {"max_input_length": 0, "max_decoding_length": talk.limits[0]}
+            more["max_input_length"] = 0
         else:
             begun = [self.target_words[token] for token in talk.prompts[0]]
-            more |= {"max_length": talk.limits[0]}
+        more |= self._lengths(talk, talk.limits[0])
         said: list[int] = []
         logprob = 0.0
         for step in engine.generate_tokens(begun, return_log_prob=True, **more):
@@ -352,7 +358,6 @@ class Writing(Engine):
         if asked:
             raise cannot(listed(asked))
         options: dict[str, Any] = {
-            "min_decoding_length" if self.reads else "min_length": rules.least,
             # A number that no token has: without it the engine would end at one that is no end here.
             "end_token": sorted(talk.ends) or [len(self.target_words)],
         }
