@@ -57,7 +57,8 @@ def distill(
         float | None, typer.Option(help="How much right labels count beside the teacher, where a row has one; 0.5.")
     ] = None,
     match: Annotated[
-        list[str] | None, typer.Option(help="states, attention, relations or cosine: be like the teacher inside, too; repeatable.")
+        list[str] | None,
+        typer.Option(help="states, attention, relations or cosine: be like the teacher inside, too; repeatable."),
     ] = None,
     map: Annotated[
         str | None, typer.Option(help="Which layer answers to which of the teacher's: even, last, or 1:2,2:4.")

@@ -19,9 +19,12 @@ def quantise(
     data: Annotated[list[str] | None, typer.Option(help="Rows to judge by; may be repeated.")] = None,
     source: Annotated[list[str] | None, typer.Option(help="Of models that write: texts to write from ...")] = None,
     target: Annotated[list[str] | None, typer.Option(help="... and what is right, line for line.")] = None,
-    max_drop: Annotated[float, typer.Option(help="Points of the score that may be lost: 0.5 is from 0.920 to 0.915.")] = 0.5,
+    max_drop: Annotated[
+        float, typer.Option(help="Points of the score that may be lost: 0.5 is from 0.920 to 0.915.")
+    ] = 0.5,
     kinds: Annotated[
-        str | None, typer.Option(help="onnx-fp32, -fp16, -int8, -int8-static, -int4, ctranslate2-fp32, -int8, bf16; else all that can be.")
+        str | None,
+        typer.Option(help="Some of onnx-fp32, -fp16, -int8, -int8-static, -int4, ctranslate2-fp32, -int8, bf16."),
     ] = None,
     column: Columns = None,
     names: Names = None,
