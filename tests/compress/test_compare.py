@@ -16,6 +16,7 @@ import torch
 import weft
 from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, output_of, tokenizer_for, written
 from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
+from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import Opened
 from weft.cli.main import run
 from weft.compress.compare import NOT_FINITE, compare, compared, parties_of
@@ -224,7 +225,7 @@ def test_answers_that_are_no_numbers_are_damage(task: str, words: dict[str, Toke
         for parameter in broken.network.parameters():
             parameter.fill_(torch.nan)
     found = compare([sound, broken], written(case, tmp_path), seconds=0.05, texts=4, memory=False)
-    assert found.refused == [f"model 2 is damaged: {NOT_FINITE}"]
+    assert f"model 2 is damaged: {NOT_FINITE}" in found.refused
     assert not found.models[1].scores and found.models[1].costs is None and found.models[0].costs is not None
     assert any(row[0] == "model 2" and "damaged" in row for row in found.tables()[0][2])
 
@@ -261,6 +262,29 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     assert told["models"][1]["damaged"] and told["models"][1]["kept"]["value"] == 0
     assert run(["compare", str(good), str(tmp_path / "constant"), *rest]) == 2
     assert "constant is damaged: it gives all 60 texts the same answer" in capsys.readouterr().err
+    # With nobody beside it, too: it says the wrong thing more often than chance would.
+    assert run(["compare", str(tmp_path / "shuffled"), *rest]) == 2
+    assert "shuffled is damaged: its mcc of -0.500 is worse than chance, 0.000" in capsys.readouterr().err
+    with pytest.raises(UserError, match="the model itself is damaged: its mcc of -0.500 .*; nothing was written"):
+        weft.export(tmp_path / "shuffled", "onnx", data=data, out=tmp_path / "onnx")
+    with pytest.raises(UserError, match="the model itself is damaged: its mcc of -0.500"):
+        weft.quantise(tmp_path / "shuffled", data, out=tmp_path / "onnx", kinds=["onnx-fp32"], seconds=0.1, texts=4)
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_model_that_no_longer_reaches_what_its_card_says_is_damaged(learned: tuple[Path, Path]) -> None:
+    good, data = learned
+    model = weft.load(good)
+    found = weft.compare([model], data, costs=False)
+    said = Metric(data=found.hash, name="accuracy", value=1.0, low=0.94, high=1.0)
+    model.opened = replace(model.opened, card=replace(model.card, metrics=(said,)))
+    assert weft.compare([model], data, costs=False).refused == []
+    with torch.no_grad():  # a third of what it knows is gone: still far better than chance
+        output_of(model).bias[0] -= 1000
+    refused = weft.compare([model], data, costs=False).refused
+    assert refused == ["model 1 is damaged: its accuracy of 0.667 is not the 1.000 that its card says of the same rows"]
+    model.opened = replace(model.opened, card=replace(model.card, metrics=(replace(said, data="other rows"),)))
+    assert weft.compare([model], data, costs=False).refused == []  # of other rows it says nothing
 
 
 def test_few_rows_prove_nothing(anyone: Model) -> None:

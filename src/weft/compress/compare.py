@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
-from weft.compress.foreseeing import BITS, OfVectors, OfWords
+from weft.compress.foreseeing import OfVectors, OfWords
 from weft.compress.hiding import OfGaps
 from weft.compress.joint import costs_together, joint, voice_of, writing_together
-from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
+from weft.compress.kinds import AGREEMENT, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
+from weft.compress.party import APART, Party, fallen, fault
 from weft.errors import UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
@@ -23,32 +22,12 @@ from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
 from weft.tasks.saying import Progress, silent
 from weft.tasks.understand import task_of
-from weft.text.metrics import Worst
-from weft.text.resampling import Sampled, Score
+from weft.text.resampling import Score
 
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
-APART = 10  # texts that are shown, where two models disagree most
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
-TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
 ROUNDING = 1e-6  # that nobody calls a difference
 NOT_FINITE = "it answers with what is no number"
-
-
-@dataclass
-class Party:
-    """One model while it is compared."""
-
-    name: str
-    model: Model
-    folder: Path | None
-    kind: Kind
-    metrics: Any
-    agreement: Any
-    worst: Worst = field(default_factory=lambda: Worst(20 * APART))  # the same text may come again and again
-    keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
-    damaged: str | None = None
-    found: dict[str, Sampled] = field(default_factory=dict)
-    of: tuple[Party, ...] = ()  # of the joint voice of several: those whose it is
 
 
 def compare(
@@ -229,7 +208,7 @@ def compared(
     for party in parties:
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
-        party.damaged = party.damaged or _fault(party, first, len(golds) > 1, timed.seen)
+        party.damaged = party.damaged or fault(party, first, len(golds) > 1, timed.seen) or fallen(party, hash)
     sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
     measured = None
     if costs and sound:
@@ -316,28 +295,6 @@ def _beside(
             "text": " | ".join(example.texts),
         }
         party.worst.add(distance, row)
-
-
-def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
-    """Why a model is no model to be used, as far as these rows tell."""
-    other = party is not first and len(first.keys) > 1
-    if rows >= LEAST and len(party.keys) == 1 and (varied or other):
-        return f"it gives all {rows:,} texts the same answer"
-    if party.model.task == "complete":
-        bits = party.found["bits_per_byte"].score()
-        return f"it needs {bits.value:.2f} bits per byte, and {BITS:g} need no model" if bits.low >= BITS else None
-    if party is first or not party.found or not first.found:
-        return None
-    chosen = party.kind.chosen
-    if party.kind.beyond_chance is None:
-        kept = party.found[chosen].over(first.found[chosen])
-        few = math.isfinite(kept.high) and kept.high < TENTH
-        return f"it keeps {100 * kept.value:.1f} % of the {chosen} of {first.name}" if few else None
-    name, level = party.kind.beyond_chance, party.kind.level
-    mine, theirs = party.found[name], first.found[name]
-    if mine.score().low <= level < theirs.score().low and mine.minus(theirs).high < 0:
-        return f"its {name} of {mine.score().value:.3f} is no better than chance, {level:.3f}"
-    return None
 
 
 def _standing(party: Party, first: Party, chosen: str | None, max_drop: float | None) -> Standing:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
+from weft.compress.asking import Paths
+from weft.compress.compare import compare
 from weft.compress.ct2_export import check_written, read_from, write_ct2
 from weft.compress.onnx_export import write_onnx
 from weft.compress.transformers_export import check_same, write_transformers
@@ -71,11 +73,25 @@ def export(
     model = model if isinstance(model, Model) else load(model, task=task, online=online)
     refuse_exported(model)
     inputs = texts_of(model, data, columns)
+    if data is not None:
+        check_sound(model, data, columns)
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model)
         apart = agreed(to, model, load(inside), inputs, tolerance)
         size = size_of(inside)
     return Exported(Path(out), to, size, apart, len(inputs))
+
+
+def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
+    """Refuse a model that the user's rows show to be damaged: what it is written as would be so, too."""
+    if model.task not in HEADS or model.task in WRITES:
+        return
+    try:
+        found = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
+    except UserError:  # rows whose labels are not its own tell nothing of it
+        return
+    if found.damaged:
+        raise UserError(f"the model itself is damaged: {found.damaged}; nothing was written")
 
 
 def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:

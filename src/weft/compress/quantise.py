@@ -189,7 +189,9 @@ def quantise(
         place = Path(scratch)
         (place / BEFORE).mkdir()
         write_files(place / BEFORE, reference.opened)
-        folders, failed = _written(Source(reference, inputs), list(kinds or usual_kinds(reference)), place, say)
+        unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured
+        made_of = Source(Model(unjudged, reference.task), inputs)
+        folders, failed = _written(made_of, list(kinds or usual_kinds(reference)), place, say)
         if not folders:
             raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
         comparison = compare(
