@@ -6,7 +6,6 @@ import fcntl
 import json
 import math
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -99,7 +98,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears whole or leaves what was there: temporary file, fsync, rename."""
-    scratch = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    scratch = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(scratch, "xb") as file:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ import weft
 from tests.training.small import stories
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
+from weft.compress.recipe import DistillRecipe
 from weft.config import read_toml
 from weft.data.spans import sentinel
 from weft.errors import UserError
@@ -153,16 +155,22 @@ def test_flags_stand_above_the_recipe(here: Path) -> None:
     assert found.model == {"family": "gpt2", "layers": 3, "width": 64}
 
 
+def kind_of(text: str) -> Any:
+    return TaskRecipe if "[task]" in text else DistillRecipe if "[distill]" in text else Recipe
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every line is commented, every key is known, and it can be named as a path or printed."""
     text, _ = find_recipe(f"recipes/{name}.toml")
     for line in text.splitlines():
         assert not line or line.startswith("[") or "#" in line, line
-    kind, other, verb = (TaskRecipe, Recipe, "pretrain") if "[task]" in text else (Recipe, TaskRecipe, "finetune")
+    kind = kind_of(text)
     assert isinstance(read_recipe(name, {}, kind), kind)
-    with pytest.raises(UserError, match=rf"^{name}.toml: .* not for weft {verb}$"):
-        read_recipe(name, {}, other)
+    for other in {Recipe, TaskRecipe, DistillRecipe} - {kind}:
+        wanted = rf"^{name}.toml: .* and is for weft {kind.verb}, not for weft {other.verb}$"
+        with pytest.raises(UserError, match=wanted):
+            read_recipe(name, {}, other)
     assert run(["recipes", name]) == 0 and capsys.readouterr().out == text
     assert run(["recipes"]) == 0 and name in capsys.readouterr().out
 
@@ -173,6 +181,11 @@ def test_recipes_of_the_other_kind(capsys: pytest.CaptureFixture[str]) -> None:
         (["finetune", "demo-bert", "--task", "classify", "--data", "x.csv", "--model", "bert"], "is for weft pretrain"),
         (["pretrain", "reviews"], "is for weft finetune"),
         (["pretrain", "squad", "--text", "corpus.txt"], "is for weft finetune"),
+        (["pretrain", "distill-base"], "has a [teacher] and is for weft distill, not for weft pretrain"),
+        (["finetune", "distill-reviews", "--task", "classify"], "is for weft distill, not for weft finetune"),
+        (["distill", "reviews", "--out", "r"], "has a [task] and is for weft finetune, not for weft distill"),
+        (["distill", "demo-gpt", "--out", "r"], "has no [teacher] and is for weft pretrain, not for weft distill"),
+        (["distill", "corpus.txt", "--out", "r"], "corpus.txt: is not a recipe; rows are named by --data"),
         (["finetune", "corpus.txt", "--task", "classify"], "corpus.txt: is not a recipe; rows are named by --data"),
     ):
         assert run(command) == 2
@@ -209,7 +222,7 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
         assert isinstance(model("Excellent!"), Label) and recipe.task.metric == "macro_f1"
 
 
-@pytest.mark.parametrize("name", [name for name, text in shipped().items() if "[task]" not in text])
+@pytest.mark.parametrize("name", [name for name, text in shipped().items() if kind_of(text) is Recipe])
 def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each of them as it is but for its size and its text: two steps, and a model that answers."""
     small = ["model.layers=1", "model.width=64", "model.heads=1", "model.inner=64", "objective.length=40"]

@@ -16,7 +16,7 @@ import numpy
 import pytest
 
 from weft.checkpoint.families import FAMILIES
-from weft.cli.main import run
+from weft.cli.main import app, run
 
 WEFT = str(Path(sys.executable).parent / "weft")
 LINES = ["The weaver said that the loom was old.", "Every thread of the weft crosses the warp.", "She sang."] * 4
@@ -391,3 +391,12 @@ def test_links_umask_and_pipes(place: Path, tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "real" / "weft.json").unlink()
     os.mkfifo(tmp_path / "real" / "weft.json")
     assert "is not a plain file" in refused(capsys, "info", tmp_path / "real")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["tokenizer", "--help"], ["tokenizer", "learn", "--help"]])
+def test_verbs_that_are_only_listed_change_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of other verbs are not read, which nobody can see."""
+    assert run(words) == 0
+    found = capsys.readouterr().out
+    app(args=words, prog_name="weft", standalone_mode=False)
+    assert found == capsys.readouterr().out != ""

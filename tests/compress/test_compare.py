@@ -19,9 +19,10 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import Opened
 from weft.cli.main import run
-from weft.compress.compare import NOT_FINITE, compare, compared, parties_of
+from weft.compress.compare import compare, compared, parties_of
 from weft.compress.hiding import hidden_of
 from weft.compress.kinds import OfTexts
+from weft.compress.parties import NOT_FINITE
 from weft.errors import UserError
 from weft.tasks.model import Model
 from weft.tasks.passing import Outcome
@@ -152,6 +153,23 @@ def test_every_task_agrees_with_itself_and_not_with_others(
         blind = compare([one, two], written(case, tmp_path, labelled=False), **QUICK)
         assert blind.chosen is None and not blind.models[1].scores
         assert blind.models[1].agreement == other.agreement
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "ends"), [("multilabel", tuple(KINDS), (1e-9, 1 - 1e-9)), ("answer", ("no answer",), (1e6, -1e6))]
+)
+def test_each_model_answers_by_its_own_thresholds(
+    task: str, names: tuple[str, ...], ends: tuple[float, float], words: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    model = drawn(BY_TASK[task], words["bert"], 1)
+    every, none = (
+        Model(replace(model.opened, card=replace(model.card, thresholds=dict.fromkeys(names, end))), task)
+        for end in ends
+    )
+    found = compare([every, none, every], written(BY_TASK[task], tmp_path), **QUICK)
+    assert [each.agreement["same"].value for each in found.models[1:]] == [0, 1]
+    row = found.models[1].apart[0]
+    assert row["model 2"].startswith(("none", "(no answer)")) and not row["model 1"].startswith(("none", "(no answer)"))
 
 
 def turned(model: Model) -> Model:

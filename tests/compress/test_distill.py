@@ -58,7 +58,7 @@ def texts(here: Path) -> Path:
 def test_a_student_of_a_layer_says_what_its_teacher_says(teacher: Path, texts: Path, here: Path) -> None:
     said: list[str] = []
     student = taught_by(teacher, text=texts, out=here / "small", say=said.append)
-    assert "from layers 0 of the teacher" in "".join(said) and student.config.layers == 1
+    assert "from layer 0 of the teacher" in "".join(said) and student.config.layers == 1
     others = [row["text"] for row in kinds_of(60, 9)]
     assert agreement(weft.load(teacher), student, others) > 0.9
     card = student.card

@@ -15,6 +15,7 @@ from tests.table import CASES, PLAIN, READERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.compress.layers import can_take
 from weft.compress.prune import evenly, with_layers
 from weft.errors import UserError
 from weft.nn.rows import Ragged
@@ -73,11 +74,13 @@ def test_both_sides_of_an_encoder_decoder(name: str) -> None:
         opened = Opened(family, CASES[name].config(), network, {"words": 101}, None, Card())
         with pytest.raises(UserError, match=f"^{name} has no stack of layers"):
             with_layers(opened, [0])
+        assert not can_take(opened)  # so that a student of its width begins from nothing
         return
     config = CASES[name].config(layers=3, decoder_layers=4)
     network = family.network(config, {"words": 101}).double().eval()
     network.initialise()
     opened = Opened(family, config, network, {"words": 101}, None, Card())
+    assert not can_take(opened) and can_take(with_layers(opened, [0], [1]))
     with pytest.raises(UserError, match="what writes has 4 layers, what reads 3: say which"):
         with_layers(opened, [0, 2])
     smaller: Any = with_layers(opened, [0, 2], [1, 3])

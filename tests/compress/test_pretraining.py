@@ -183,7 +183,7 @@ def test_on_the_command_line(
     command = ["distill", "gpt", "--pretrain", *told]
     assert run([*command, "--student", "1x64", "--out", "small"]) == 0
     said = capsys.readouterr().err
-    assert "from layers 0 of the teacher" in said and "plan: 4 steps" in said and "held-out loss" in said
+    assert "from layer 0 of the teacher" in said and "plan: 4 steps" in said and "held-out loss" in said
     model: Any = weft.load("small")
     assert model.task == "complete" and model("ada goes", most=3).text
     assert losses(tmp_path / "small")[-1] < losses(tmp_path / "small")[0]

@@ -117,7 +117,7 @@ def test_without_labels_a_student_is_held_to_what_its_teacher_says(teacher: Path
     found = told(tmp_path / "small")
     assert found["kept"] is None and found["comparison"]["labelled"] == 0 and not found["curve"]
     assert found["metric"] == "agreement" and "same" in found["comparison"]["models"][1]["agreement"]
-    assert "agrees with it by" in found["words"] and "keeps" not in found["words"]
+    assert "agrees with big (teacher) by" in found["words"] and "keeps" not in found["words"]
 
 
 @pytest.mark.slow

@@ -254,6 +254,7 @@ class Writing(Engine):
         return found
 
     def _call(self, engine: Any, talk: Talk, some: list[int], limit: int, options: dict[str, Any]) -> Any:
+        options = self._with_room(options, limit)
         try:
             if self.reads:
                 assert talk.sources is not None
@@ -263,6 +264,11 @@ class Writing(Engine):
             return engine.generate_batch(prompts, include_prompt_in_result=False, max_length=limit, **options)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2: {shown(str(error), 160)}") from None
+
+    def _with_room(self, options: dict[str, Any], limit: int) -> dict[str, Any]:
+        """The options, with a least length that fits: the engine would refuse one above the greatest."""
+        least = "min_decoding_length" if self.reads else "min_length"
+        return {**options, least: min(options[least], limit)}
 
     def _tokens(self, result: Any) -> list[list[int]]:
         if not self.reads:
@@ -305,7 +311,7 @@ class Writing(Engine):
         """One answer, token by token."""
         engine = self._seeded(choice, seeds[0])
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
-        more = {name: value for name, value in options.items() if name not in named}
+        more = {name: value for name, value in self._with_room(options, talk.limits[0]).items() if name not in named}
         if self.reads:
             assert talk.sources is not None
             begun = [self.source_words[int(token)] for token in talk.sources[0]]  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ def compare(
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each model may take for each measure of time.")] = 20.0,
     costs: Annotated[bool, typer.Option(help="Measure size, speed and memory too.")] = True,
+    memory: Annotated[bool, typer.Option(help="Measure memory: each model once more in a process of its own.")] = True,
     device: Device = None,
     online: Online = False,
 ) -> None:
@@ -68,6 +69,7 @@ def compare(
         task=task,
         max_drop=max_drop,
         costs=costs,
+        memory=memory,
         texts=texts,
         seconds=seconds,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

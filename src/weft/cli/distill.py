@@ -17,9 +17,12 @@ MATCHES = ("states", "attention", "relations", "cosine")
 
 
 def distill(
-    teachers: Annotated[
+    given: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEACHER...", help="A model folder; of several, the mean of what they say is learned."),
+        typer.Argument(
+            metavar="[RECIPE] [TEACHER]...",
+            help="A recipe: a TOML file, or one of the package (weft recipes). A model folder; of several, the mean.",
+        ),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(help="Unlabelled texts, one on each line (or a column text); repeatable.")
@@ -29,6 +32,9 @@ def distill(
     ] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="Rows to judge by; else a share of the others, noted in run/split.json.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What to learn of the teacher, where it can do more than one thing: embed.")
     ] = None,
     student: Annotated[
         str | None,
@@ -112,12 +118,20 @@ def distill(
     Example: weft distill runs/qa --data unlabelled-questions.jsonl --student 6x256 --out runs/qa-small
 
     Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
+
+    Example: weft distill distill-reviews runs/reviews --text unlabelled.txt --data reviews.csv --out runs/small
     """
     with leaving_at_once():
         from weft.compress.distill import distill as teach
+        from weft.compress.distill import recipe_of
         from weft.compress.report import read_table
         from weft.config import merged, settings_of
+        from weft.tasks.recipes import shipped
 
+    teachers = list(given or [])
+    first = teachers[0] if teachers else ""
+    # A teacher is a folder, here or in the cache: what is neither a file nor one of ours is no recipe.
+    recipe = teachers.pop(0) if first.endswith(".toml") or Path(first).is_file() or first in shipped() else None
     for flag, value, choices in (
         ("--start", start, ("layers", "scratch")),
         ("--on-bad-row", on_bad_row, ("stop", "skip")),
@@ -127,7 +141,7 @@ def distill(
             one_of(value, choices, flag)
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed},
-        "teacher": {"folders": teachers or None},
+        "teacher": {"folders": teachers or None, "task": task},
         "student": {"model": student, "start": start, "vocabulary": vocabulary, "tokenizer": tokenizer},
         "data": {
             "text": text,
@@ -171,13 +185,14 @@ def distill(
         },
     }
     said = merged(settings_of(settings or []), sections_of(flags))
-    if out is None and "out" not in said:
+    plan = recipe_of(recipe, said)
+    if plan.out is None:
         raise UserError("where should the run go? give --out FOLDER")
-    found = teach(None, None, said, online=online, progress=progress)
+    found = teach(recipe=plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in found.card.metrics]
     if rows:
         print(table(["held-out score", "value", "95 % from", "to"], rows))
-    told = read_table(Path(said["out"]))
+    told = read_table(Path(plan.out))
     if told is not None:
         words, header, rows = told
         print(f"\n{words}\n\n{table(header, rows)}")

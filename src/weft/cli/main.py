@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from typing import Annotated, Any
 
 import typer
@@ -95,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
-        status = app(args=list(arguments), prog_name="weft", standalone_mode=False)
+        status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         status = status if isinstance(status, int) else 0
@@ -124,8 +125,32 @@ def run(arguments: Sequence[str]) -> int:
     return status
 
 
+def _verbs(arguments: Sequence[str]) -> list[str]:
+    return [argument for argument in arguments if not argument.startswith("-")]
+
+
+def _asked(group: typer.Typer, verbs: Sequence[str]) -> typer.Typer:
+    """The same verbs, but only the one that is asked for with its options: to read those of all takes a third of it."""
+    found = copy(group)
+    found.registered_commands = [copy(each) for each in group.registered_commands]
+    for command in found.registered_commands:
+        assert command.callback is not None
+        command.name = command.name or command.callback.__name__
+        if command.name not in verbs[:1]:
+            command.help, command.callback = command.help or command.callback.__doc__, _nothing
+    found.registered_groups = [copy(each) for each in group.registered_groups]
+    for part in found.registered_groups:
+        if part.typer_instance is not None:
+            part.typer_instance = _asked(part.typer_instance, verbs[1:] if part.name in verbs[:1] else ())
+    return found
+
+
+def _nothing() -> None:
+    """What a verb does that is only listed."""
+
+
 def _refuse(arguments: Sequence[str], message: str) -> int:
-    verbs = [argument for argument in arguments if not argument.startswith("-")]
+    verbs = _verbs(arguments)
     groups = ("tokenizer", "cache", "arpa", "vectors")
     name = " ".join(verbs[: 2 if verbs and verbs[0] in groups else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)

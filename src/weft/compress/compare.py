@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from weft.compress.asking import Paths, asked_of
 from weft.compress.comparison import LESS, Comparison, Standing, lost
-from weft.compress.foreseeing import BITS, OfVectors, OfWords
+from weft.compress.foreseeing import OfVectors, OfWords
 from weft.compress.hiding import OfGaps
-from weft.compress.kinds import AGREEMENT, LEAST, Kind, kind_of, together
-from weft.compress.measuring import SECONDS, TEXTS, measure
+from weft.compress.joint import costs_together, joint, voice_of, writing_together
+from weft.compress.kinds import AGREEMENT, Kind, kind_of, together
+from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
+from weft.compress.parties import APART, NOT_FINITE, Party, fault_of
 from weft.errors import UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
-from weft.tasks.recipes import WRITES
 from weft.tasks.saying import Progress, silent
 from weft.tasks.understand import task_of
-from weft.text.metrics import Worst
-from weft.text.resampling import Sampled, Score
+from weft.text.resampling import Score
 
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
-APART = 10  # texts that are shown, where two models disagree most
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
-TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
 ROUNDING = 1e-6  # that nobody calls a difference
-NOT_FINITE = "it answers with what is no number"
-
-
-@dataclass
-class Party:
-    """One model while it is compared."""
-
-    name: str
-    model: Model
-    folder: Path | None
-    kind: Kind
-    metrics: Any
-    agreement: Any
-    worst: Worst = field(default_factory=lambda: Worst(20 * APART))  # the same text may come again and again
-    keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
-    damaged: str | None = None
-    found: dict[str, Sampled] = field(default_factory=dict)
 
 
 def compare(
@@ -146,12 +125,23 @@ def parties_of(
         faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]
+        for kind in kinds:
+            kind.first = kinds[0]
     else:
         kinds = [WITHOUT_ROWS[first.task]() for _ in models]
     return [
         Party(name, model, folder, kind, None, kind.agreement(), damaged=fault)
         for name, model, folder, kind, fault in zip(names, models, folders, kinds, faults, strict=True)
     ]
+
+
+def with_joint_voice(parties: Sequence[Party], name: str, count: int) -> list[Party]:
+    """The parties with what the first `count` of them say together before them, where that means anything."""
+    kinds, models = [party.kind for party in parties[:count]], [party.model for party in parties[:count]]
+    kind = voice_of(kinds) or writing_together(kinds, [model.opened for model in models[1:]])
+    if count < 2 or kind is None:
+        return list(parties)
+    return [Party(name, models[0], None, kind, None, kind.agreement(), of=tuple(parties[:count])), *parties]
 
 
 def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str | None:
@@ -190,7 +180,7 @@ def compared(
     golds: set[str] = set()
     known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        said = [_said(party, some) for party in parties]
+        said = _said_by_all(parties, some)
         for example in some:
             timed.add(example.texts)
         told(len(some))
@@ -217,8 +207,8 @@ def compared(
     for party in parties:
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
-        party.damaged = party.damaged or _fault(party, first, len(golds) > 1, timed.seen) or _fallen(party, hash)
-    sound = [party for party in parties if party.damaged != NOT_FINITE]
+        party.damaged = party.damaged or fault_of(party, first, len(golds) > 1, timed.seen, hash)
+    sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
     measured = None
     if costs and sound:
         folders = [party.folder for party in sound]
@@ -228,7 +218,10 @@ def compared(
     chosen = first.kind.chosen if known else None
     standings = [_standing(party, first, chosen, max_drop) for party in parties]
     if measured is not None:
-        by_name = {party.name: each for party, each in zip(sound, measured.costs, strict=True)}
+        by_name: dict[str, Costs | None] = dict(zip((party.name for party in sound), measured.costs, strict=True))
+        for party in parties:
+            if party.of:
+                by_name[party.name] = costs_together([by_name.get(each.name) for each in party.of])
         standings = [replace(each, costs=by_name.get(each.name)) for each in standings]
     agreements = [name for each in standings for name in each.agreement]
     return Comparison(
@@ -244,6 +237,22 @@ def compared(
         reading=str(reading),
         max_drop=max_drop,
     )
+
+
+def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[list[Outcome] | None]:
+    """What all say; a joint voice follows from what those have said whose it is."""
+    alone = {party.name: _said(party, examples) for party in parties if not party.of or voice_of([party.kind]) is None}
+    found = list[list[Outcome] | None]()
+    for party in parties:
+        if party.name not in alone:
+            parts = [some for each in party.of if (some := alone[each.name]) is not None]
+            kinds = [each.kind for each in party.of]
+            whole = len(parts) == len(kinds)
+            if not whole:
+                party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
+            alone[party.name] = [joint(kinds, each) for each in zip(*parts, strict=True)] if whole else None
+        found.append(alone[party.name])
+    return found
 
 
 def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
@@ -279,57 +288,12 @@ def _beside(
             continue
         row = {
             "right": kind.right(example) if kind.known(example) else "",
-            first.name: kind.told(theirs, mine, example),
+            first.name: first.kind.told(theirs, mine, example),
             party.name: kind.told(mine, theirs, example),
             "where": example.where,
             "text": " | ".join(example.texts),
         }
         party.worst.add(distance, row)
-
-
-def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
-    """Why a model is no model to be used, as far as these rows tell."""
-    other = party is not first and len(first.keys) > 1
-    if rows >= LEAST and len(party.keys) == 1 and (varied or other):
-        return f"it gives all {rows:,} texts the same answer"
-    if party.model.task == "complete":
-        bits = party.found["bits_per_byte"].score()
-        return f"it needs {bits.value:.2f} bits per byte, and {BITS:g} need no model" if bits.low >= BITS else None
-    if not party.found or not first.found:
-        return None
-    chosen = party.kind.chosen
-    if party is first:  # nobody stands beside it, so it must be worse than chance, not just no better
-        return _worse(party, rows)
-    if party.kind.beyond_chance is None:
-        kept = party.found[chosen].over(first.found[chosen])
-        few = math.isfinite(kept.high) and kept.high < TENTH
-        return f"it keeps {100 * kept.value:.1f} % of the {chosen} of {first.name}" if few else None
-    name, level = party.kind.beyond_chance, party.kind.level
-    mine, theirs = party.found[name], first.found[name]
-    if mine.score().low <= level < theirs.score().low and mine.minus(theirs).high < 0:
-        return f"its {name} of {mine.score().value:.3f} is no better than chance, {level:.3f}"
-    return None
-
-
-def _worse(party: Party, rows: int) -> str | None:
-    """Whether a model says the wrong thing so often that guessing would be better: what it says has been mixed up."""
-    name = party.kind.beyond_chance
-    score = None if name is None else party.found[name].score()
-    if score is None or rows < 2 * LEAST or not score.high < party.kind.level:  # of few rows it may be bad luck
-        return None
-    return f"its {name} of {score.value:.3f} is worse than chance, {party.kind.level:.3f}"
-
-
-def _fallen(party: Party, hash: str) -> str | None:
-    """What a model's own card says it reaches on these very rows, where it no longer does."""
-    chosen = party.kind.chosen
-    if not hash or chosen in LESS or chosen not in party.found or party.model.task in WRITES:  # writers: of a part
-        return None
-    value = party.found[chosen].score().value
-    for told in party.model.card.metrics:
-        if told.data == hash and told.name == chosen and told.low is not None and value < told.low:
-            return f"its {chosen} of {value:.3f} is not the {told.value:.3f} that its card says of the same rows"
-    return None
 
 
 def _standing(party: Party, first: Party, chosen: str | None, max_drop: float | None) -> Standing:

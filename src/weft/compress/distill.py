@@ -15,12 +15,13 @@ from typing import Any
 from weft.compress.recipe import DistillRecipe
 from weft.compress.running import go
 from weft.compress.stages import staged
-from weft.config import build, changed, read_toml
+from weft.config import changed, read_toml
 from weft.errors import UserError
 from weft.tasks.driving import begun
 from weft.tasks.finetune import SIDES
 from weft.tasks.model import Model, find_folder
 from weft.tasks.reading import Files
+from weft.tasks.recipes import read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -30,7 +31,7 @@ Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def distill(
     teacher: Names | None = None,
-    recipe: DistillRecipe | None = None,
+    recipe: DistillRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
     text: Names | None = None,
@@ -46,10 +47,10 @@ def distill(
     """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
 
     `weft.distill("runs/reviews", text="unlabelled.txt", student="3x256")`; every section of the recipe may be given so:
-    `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`.
+    `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
     """
     if not isinstance(recipe, DistillRecipe):
-        recipe = build(DistillRecipe, _said(settings, more, teacher, text, data, dev, student, out), "--set")
+        recipe = recipe_of(recipe, _said(settings, more, teacher, text, data, dev, student, out))
     if recipe.out is None:
         scratch = tempfile.mkdtemp(prefix="weft-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -80,6 +81,16 @@ def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progr
     return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
 
 
+def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
+    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
+    found = read_recipe(name, settings, DistillRecipe)
+    if not found.teacher.folders:
+        raise UserError("a distillation needs a teacher: give its folder")
+    if not found.student.model:
+        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
+    return found
+
+
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
     said: dict[str, Any] = {**(settings or {}), **more}
@@ -99,12 +110,8 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
             put("data", key, _listed(value))
     if teacher is not None:
         put("teacher", "folders", _listed(teacher))
-    if "teacher" not in said:
-        raise UserError("a distillation needs a teacher: give its folder")
     if student is not None:
         put("student", "model", os.fspath(student))
-    if "model" not in said.get("student", {}):
-        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
     if out is not None:
         said["out"] = os.fspath(out)
     return said

@@ -104,6 +104,8 @@ def least(found: Sequence[Tensor], share: float | None = None, each: int | None 
     if each is not None:
         if not 1 <= each < min(counts):
             most = min(counts) - 1
+            if not most:
+                raise UserError("a layer has one head only, and that has to stay: take a share of all heads, or layers")
             raise UserError(f"of layers with {most + 1} heads between 1 and {most} can go in each, not {each}")
         gone = {(n, int(head)) for n, layer in enumerate(found) for head in layer.argsort(stable=True)[:each]}
     else:

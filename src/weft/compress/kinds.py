@@ -60,6 +60,7 @@ class Kind(ABC):
 
     def __init__(self, task: Any) -> None:
         self.task = task  # with the labels of all models together, in one order
+        self.first: Any = self  # the kind of the model that this one is held beside, whose thresholds may be others
 
     def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
         """What a model says of examples, in the common order of labels."""
@@ -97,7 +98,7 @@ class Kind(ABC):
 
     def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
         """Count one example."""
-        counts.add({"same": (float(self.key(mine) == self.key(first)), 1.0)})
+        counts.add({"same": (float(self.key(mine) == self.first.key(first)), 1.0)})
 
     def metrics(self) -> Any:
         return self.task.metrics()
@@ -159,8 +160,8 @@ class OfTexts(Kind):
     def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
         if self.task.kind == "value":
             return abs(float(mine.said[0]) - float(first.said[0]))
-        a, b = self._scores(mine), self._scores(first)
-        return float(self.key(mine) != self.key(first)) + float(np.abs(a - b).sum()) / (2 * len(a))
+        a, b = self._scores(mine), self.first._scores(first)
+        return float(self.key(mine) != self.first.key(first)) + float(np.abs(a - b).sum()) / (2 * len(a))
 
     def _scores(self, found: Outcome) -> NDArray[np.float64]:
         answer: Any = self.task.answer(found)
@@ -288,11 +289,11 @@ class OfAnswers(Kind):
         return "" if place is None else example.texts[1][place[0] : place[1]]
 
     def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
-        same, f1 = answer_scores(self.text(mine, example), [self.text(first, example)])
+        same, f1 = answer_scores(self.text(mine, example), [self.first.text(first, example)])
         counts.add({"same": (same, 1.0), "f1": (f1, 1.0)})
 
     def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
-        return 1 - answer_scores(self.text(mine, example), [self.text(first, example)])[1]
+        return 1 - answer_scores(self.text(mine, example), [self.first.text(first, example)])[1]
 
     def told(self, found: Outcome, other: Outcome, example: Example) -> str:
         answer: Any = self.task.answer(found, example.texts[1])

@@ -32,6 +32,15 @@ def layers_in(opened: Opened) -> int:
     return int(config.layers)
 
 
+def can_take(opened: Opened) -> bool:
+    """Whether some of a model's layers may be taken: it has a stack, and writes with as many as it reads with."""
+    try:
+        count = layers_in(opened)
+    except UserError:
+        return False
+    return not opened.family.reads or len(opened.network.get_submodule("decoder")) == count  # type: ignore[arg-type]
+
+
 def with_layers(opened: Opened, keep: Sequence[int], written: Sequence[int] | None = None) -> Opened:
     """The model with these of its layers alone, counted from 0, in their order.
 

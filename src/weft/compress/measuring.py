@@ -139,7 +139,9 @@ def answered(model: Model, given: Any) -> Any:
     if model.task == "fill":  # the last word of each text is asked for
         mask = model.tokenizer.roles.mask if model.tokenizer is not None else None
         given = [_gapped(each, mask) for each in given] if isinstance(given, list) else _gapped(given, mask)
-    return model(given, most=WORDS) if model.task == "complete" else model(given)
+    if model.task == "complete":  # as many words of each model: one that ends early is no faster
+        return model(given, most=WORDS, least=WORDS)
+    return model(given)
 
 
 def _gapped(text: str, mask: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from weft.errors import UserError
 from weft.tasks.recipes import Tuning
@@ -16,18 +16,15 @@ Match = Literal["states", "attention", "relations", "cosine"]
 class Teacher:
     """`[teacher]`: who is listened to; the mean of several."""
 
-    folders: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.folders:
-            raise UserError("a distillation needs a teacher: give its folder")
+    folders: tuple[str, ...] = ()
+    task: str | None = None  # what they are asked for, where they can do more: embed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
     """`[student]`: who learns."""
 
-    model: str  # 3x256 (of the teacher's family), distilbert, lstm:2x256, or the folder of a small model
+    model: str = ""  # 3x256 (of the teacher's family), distilbert, lstm:2x256, or the folder of a small model
     start: Literal["layers", "scratch"] | None = None  # layers: of the teacher, evenly spaced; so where they fit
     vocabulary: int | None = None  # tokens; of the teacher's, those that the text uses most; or as many are learned
     tokenizer: str | None = None  # a folder, or "learned": from the text; without it, the teacher's
@@ -115,15 +112,18 @@ class Stages:
     def __post_init__(self) -> None:
         places = [ORDER.index(name) for name in self.names]
         if "distill" not in self.names or places != sorted(set(places)):
-            raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill: {self.names} are not")
+            raise UserError(
+                f"stages are some of {', '.join(ORDER)} in this order, with distill, not {', '.join(self.names)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillRecipe:
     """One distillation."""
 
-    teacher: Teacher
-    student: Student
+    verb: ClassVar = "distill"
+    teacher: Teacher = Teacher()
+    student: Student = Student()
     out: str | None = None
     seed: int = 0
     device: str | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import Opened
-from weft.compress.compare import compared, parties_of
+from weft.compress.compare import compared, parties_of, with_joint_voice
 from weft.compress.comparison import Comparison, Standing, plain, spread
 from weft.compress.measuring import evenly
 from weft.compress.recipe import DistillRecipe, Texts
@@ -35,12 +36,17 @@ class Report:
     """What is told of a student."""
 
     comparison: Comparison
-    teachers: int  # the first so many of the models; what is kept and agreed is held to the first
+    teachers: int  # so many of the models; what is kept and agreed is held to the first, or to all of them together
     forwards: int  # examples that a teacher had to read
     texts: int  # that were learned from
     metric: str | None  # of the curve and the stages
     curve: Sequence[Point] = ()
     stages: Sequence[Point] = ()
+
+    @property
+    def together(self) -> bool:
+        """Whether the student is held to what several teachers say together."""
+        return len(self.comparison.models) > self.teachers + 1
 
     @property
     def teacher(self) -> Standing:
@@ -54,19 +60,22 @@ class Report:
         """What matters, in one sentence or two."""
         said, student, teacher = [], self.student, self.teacher
         chosen, agreed = self.comparison.chosen, self.comparison.agreed
-        if student.kept is not None and chosen is not None:
+        them, their = ("them", "their") if self.together else ("it", "its")
+        if student.kept is not None and chosen is not None and math.isfinite(student.kept.value):
             said.append(f"keeps {spread(student.kept, 100, 1)} % of the {chosen} of {teacher.name}")
         if agreed is not None and agreed in student.agreement:
-            said.append(f"agrees with it by {spread(student.agreement[agreed], places=3)} ({agreed})")
+            whom = them if said else teacher.name
+            said.append(f"agrees with {whom} by {spread(student.agreement[agreed], places=3)} ({agreed})")
         one, two = teacher.costs, student.costs
         if one is not None and two is not None:
             if one.parameters and two.parameters:
-                said.append(f"has {100 * two.parameters / one.parameters:.1f} % of its parameters")
+                said.append(f"has {100 * two.parameters / one.parameters:.1f} % of {their} parameters")
             said.append(f"answers one text {one.p50 / two.p50:.2f} x and many {two.per_second / one.per_second:.2f} x")
             said[-1] += " as fast"
         if student.damaged:
             said.append(f"is damaged: {student.damaged}")
-        read = f"What its teacher says of {self.forwards:,} examples was asked for; the rest, if any, was in the cache."
+        who, says = ("The teacher", "it says") if self.teachers == 1 else ("The teachers", "they say")
+        read = f"{who} read {self.forwards:,} examples for it; all else that {says} was in the cache."
         if not self.texts:  # of words, of which its teacher was asked in every step
             return f"The student {'; '.join(said)}."
         return f"The student, learned from {self.texts:,} texts, {'; '.join(said)}. {read}"
@@ -79,6 +88,7 @@ class Report:
             {
                 "words": self.words(),
                 "kept": None if kept is None else [kept.value, kept.low, kept.high],
+                "held_to": self.teacher.name,
                 "metric": self.metric,
                 "texts": self.texts,
                 "teacher_forwards": self.forwards,
@@ -97,7 +107,8 @@ class Report:
         if len(self.curve) > 1:
             parts.append(heading("How much text is enough") + self._curve())
         if self.teachers > 1:
-            parts.append(paragraph("Several teachers were listened to; what is kept is held to the first of them."))
+            whom = "what they say together, which costs what all of them cost" if self.together else "the first of them"
+            parts.append(paragraph(f"Several teachers were listened to; what is kept is held to {whom}."))
         return page(f"A student for {self.comparison.task}", [*parts, *self.comparison.parts()], self.words())
 
     def _curve(self) -> str:
@@ -151,9 +162,8 @@ def report_of(
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     some = evenly(examples if by_labels else [blanked(each) for each in examples], MOST)
-    found = compared(
-        parties_of(models, names, folders), some, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory
-    )
+    parties = with_joint_voice(parties_of(models, names, folders), f"{len(teachers)} teachers together", len(teachers))
+    found = compared(parties, some, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory)
     return Report(found, len(teachers), forwards, texts, metric, curve, stages)
 
 

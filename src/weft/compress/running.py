@@ -60,7 +60,7 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
     """The teachers and what they are made for; all must say the same things."""
     name, found = "", list[Listened]()
     for folder in recipe.teacher.folders:
-        model = load(folder)
+        model = load(folder, task=recipe.teacher.task)
         if found and model.task != name:
             raise UserError(f"{folder}: is made for {model.task}, the first teacher for {name}")
         name = model.task
@@ -123,6 +123,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     opened = beginning.opened
     window = window_of(recipe, teachers[0].opened, opened, lesson.task)
     framing = framing_for(opened, window)
+    objective_of(recipe, lesson, opened_teachers, opened)  # whether their insides can be compared at all
     known = heard()
     said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
     judges = material.dev

@@ -12,7 +12,7 @@ import torch
 
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import Opened
-from weft.compress.layers import evenly, with_layers
+from weft.compress.layers import can_take, evenly, with_layers
 from weft.compress.recipe import DistillRecipe
 from weft.compress.vocabulary import most_used, with_vocabulary
 from weft.config import changed
@@ -54,7 +54,7 @@ class Lineage:
     def fits(self) -> bool:
         """Whether layers of the teacher are those of the student, and there are enough of them."""
         config, theirs = self.config, self.teacher.config
-        if not self.related or not hasattr(config, "layers") or config.layers > theirs.layers:
+        if not self.related or not can_take(self.teacher) or config.layers > theirs.layers:
             return False
         same = self.family.name == self.teacher.family.name
         if not same and getattr(theirs, "layer_heads", None) is not None:
@@ -163,7 +163,8 @@ def begun_student(
     if start == "layers":
         begun = _from_layers(found, tokenizer, kept, wanted, head, recipe.seed)
         numbers = evenly(found.config.layers, teacher.config.layers)
-        return _noted(begun, teachers, f"layers {', '.join(map(str, numbers))} of the teacher", say)
+        some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        return _noted(begun, teachers, f"{some} of the teacher", say)
     return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", say)
 
 

@@ -195,7 +195,7 @@ class AnswerTask:
             return None
         return found.choices[0][1:]
 
-    def _chances(self, found: Found) -> tuple[NDArray[np.float64], float]:
+    def chances(self, found: Found) -> tuple[NDArray[np.float64], float]:
         """The chances of the best answers, and of none, which the threshold puts in the middle."""
         scores = [score for score, _, _ in found.choices]
         if self.threshold is not None:
@@ -208,7 +208,7 @@ class AnswerTask:
 
     def answer(self, found: Outcome, context: str, best: int = 3) -> Answer:
         held: Found = found.said
-        chances, nothing = self._chances(held)
+        chances, nothing = self.chances(held)
         choices = tuple(
             Choice(text=context[start:end], start=start, end=end, score=float(chance))
             for (_, start, end), chance in zip(held.choices[:best], chances[:best], strict=True)
@@ -275,7 +275,7 @@ class AnswerTask:
         golds = [text for _, text in example.target]
         if answer_scores(said, golds)[1] > 0.5:
             return None
-        chances, nothing = self._chances(found.said)
+        chances, nothing = self.chances(found.said)
         sure = float(chances[0]) if place else nothing
         right = golds[0] if golds else "(no answer)"
         return sure, {
@@ -289,7 +289,7 @@ class AnswerTask:
 def _brier(task: AnswerTask, outcomes: Sequence[Outcome], right: NDArray[np.float64]) -> float:
     sure = []
     for found in outcomes:
-        chances, nothing = task._chances(found.said)
+        chances, nothing = task.chances(found.said)
         sure.append(float(chances[0]) if task.answers(found.said) is not None else nothing)
     return float(((np.array(sure) - right) ** 2).mean())
 

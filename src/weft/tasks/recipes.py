@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -79,6 +79,7 @@ class Aim:
 class Recipe:
     """One pre-training run."""
 
+    verb: ClassVar = "pretrain"
     out: str | None = None
     seed: int = 0
     device: str | None = None  # the first GPU where there is one
@@ -190,6 +191,7 @@ class Tuning(Training):
 class TaskRecipe:
     """One fine-tuning run."""
 
+    verb: ClassVar = "finetune"
     task: Work
     out: str | None = None
     seed: int = 0
@@ -231,12 +233,33 @@ def find_recipe(name: str) -> tuple[str, str]:
     )
 
 
+# Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
+SECTIONS = {
+    "finetune": ("task",),
+    "distill": ("teacher", "student", "distill", "stages"),
+    "vectors learn": ("vectors",),
+    "ladder": ("ladder", "rungs"),
+}
+
+
 def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
-    """A recipe with a section [task] is for fine-tuning, and only such a one."""
-    if kind is Recipe and "task" in values:
-        raise UserError(f"{where}: has a [task] and is for weft finetune, not for weft pretrain")
-    if kind is TaskRecipe and "task" not in values:
-        raise UserError(f"{where}: has no [task] and is for weft pretrain, not for weft finetune")
+    """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
+    found, section = next(
+        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
+    )
+    if found != kind.verb:
+        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        raise UserError(f"{where}: has {has} and is for weft {found}, not for weft {kind.verb}")
+
+
+def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recipe without those that settings replace under another name: epochs by steps."""
+    lengths = {"steps", "epochs", "minutes"}
+    kept = {key: value for key, value in values.items() if not (key in lengths and lengths & set(settings))}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and isinstance(kept.get(key), Mapping):
+            kept[key] = _room_for(value, kept[key])
+    return kept
 
 
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
@@ -253,11 +276,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
             raise UserError(f"{where}: nested too deeply") from None
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
-    training = settings.get("training", {})
-    both = {"steps", "epochs", "minutes"}
-    if isinstance(training, Mapping) and both & set(training) and isinstance(values.get("training"), dict):
-        values["training"] = {key: value for key, value in values["training"].items() if key not in both}
-    values = merged(values, settings)
+    values = merged(_room_for(settings, values), settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
         given = values.get("training", {})

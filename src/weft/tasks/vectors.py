@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ Integers = NDArray[np.int64]
 class VectorsRecipe:
     """One run that learns word vectors."""
 
+    verb: ClassVar = "vectors learn"
     vectors: Learning
     out: str | None = None
     seed: int = 0
