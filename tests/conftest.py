@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,3 +19,11 @@ def data() -> Path:
     if not os.environ.get("WEFT_DATA"):
         pytest.skip("WEFT_DATA is not set: no real data here")
     return Path(os.environ["WEFT_DATA"])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept for later goes with the tests, not to whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

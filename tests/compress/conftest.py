@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from tests.compress.taught import TEACHER, TRAINING, kinds_of
+from tests.once import once
 from tests.tasks.small import quiet, write_rows
 
 
@@ -22,10 +23,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small BERT that tells stones from animals from plants."""
-    folder = tmp_path_factory.mktemp("teacher")
-    rows, dev = write_rows(folder / "rows.jsonl", kinds_of(120)), write_rows(folder / "dev.jsonl", kinds_of(30, 1))
-    out = folder / "teacher"
-    weft.finetune(
-        rows, dev=dev, out=out, task="classify", model=TEACHER, tokenizer={"size": 200}, training=TRAINING, say=quiet
-    )
-    return out
+
+    def make(folder: Path) -> None:
+        rows, dev = write_rows(folder / "rows.jsonl", kinds_of(120)), write_rows(folder / "dev.jsonl", kinds_of(30, 1))
+        plan = {"model": TEACHER, "tokenizer": {"size": 200}, "training": TRAINING, "say": quiet}
+        weft.finetune(rows, dev=dev, out=folder / "teacher", task="classify", **plan)
+
+    return once(tmp_path_factory, "teacher", make) / "teacher"

@@ -19,10 +19,9 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import Opened
 from weft.cli.main import run
-from weft.compress.compare import compare, compared, parties_of
+from weft.compress.compare import NOT_FINITE, compare, compared, parties_of
 from weft.compress.hiding import hidden_of
 from weft.compress.kinds import OfTexts
-from weft.compress.parties import NOT_FINITE
 from weft.errors import UserError
 from weft.tasks.model import Model
 from weft.tasks.passing import Outcome

@@ -14,6 +14,7 @@ from tests.backends.engines import carried
 from tests.backends.engines import drawn as engine_model
 from tests.compress.models import BY_TASK, CASES, Case, drawn, written
 from tests.compress.models import tokenizer_for as usual_tokenizer
+from tests.once import once
 from tests.tasks.written import PLAN, learned, worded, write_sides
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
@@ -40,10 +41,12 @@ def tokenizer_for(case: Case) -> Tokenizer:
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Transformer that has learned its pairs."""
-    folder = tmp_path_factory.mktemp("taught")
-    learned(folder, folder / "run", training={**PLAN, "steps": 50, "evaluate_every": 50})
-    write_sides(folder, PAIRS)
-    return folder
+
+    def make(folder: Path) -> None:
+        learned(folder, folder / "run", training={**PLAN, "steps": 50, "evaluate_every": 50})
+        write_sides(folder, PAIRS)
+
+    return once(tmp_path_factory, "translator", make)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.task)

@@ -163,6 +163,30 @@ def test_a_folder_as_student_keeps_its_tokenizer(teacher: Path, texts: Path, her
     assert second.tokenizer.pipeline == first.tokenizer.pipeline and second.card.base == "s"
 
 
+def test_whoever_begins_from_weights_learns_at_a_lower_rate(
+    teacher: Path, texts: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rule: all new, a new head on weights, all there; a stage after pre-training is the second of these."""
+    found: list[tuple[float, float]] = []
+    real = running.decided
+
+    def noted(plan: Any, train: Any, device: Any, batch: int, epochs: float, rate: float) -> Any:
+        found.append((round(epochs, 2), rate))
+        return real(plan, train, device, batch, epochs, rate)
+
+    monkeypatch.setattr(running, "decided", noted)
+    monkeypatch.setattr(running, "SEEN", 600)
+    model_for("classify", 2, learn(LINES, "wordpiece", 200), ("yes", "no")).save(here / "base")
+    once = {"training": {"rate": None}, "text": texts}
+    taught_by(teacher, {"model": "1x64", "start": "scratch"}, 1, **once)
+    taught_by(teacher, str(here / "base"), 1, **once)
+    taught_by(teacher, "1x64", 1, **once)
+    family = open_folder(teacher).family
+    shape = (768 / 64) ** 0.5
+    assert [rate for _, rate in found] == pytest.approx([family.rate * shape, 1e-4 * shape, 5e-5 * shape])
+    assert found[0][0] > found[1][0] == found[2][0]
+
+
 # --------------------------------------------------------------------------------------------- reading once, and two
 
 

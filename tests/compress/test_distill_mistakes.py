@@ -85,6 +85,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--data", "rows.jsonl", "--dev", "one.jsonl"], "label 'fish' is not one of"),
         (["t", "--text", "texts.txt", "--metric", "accuracy"], "accuracy needs right answers to judge by: give --dev"),
         (["t", "--text", "texts.txt", "--dev", "rows.jsonl", "--metric", "bleu"], "metric 'bleu' is not one of"),
+        (["base", "--pretrain", "--text", "texts.txt", "--curve", "3"], "--curve is for students of a task"),
         (["t", "pair", "--text", "texts.txt"], "pair: is made for pair, the first teacher for classify"),
         (["t", "two", "--text", "texts.txt"], "two: says other labels than the first teacher"),
     ],

@@ -12,9 +12,9 @@ from scipy.special import softmax
 
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
 from weft.compress.asking import asked_of
+from weft.compress.compare import NOT_FINITE
 from weft.compress.joint import joint
 from weft.compress.kinds import OfAnswers
-from weft.compress.parties import NOT_FINITE
 from weft.compress.report import Report, report_of
 from weft.tasks.answer import AnswerTask, Found
 from weft.tasks.model import Model

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.compress.distill import distill
@@ -220,17 +221,19 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learned the text well enough to be worth listening to."""
-    folder = tmp_path_factory.mktemp("teacher")
-    (folder / "text.txt").write_text("\n".join(TEXTS) + "\n")
-    weft.pretrain(
-        model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
-        text={"files": [str(folder / "text.txt")]},
-        tokenizer={"size": 290},
-        training={"steps": 40, "batch": 16, "rate": 5e-3},
-        out=str(folder / "run"),
-        say=quiet,
-    )
-    return folder / "run"
+
+    def make(folder: Path) -> None:
+        (folder / "text.txt").write_text("\n".join(TEXTS) + "\n")
+        weft.pretrain(
+            model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
+            text={"files": [str(folder / "text.txt")]},
+            tokenizer={"size": 290},
+            training={"steps": 40, "batch": 16, "rate": 5e-3},
+            out=str(folder / "run"),
+            say=quiet,
+        )
+
+    return once(tmp_path_factory, "speaker", make) / "run"
 
 
 def distilled(teacher: Path, out: str, *more: str, steps: int = 10) -> int:
@@ -307,6 +310,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--text", "text.txt", "--student", "ngram"), "cannot be a student"),
         (("--text", "text.txt", "--student", "1x64", "--augment", "2"), "leave out --augment"),
+        (("--text", "text.txt", "--student", "1x64", "--curve", "3"), "--curve is for students of a task"),
         (("--source", "text.txt", "--student", "1x64"), "give --text FILE"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given

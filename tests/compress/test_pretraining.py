@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import weft
+from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.compress.distill import distill
@@ -47,20 +48,21 @@ def lines(count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text, and a teacher that has learned something of it."""
-    folder = tmp_path_factory.mktemp("teacher")
-    (folder / "text.txt").write_text("\n".join(lines(200)) + "\n")
-    settings = {
-        "out": str(folder / "bert"),
-        "model": {"family": "bert", "size": "2x64"},
-        "text": {"files": [str(folder / "text.txt")]},
-        "tokenizer": {"size": 200},
-        "objective": {"name": "mlm", "length": 24},
-        "training": {"steps": 40, "batch": 16, "rate": 5e-3, "evaluate_every": 40, "log_every": 40},
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WEFT_CACHE", str(folder / "cache"))
+
+    def make(folder: Path) -> None:
+        (folder / "text.txt").write_text("\n".join(lines(200)) + "\n")
+        settings = {
+            "out": str(folder / "bert"),
+            "model": {"family": "bert", "size": "2x64"},
+            "text": {"files": [str(folder / "text.txt")]},
+            "tokenizer": {"size": 200},
+            "objective": {"name": "mlm", "length": 24},
+            "training": {"steps": 40, "batch": 16, "rate": 5e-3, "evaluate_every": 40, "log_every": 40},
+        }
         pretrain(None, settings, say=quiet)
-    return folder
+
+    folder = tmp_path_factory.mktemp("teacher")  # a test changes the teacher, so each process has a copy
+    return shutil.copytree(once(tmp_path_factory, "pretrained", make), folder, dirs_exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import torch
 
 import weft
 from tests.compress.models import CASES, Case, drawn, tokenizer_for
+from tests.once import once
 from tests.tasks.small import KINDS, kinds, quiet, write_rows
 from weft.cli.main import run
 from weft.compress.prune import Pruned, prune
@@ -25,19 +26,20 @@ FAST: dict[str, Any] = {"costs": False, "say": quiet}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of three layers that knows which things are stones, animals and plants."""
-    folder = tmp_path_factory.mktemp("trained")
-    rows = write_rows(folder / "rows.jsonl", kinds(48))
-    weft.finetune(
-        rows,
-        dev=write_rows(folder / "dev.jsonl", kinds(36, seed=1)),
-        out=folder / "model",
-        model={"family": "bert", "size": "3x64", "heads": 4, "context": 64, "weight_scale": 0.1, "dropout": 0.0},
-        task="classify",
-        tokenizer={"size": 300},
-        training={"steps": 30, "batch": 16, "rate": 3e-3, "evaluate_every": 30, "warmup": 0.1},
-        say=quiet,
-    )
-    return folder
+
+    def make(folder: Path) -> None:
+        weft.finetune(
+            write_rows(folder / "rows.jsonl", kinds(48)),
+            dev=write_rows(folder / "dev.jsonl", kinds(36, seed=1)),
+            out=folder / "model",
+            model={"family": "bert", "size": "3x64", "heads": 4, "context": 64, "weight_scale": 0.1, "dropout": 0.0},
+            task="classify",
+            tokenizer={"size": 300},
+            training={"steps": 30, "batch": 16, "rate": 3e-3, "evaluate_every": 30, "warmup": 0.1},
+            say=quiet,
+        )
+
+    return once(tmp_path_factory, "three-layers", make)
 
 
 def test_heads_layers_and_tokens_at_once(trained: Path, tmp_path: Path) -> None:

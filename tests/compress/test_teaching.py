@@ -23,6 +23,7 @@ from weft.checkpoint.folder import Opened, open_folder
 from weft.cli.main import run
 from weft.compress import running, teaching
 from weft.compress.lessons import Said
+from weft.compress.tally import Tally
 from weft.compress.teaching import Listened, Part, digest_of_folder, taught
 from weft.compress.texts import TextLesson
 from weft.tasks.reading import Example
@@ -135,6 +136,26 @@ def test_whoever_stops_keeps_whole_shards(listened: Listened, monkeypatch: pytes
     assert asked(listened, texts).forwards == 8
 
 
+def test_what_a_killed_process_had_read_counts_too(here: Path) -> None:
+    """One shard was counted, one was written and not yet counted, one was lost on the way and one given up."""
+    shards = [here / f"{number}.safetensors" for number in range(4)]
+    with Tally(here).shard(shards[0], 8):
+        shards[0].touch()
+    killed = [Tally(here).shard(shards[1], 5)]
+    killed[0].__enter__()
+    shards[1].touch()
+    again = Tally(here)
+    assert again.total == 13
+    killed.append(again.shard(shards[2], 4))
+    killed[1].__enter__()
+    last = Tally(here)
+    assert last.total == 13
+    with pytest.raises(KeyError), last.shard(shards[3], 2):
+        raise KeyError
+    shards[3].touch()  # by someone else
+    assert last.total == Tally(here).total == 13
+
+
 def test_a_damaged_shard_is_named(listened: Listened, here: Path) -> None:
     texts = [row["text"] for row in kinds_of(9)]
     asked(listened, texts)
@@ -206,7 +227,7 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
         with pytest.raises(Interrupted, match="stopped after step 9 of 12, all saved; go on with: weft resume"):
             weft.resume(here / "run", say=quiet)
     weft.resume(here / "run", say=quiet)
-    assert json.loads((here / "run" / "run" / "run.json").read_text())["teacher_forwards"] == 16
+    assert json.loads((here / "run" / "run" / "run.json").read_text())["teacher_forwards"] == 48
     check_equal(here)
 
 
@@ -218,7 +239,7 @@ def test_killed_while_the_teacher_reads_and_while_the_student_learns(teacher: Pa
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr[-3000:]
-    assert json.loads(found.stdout.splitlines()[-1]) == {"killed": ["teacher", "step"], "forwards": 32}
+    assert json.loads(found.stdout.splitlines()[-1]) == {"killed": ["teacher", "step"], "forwards": 48}
     check_equal(here)
 
 

@@ -20,10 +20,11 @@ from tests.text.bilingual import bilingual
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, read_tokenizers, save_folder
 from weft.compress.prune import most_used, pruned_tokenizer, with_vocabulary
-from weft.compress.vocabulary import coverage
+from weft.compress.vocabulary import best_of, chosen, counted, coverage
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.text.learning import KINDS, learn
+from weft.text.pruning import anatomy_of
 from weft.text.tokenizer import Tokenizer
 
 WORDS = "the weavers carry threads over rivers and know not where they lead; children open sweet books again"
@@ -126,6 +127,21 @@ def test_the_most_used_tokens(kind: str, vocabularies: dict[str, Tokenizer]) -> 
         most_used(before, EVERYDAY, before.vocabulary + 1)
     used = {number for ids in before.ids(["rivers"], specials=False) for number in ids}
     assert used <= set(most_used(before, ["rivers"] * 5, min(least + 6, before.vocabulary)))
+
+
+def test_characters_go_only_where_words_cover_more() -> None:
+    """A vocabulary with a thousand characters that nobody uses, and one with those of the texts alone."""
+    strange = [chr(0x4E00 + number) for number in range(200)]
+    before = learn([*EVERYDAY * 3, *strange], "wordpiece", 1200)
+    counts = counted(before, EVERYDAY)
+    whole = len(anatomy_of(before).closed(()))
+    keep, characters = best_of(before, counts, whole + 3)
+    assert not characters and len(keep) == whole + 3
+    assert sum(counts[n] for n in keep) > sum(counts[n] for n in chosen(before, counts, whole + 3))
+    assert best_of(before, counts, before.vocabulary)[1]  # where all fit, all stay
+    assert not best_of(before, counts, whole - 50)[1]  # there would be no room for them
+    after, kept = pruned_tokenizer(before, keep, characters)
+    assert kept == keep and after.ids(EVERYDAY, specials=False)
 
 
 def test_characters_that_no_text_uses_may_go(data: Path) -> None:

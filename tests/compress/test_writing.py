@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import weft
+from tests.once import once
 from tests.tasks.written import learned, worded, write_sides
 from weft.cli.main import run
 from weft.compress.recipe import Lessons
@@ -46,9 +47,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned its pairs, with a vocabulary for each side."""
-    folder = tmp_path_factory.mktemp("teacher")
-    learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
-    return folder / "run"
+
+    def make(folder: Path) -> None:
+        learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
+
+    return once(tmp_path_factory, "writer", make) / "run"
 
 
 def lesson_of(teacher: Path, **wanted: Any) -> tuple[WritingLesson, Model]:

@@ -14,7 +14,7 @@ from weft.compress.hiding import OfGaps
 from weft.compress.joint import costs_together, joint, voice_of, writing_together
 from weft.compress.kinds import AGREEMENT, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
-from weft.compress.parties import APART, NOT_FINITE, Party, fault_of
+from weft.compress.party import APART, Party, fallen, fault
 from weft.errors import UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
@@ -27,6 +27,7 @@ from weft.text.resampling import Score
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
 ROUNDING = 1e-6  # that nobody calls a difference
+NOT_FINITE = "it answers with what is no number"
 
 
 def compare(
@@ -207,7 +208,7 @@ def compared(
     for party in parties:
         party.found = party.metrics.sampled() if party.metrics is not None else {}
     for party in parties:
-        party.damaged = party.damaged or fault_of(party, first, len(golds) > 1, timed.seen, hash)
+        party.damaged = party.damaged or fault(party, first, len(golds) > 1, timed.seen) or fallen(party, hash)
     sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
     measured = None
     if costs and sound:

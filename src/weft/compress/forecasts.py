@@ -25,6 +25,7 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
+from weft.compress.tally import Tally
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Framed, Packed
 from weft.data.shards import TEACHERS, Places
@@ -87,18 +88,24 @@ class Forecasts:
 
 
 def forecasts(
-    asked: Asked, told: Callable[[int], None] = lambda more: None, waiting: Callable[[], None] = lambda: None
+    asked: Asked,
+    told: Callable[[int], None] = lambda more: None,
+    waiting: Callable[[], None] = lambda: None,
+    tally: Tally | None = None,
 ) -> Forecasts:
     """What the teachers foresee, from the cache or made now; `told` is told of places and may raise to stop."""
     folder = cache_folder() / TEACHERS / asked.key
     count = -(-asked.framed.size // SHARD)
-    forwards, noted = 0, False
+    forwards, noted, tally = 0, False, tally or Tally()
     for number in range(count):
         path = folder / f"forecasts-{number:05d}.npy"
         while not path.exists():
             with held(folder.with_suffix(".lock")) as ours:
                 if ours and not path.exists():
-                    forwards += _write(path, asked, number, told)
+                    size = min(SHARD, asked.framed.size - number * SHARD)
+                    with tally.shard(path, size):
+                        _write(path, asked, number, told)
+                    forwards += size
             if not ours:  # another process is at it: what it hears is ours too
                 if not noted:
                     waiting()
@@ -120,8 +127,8 @@ def _read(path: Path, asked: Asked) -> NDArray[Any]:
         raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
 
 
-def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -> int:
-    """One shard, whole or absent; how many places it has."""
+def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -> None:
+    """One shard, whole or absent."""
     begin = number * SHARD
     end = min(begin + SHARD, asked.framed.size)
     found = np.empty(end - begin, dtype=asked.kind)
@@ -131,7 +138,6 @@ def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -
         write_json(path.parent / "corpus.json", {"files": [f"forecasts of {asked.named}"]})
     with whole_file(path) as file:
         np.save(file, found)
-    return len(found)
 
 
 @dataclass(frozen=True)

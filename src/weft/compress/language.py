@@ -145,8 +145,8 @@ def _note(
         about = read_json(run.about)
         if about.get("data") != hashes:
             raise Altered(f"{run.folder}: the text, or the teacher, is not what the run began with")
-        if forwards:  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": about.get("teacher_forwards", 0) + forwards})
+        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
+            write_json(run.about, {**about, "teacher_forwards": forwards})
         return
     write_toml(recipe, run.recipe)
     run.describe(

@@ -11,6 +11,7 @@ from weft.checkpoint.folder import Opened
 from weft.compress.forecasts import Asked, Forecasts, Foreseen, Prepared, forecasts
 from weft.compress.lessons import Said
 from weft.compress.recipe import DistillRecipe
+from weft.compress.tally import Tally
 from weft.compress.teaching import Listened, taught
 from weft.compress.writing import packed, unpacked
 from weft.data.chance import key_of
@@ -98,7 +99,7 @@ class Material:
     held_out: Source
     prepare: Any
     objective: Objective
-    forwards: int  # places, or texts, that a teacher read anew
+    forwards: int  # places, or texts, that a teacher read anew, in this process and those before it
     way: str
 
 
@@ -131,7 +132,9 @@ def by_words(
             stop.check("stopped while the teacher reads; what it has said is kept")
             told(more)
 
-        known = forecasts(wanted, heard, lambda: say("weft: note: another process asks this teacher; waiting for it"))
+        tally = Tally(run.inside)
+        waiting = "weft: note: another process asks this teacher; waiting for it"
+        known = forecasts(wanted, heard, lambda: say(waiting), tally)
     _tell(known, framed, say)
     length = _length(recipe, student)
     return Material(
@@ -139,7 +142,7 @@ def by_words(
         Packed(Framed(held, frame), length, 1, False, None),
         Prepared(known),
         TaughtWords(asked.temperature, asked.hard),
-        known.forwards,
+        tally.total,
         f"the teacher's chances of the next word at {framed.size:,} places, its own words counting {asked.hard:g}",
     )
 
@@ -227,7 +230,8 @@ def by_texts(
     tokenizer = tokenizer_of(student)
     lesson: Any = Continued(recipe.seed)
     examples = [Example((text,), None, "") for text in papers.documents() if text.strip()]
-    known = taught(lesson, teachers, examples, [len(examples)], stop, say, progress)
+    tally = Tally(run.inside)
+    known = taught(lesson, teachers, examples, [len(examples)], stop, say, progress, tally)
     lines = [text for said in known.said for text, _ in unpacked(said)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "taught.txt"
@@ -242,6 +246,6 @@ def by_texts(
         Packed(Framed(held, frame), length, 1, False, None),
         shift,
         NextToken(),
-        known.forwards,
+        tally.total,
         f"another vocabulary than the teacher's, so the student reads what it has written {own}: {path}",
     )

@@ -26,6 +26,7 @@ from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe
 from weft.compress.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.compress.student import begun_student, find_student
+from weft.compress.tally import Tally
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
 from weft.compress.writing import from_nothing, without_bleu
 from weft.config import write_toml
@@ -35,6 +36,7 @@ from weft.data.pairs import Sequences
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.objectives.language import Objective
+from weft.tasks.beginning import Beginning
 from weft.tasks.driving import Altered, begin, device_for, drive
 from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
 from weft.tasks.judging import Judgement, Task, judged
@@ -54,6 +56,8 @@ from weft.training.signals import Stop
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
 MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
+NEW_HEAD = 1e-4  # the rate of a student, 768 wide, that begins from weights without the head of its task ...
+ALL_THERE = 5e-5  # ... and of one that has that, too
 
 
 def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Listened]]:
@@ -81,6 +85,7 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
 def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
     began = time.perf_counter()
     if recipe.distill.pretrain:
+        _without_curve(recipe)
         student = pretraining.go(run, recipe, stop, say, progress)
         write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
         return student
@@ -92,7 +97,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
-    if name == "complete" and not recipe.distill.pretrain:
+    if name == "complete":
+        _without_curve(recipe)
         student = distill_language(run, recipe, teachers, device, stop, say, progress)
         write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
         return student
@@ -104,9 +110,11 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     metric = decided_metric(metric, lesson.task, material.by_labels)
     opened_teachers = [each.opened for each in teachers]
 
+    tally = Tally(run.inside)
+
     @cache
     def heard() -> Taught:
-        return taught(lesson, teachers, material.rows, material.parts, stop, say, progress)
+        return taught(lesson, teachers, material.rows, material.parts, stop, say, progress, tally)
 
     # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
     beginning = begun_student(
@@ -141,16 +149,14 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)
-    # A writer of a few layers of another has lost as much as it has kept: it learns as one that begins from nothing.
-    torn = isinstance(train, Sequences) and not Path(recipe.student.model).is_dir()
-    plan = planned(recipe.training, train, opened, device, beginning.fresh or torn)
+    plan = planned(recipe, train, device, beginning)
     recipe = replace(
         recipe,
         training=plan,
         device=str(device),
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
-    _note_run(run, recipe, material, teachers, known, opened, device)
+    _note_run(run, recipe, material, teachers, tally.total, opened, device)
     started = begin(run, plan.keep, plan.pass_tokens or 0, say)
     steps = plan.steps or 1
     card = replace(
@@ -204,6 +210,11 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     if recipe.data.share == 1 and not (run.inside / JSON).exists():
         report(run, recipe, teachers, student, judges, count, state.seconds, curve, say)
     return load(run.folder)
+
+
+def _without_curve(recipe: DistillRecipe) -> None:
+    if recipe.distill.curve:
+        raise UserError("words have no learning curve by texts: --curve is for students of a task")
 
 
 def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
@@ -289,18 +300,18 @@ def report(
     say(f"{run.inside / PAGE}: {found.words()}")
 
 
-def planned(plan: Tuning, train: Examples | Sequences, opened: Opened, device: torch.device, fresh: bool) -> Tuning:
+def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:
     """The plan of a student: few texts are read more often, since each says more than a label would."""
-    batch, epochs = pairs_plan(train) if fresh and isinstance(train, Sequences) else (32, 0.0)
+    plan, opened, writes = recipe.training, begun.opened, isinstance(train, Sequences)
+    # A writer of a few layers of another has lost as much as it has kept: it learns as one that begins from nothing.
+    anew = begun.scratch or (writes and not Path(recipe.student.model).is_dir())
+    batch, epochs = pairs_plan(train) if anew and isinstance(train, Sequences) else (32, 0.0)
     if not epochs:
-        epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if fresh else min(10.0, max(3.0, SEEN / train.count))
-    static = opened.family.name == "vectors"
+        epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if anew else min(10.0, max(3.0, SEEN / train.count))
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
-    shape = (768 / opened.config.width) ** 0.5
-    usual = 2e-3 if static else opened.family.rate * shape if fresh else 5e-5 * shape
-    if fresh and isinstance(train, Sequences):
-        plan = from_nothing(plan)
-    return decided(plan, train, device, batch, epochs, usual)
+    usual = opened.family.rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
+    rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
+    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, rate)
 
 
 def window_of(recipe: DistillRecipe, teacher: Opened, student: Opened, task: Task) -> Window:
@@ -344,7 +355,7 @@ def _note_run(
     recipe: DistillRecipe,
     material: Material,
     teachers: Sequence[Listened],
-    known: Taught,
+    forwards: int,
     opened: Opened,
     device: torch.device,
 ) -> None:
@@ -353,8 +364,8 @@ def _note_run(
         about = read_json(run.about)
         if about.get("data") != _hashes(material, teachers):
             raise Altered(f"{run.folder}: the data, or the teacher, is not what the run began with")
-        if known.forwards:  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": about.get("teacher_forwards", 0) + known.forwards})
+        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
+            write_json(run.about, {**about, "teacher_forwards": forwards})
         return
     write_toml(recipe, run.recipe)
     run.describe(
@@ -365,7 +376,7 @@ def _note_run(
             "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
             "data": _hashes(material, teachers),
             "rows": {"train": len(material.train), "dev": len(material.dev)},
-            "teacher_forwards": known.forwards,
+            "teacher_forwards": forwards,
         }
     )
     if material.held is not None:

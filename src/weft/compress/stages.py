@@ -40,7 +40,6 @@ from weft.tasks.tag import TagTask
 from weft.training.run import Run
 from weft.training.signals import Stop
 
-TAUGHT = 1e-4  # the rate at which a pre-trained student learns from its teacher, at a width of 768
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
 Go = Callable[[Run, Stop, Say, Progress], Model]
@@ -81,12 +80,8 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
         base, fresh = begun_folder(stages, recipe, teachers, material, stop, say, progress)
         went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
         student = Student(model=str((stages / "pretrain").absolute()))
-    plan = recipe.training
-    if "pretrain" in names and plan.rate is None:  # its head alone is new
-        plan = replace(plan, rate=TAUGHT * (768 / load(student.model).config.width) ** 0.5)
     taught = replace(
         recipe,
-        training=plan,
         out=str((stages / "distill").absolute()),
         student=student,
         stages=replace(recipe.stages, names=("distill",)),

@@ -14,7 +14,7 @@ from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import Opened
 from weft.compress.layers import can_take, evenly, with_layers
 from weft.compress.recipe import DistillRecipe
-from weft.compress.vocabulary import most_used, with_vocabulary
+from weft.compress.vocabulary import best_of, counted, with_vocabulary
 from weft.config import changed
 from weft.errors import UserError
 from weft.tasks.beginning import Beginning, from_folder
@@ -148,6 +148,7 @@ def begun_student(
             f"({found.family.name}, {size_of(found.config)}{other}): --start scratch"
         )
     kept: Sequence[int] | None = None
+    characters = True
     tokenizer, target = teacher.tokenizer, teacher.target_tokenizer
     if own is not None:
         given = Vocabulary(size=recipe.student.vocabulary) if own == "learned" else Vocabulary(folder=own)
@@ -157,11 +158,12 @@ def begun_student(
         if target is not None:
             raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
         with progress("counting tokens", "texts") as told:
-            kept = most_used(tokenizer_of(teacher), _heard(texts(), stop, told), recipe.student.vocabulary)
-        tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept)
+            counts = counted(tokenizer_of(teacher), _heard(texts(), stop, told))
+        kept, characters = best_of(tokenizer_of(teacher), counts, recipe.student.vocabulary)
+        tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept, characters)
         say(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
     if start == "layers":
-        begun = _from_layers(found, tokenizer, kept, wanted, head, recipe.seed)
+        begun = _from_layers(found, kept, characters, wanted, head, recipe.seed)
         numbers = evenly(found.config.layers, teacher.config.layers)
         some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         return _noted(begun, teachers, f"{some} of the teacher", say)
@@ -196,14 +198,14 @@ def _fresh(
         where="[student]",
         target_tokenizer=target,
     )
-    return Beginning(made.opened, True)
+    return Beginning(made.opened, True, True)
 
 
 @torch.no_grad()
 def _from_layers(
     found: Lineage,
-    tokenizer: Tokenizer | None,
     kept: Sequence[int] | None,
+    characters: bool,
     wanted: Mapping[str, int | None],
     head: str,
     seed: int,
@@ -211,7 +213,7 @@ def _from_layers(
     """A student that begins with every k-th layer of its teacher, and with those of its heads that are the same."""
     teacher = found.teacher
     cut = with_layers(teacher, evenly(found.config.layers, teacher.config.layers))
-    cut = cut if kept is None else with_vocabulary(cut, kept)
+    cut = cut if kept is None else with_vocabulary(cut, kept, characters=characters)
     stored = cut.network.state_dict()
     if "segments.weight" in stored and not hasattr(found.config, "segments"):
         # A family that knows one segment only reads every text as the first of the teacher's.

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 
 from weft.checkpoint.folder import Opened
 from weft.compress.lessons import Lesson, Said
+from weft.compress.tally import Tally
 from weft.data.shards import TEACHERS, digest_of
 from weft.errors import UserError
 from weft.files import cache_folder, held, reason, write_json
@@ -137,11 +138,12 @@ def taught(
     stop: Stop,
     say: Say,
     progress: Progress,
+    tally: Tally | None = None,
 ) -> Taught:
     """Ask the teachers about all examples, as far as the cache does not know what they say.
 
     `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
-    are found again whatever stands beside them.
+    are found again whatever stands beside them. `tally` counts for the run what is read anew.
     """
     if lesson.as_one:
         whole = hashlib.sha256(" ".join(each.digest for each in teachers).encode()).hexdigest()
@@ -158,7 +160,7 @@ def taught(
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with progress(f"{name} reads", "texts") as told:
-            paths, read = _asked(lesson, teacher, shards, stop, say, told)
+            paths, read = _asked(lesson, teacher, shards, stop, say, told, tally or Tally())
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         say(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
@@ -173,6 +175,7 @@ def _asked(
     stop: Stop,
     say: Say,
     told: Callable[[int], None],
+    tally: Tally,
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, made where they are missing; and how many examples it read for that."""
     words = [FORMAT, SHARD, teacher.digest, type(lesson).__name__, dict(lesson.settings)]
@@ -184,7 +187,8 @@ def _asked(
         while not path.exists():
             with held(folder.with_suffix(".lock")) as ours:
                 if ours and not path.exists():
-                    _write(path, _said(lesson, teacher.opened, some, stop, told), about)
+                    with tally.shard(path, len(some)):
+                        _write(path, _said(lesson, teacher.opened, some, stop, told), about)
                     read += len(some)
             if not ours:  # another process is at it: what it hears is ours too
                 if not noted:

@@ -51,6 +51,17 @@ def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characte
     return _chosen([tokenizer], counts, count, characters)
 
 
+def best_of(tokenizer: Tokenizer, counts: Mapping[int, int], count: int) -> tuple[tuple[int, ...], bool]:
+    """As `chosen`, and whether all single characters are among them: not where words cover more of the texts."""
+    fewer = chosen(tokenizer, counts, count, characters=False)
+    try:
+        whole = chosen(tokenizer, counts, count)
+    except UserError:  # there is no room for all characters
+        return fewer, False
+    less, more = (sum(counts[number] for number in some if number in counts) for some in (whole, fewer))
+    return (fewer, False) if more > less else (whole, True)
+
+
 def _chosen(
     tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool
 ) -> tuple[int, ...]:

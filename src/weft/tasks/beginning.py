@@ -52,10 +52,11 @@ def check_model(recipe: TaskRecipe) -> None:
 
 @dataclass(frozen=True)
 class Beginning:
-    """A model to train, and whether the head of its task is new."""
+    """A model to train, and whether the head of its task is new, or all of it."""
 
     opened: Opened
     fresh: bool
+    scratch: bool = False
 
 
 def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
@@ -73,7 +74,7 @@ def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer
             where="[model]",
             target_tokenizer=target_tokenizer,
         )
-        return Beginning(made.opened, True)
+        return Beginning(made.opened, True, True)
     heads = {head: count or 0 for head, count in wanted.items()}
     if Path(base).is_file():
         return Beginning(open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)

@@ -1,4 +1,4 @@
-"""One model while it is compared, and what shows that it is damaged."""
+"""One model while it is compared with others, and what may be wrong with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from weft.text.resampling import Sampled
 
 APART = 10  # texts that are shown, where two models disagree most
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
-NOT_FINITE = "it answers with what is no number"
 
 
 @dataclass
@@ -38,13 +37,8 @@ class Party:
     of: tuple[Party, ...] = ()  # of the joint voice of several: those whose it is
 
 
-def fault_of(party: Party, first: Party, varied: bool, rows: int, hash: str) -> str | None:
-    """Why a model is no model to be used, as far as these rows tell; `hash` is that of the files they are from."""
-    return _fault(party, first, varied, rows) or _fallen(party, hash)
-
-
-def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
-    """What the rows alone tell."""
+def fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
+    """Why a model is no model to be used, as far as these rows tell."""
     other = party is not first and len(first.keys) > 1
     if rows >= LEAST and len(party.keys) == 1 and (varied or other):
         return f"it gives all {rows:,} texts the same answer"
@@ -55,7 +49,7 @@ def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
         return None
     chosen = party.kind.chosen
     if party is first:  # nobody stands beside it, so it must be worse than chance, not just no better
-        return _worse(party, rows)
+        return worse(party, rows)
     if party.kind.beyond_chance is None:
         kept = party.found[chosen].over(first.found[chosen])
         few = math.isfinite(kept.high) and kept.high < TENTH
@@ -67,7 +61,7 @@ def _fault(party: Party, first: Party, varied: bool, rows: int) -> str | None:
     return None
 
 
-def _worse(party: Party, rows: int) -> str | None:
+def worse(party: Party, rows: int) -> str | None:
     """Whether a model says the wrong thing so often that guessing would be better: what it says has been mixed up."""
     name = party.kind.beyond_chance
     score = None if name is None else party.found[name].score()
@@ -76,11 +70,11 @@ def _worse(party: Party, rows: int) -> str | None:
     return f"its {name} of {score.value:.3f} is worse than chance, {party.kind.level:.3f}"
 
 
-def _fallen(party: Party, hash: str) -> str | None:
+def fallen(party: Party, hash: str) -> str | None:
     """What a model's own card says it reaches on these very rows, where it no longer does."""
     chosen = party.kind.chosen
-    if not hash or party.of or chosen in LESS or chosen not in party.found or party.model.task in WRITES:
-        return None  # what writes was judged by a part of the rows
+    if not hash or chosen in LESS or chosen not in party.found or party.model.task in WRITES:  # writers: of a part
+        return None
     value = party.found[chosen].score().value
     for told in party.model.card.metrics:
         if told.data == hash and told.name == chosen and told.low is not None and value < told.low:
