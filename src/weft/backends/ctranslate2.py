@@ -311,7 +311,7 @@ class Writing(Engine):
         """One answer, token by token."""
         engine = self._seeded(choice, seeds[0])
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
-        more = {name: value for name, value in self._with_room(options, talk.limits[0]).items() if name not in named}
+        more = {name: value for name, value in options.items() if name not in named}
         if self.reads:
             assert talk.sources is not None
             begun = [self.source_words[int(token)] for token in talk.sources[0]]  # type: ignore[arg-type]
