@@ -142,3 +142,13 @@ def test_insides_that_cannot_be_compared_are_said_before_the_teacher_reads(
         said = capsys.readouterr().err
         assert told in said and "read anew" not in said
         assert not Path("out").exists()
+
+
+def test_an_exported_teacher_shows_nothing_of_its_inside(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weft.export("t", "onnx", out=tmp_path / "onnx")
+    assert run(["distill", str(tmp_path / "onnx"), "--text", "texts.txt", "--match", "states", *REST]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("a model for onnx shows nothing of its inside; take the one it was made of\n")
+    assert not Path("out").exists()

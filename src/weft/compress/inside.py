@@ -28,6 +28,8 @@ def matched(objective: Objective, teacher: Opened, student: Opened, lessons: Les
 def along(objective: Objective, teacher: Opened, student: Opened, lessons: Lessons, soft: SoftWords | None) -> Matched:
     """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
     match = tuple(dict.fromkeys(lessons.match))
+    if teacher.exported:
+        raise UserError(f"a model for {teacher.card.backend} shows nothing of its inside; take the one it was made of")
     tokens = common_tokens(teacher, student)
     like = next(student.network.parameters())
     teacher.network.to(like.dtype)
