@@ -7,7 +7,7 @@
 
 DIR holds imdb, wikiann_en, squadshifts, xquad, multi30k and glue as `benchmarks/carry.py` gathers them; weights:
 all-MiniLM-L6-v2. Each job leaves FOLDER/JOB.json and, where it trains a model, the run folder FOLDER/JOB. Jobs wait for
-those that they build on. Nothing is chosen on the test data.
+those that they build on. Which step is kept is decided on held-out rows, never on the test data.
 """
 
 from __future__ import annotations
