@@ -29,6 +29,10 @@ def wait(at: str) -> None:
     """Load what commands need, say that all is ready, and answer calls until nobody is left to make one."""
     import torch._dynamo  # noqa: F401  (the first optimiser loads it)
 
+    import weft.compress.export
+    import weft.compress.prune
+    import weft.compress.quantise
+    import weft.compress.resume
     import weft.tasks.finetune
     import weft.tasks.ladder
     import weft.tasks.pretrain

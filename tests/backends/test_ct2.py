@@ -149,7 +149,7 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
     for family in ("gpt2", "marian"):
         ours = drawn(family)
         theirs = carried(ours, tmp_path / family)
-        for options in ({"least": 4}, {"stop": ["t", "e"]}):
+        for options in ({"least": 4}, {"least": 40}, {"stop": ["t", "e"]}):
             some = texts(6, seed=1)
             same_words(*(complete(each.opened, some, most=8, **options) for each in (ours, theirs)))
         written = []

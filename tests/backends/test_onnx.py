@@ -171,6 +171,8 @@ def test_a_graph_holds_no_code_of_others(folder: Path) -> None:
         (lambda graph, onnx: _renamed(graph, "attention_mask", "mask"), "reads .* where input_ids and attention_mask"),
         (lambda graph, onnx: _renamed(graph, "logits", "scores"), "gives scores where logits is expected"),
         (lambda graph, onnx: graph.graph.ClearField("node"), "not a sound ONNX graph"),
+        (lambda graph, onnx: graph.graph.sparse_initializer.add(), "holds functions, training or sparse tensors"),
+        (lambda graph, onnx: graph.training_info.add(), "holds functions, training or sparse tensors"),
     ],
 )
 def test_a_graph_of_something_else_is_named(folder: Path, change: Callable[[Any, Any], None], told: str) -> None:

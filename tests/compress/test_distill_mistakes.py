@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Path:
     write_rows(here / "pairs.jsonl", pairs(12))
     write_rows(here / "others.jsonl", [{**row, "label": row["label"].upper()} for row in kinds_of(12)])
     write_rows(here / "one.jsonl", [*kinds_of(11), {"text": "a fish", "label": "fish"}])
+    write_rows(here / "questions.jsonl", [{"question": "who?", "context": f"the cat {n}"} for n in range(12)])
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "empty.txt").write_text("\n \n")
     (here / "few.txt").write_text("a cat\nan oak\n")
@@ -57,6 +58,11 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["nobody", "--text", "texts.txt"], "'nobody' is neither a folder nor in the local"),
         (["t"], "no text to learn from: give --text FILE of unlabelled texts, or --data FILE of rows"),
         (["t", "--text", "empty.txt"], "empty.txt: there is no text in it"),
+        (
+            ["t", "--data", "questions.jsonl"],
+            "has context and question, as rows of the task answer have; the teacher's",
+        ),
+        (["t", "--text", "texts.txt", "--stages", "finetune"], "in this order, with distill, not finetune"),
         (["t", "--text", "few.txt"], "few.txt: 2 texts are too few to learn from; 4 are the least"),
         (["t", "--text", "lost.txt"], "lost.txt: no such file"),
         (["base", "--text", "texts.txt"], "is made for no task (fill), so it teaches none"),
@@ -122,3 +128,17 @@ def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytes
     monkeypatch.setenv("WEFT_CACHE", str(here / "cache"))
     assert weft.resume("out", say=quiet).card.teacher == "t"
     shutil.rmtree("out")
+
+
+def test_insides_that_cannot_be_compared_are_said_before_the_teacher_reads(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["distill", "t", "--text", "texts.txt", "--match", "states"]
+    for more, told in (
+        (["--map", "9:1", *REST], "map 9:1: the student has 1 layers"),
+        (["--student", "lstm:1x64", "--out", "out"], "is of family lstm, which has no layers to compare"),
+    ):
+        assert run([*given, *more]) == 2
+        said = capsys.readouterr().err
+        assert told in said and "read anew" not in said
+        assert not Path("out").exists()

@@ -183,8 +183,8 @@ def check_graph(data: bytes, path: Path) -> None:
         model = onnx.load_model_from_string(data)
     except Exception:  # protobuf's own kinds of fault differ by its version
         raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
-    if model.functions:
-        raise UserError(f"{path}: holds functions of its own, which no exported model has")
+    if model.functions or model.training_info or model.graph.sparse_initializer:
+        raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
     for each in model.graph.initializer:
         if each.data_location == onnx.TensorProto.EXTERNAL or each.external_data:
             raise UserError(f"{path}: tensor {shown(each.name)} lies in another file, which is never opened")

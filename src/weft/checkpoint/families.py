@@ -361,6 +361,8 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
         return SIZES[size]
     found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
     if not found:
+        if not family.sizes:
+            raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256, and {name} has no sizes with a name")
         raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
     if not hasattr(family.config, "layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")

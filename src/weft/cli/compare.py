@@ -48,6 +48,8 @@ def compare(
     others, it says the same of everything, or it is no better than chance) or loses more than --max-drop.
 
     Example: weft compare runs/reviews runs/reviews-small --data test.csv --out compare.html
+
+    Example: weft compare runs/translator runs/translator-small --source test.en --target test.de
     """
     if not (data or source or target):
         raise UserError("what to compare by? give --data FILE; to models that write also --source and --target")

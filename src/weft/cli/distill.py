@@ -42,10 +42,10 @@ def distill(
     ] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
     start: Annotated[
-        str | None, typer.Option(help="layers (of the teacher, evenly spaced; where they fit) or scratch.")
+        str | None, typer.Option(help="layers (of the teacher, evenly spaced; so where it is as wide) or scratch.")
     ] = None,
     vocabulary: Annotated[
-        int | None, typer.Option(help="Tokens of the student: those of the teacher's that the text uses most.")
+        int | None, typer.Option(help="How many tokens: those of the teacher's that the text uses most; or learned.")
     ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="learned (from the text), or a tokenizer folder; else the teacher's.")
@@ -57,7 +57,8 @@ def distill(
         float | None, typer.Option(help="How much right labels count beside the teacher, where a row has one; 0.5.")
     ] = None,
     match: Annotated[
-        list[str] | None, typer.Option(help="states, attention, relations or cosine: inside, too; repeatable.")
+        list[str] | None,
+        typer.Option(help="states, attention, relations or cosine: be like the teacher inside, too; repeatable."),
     ] = None,
     map: Annotated[
         str | None, typer.Option(help="Which layer answers to which of the teacher's: even, last, or 1:2,2:4.")

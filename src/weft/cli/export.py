@@ -26,9 +26,12 @@ def export(
 ) -> None:
     """Write a model for ONNX Runtime, CTranslate2 or transformers, if it says the same there.
 
-    The folder answers through weft.load and weft predict like any other.
+    ONNX is for models that understand, CTranslate2 for encoders and models that write. The folder answers through
+    weft.load and weft predict like any other, on the CPU.
 
     Example: weft export runs/reviews --to onnx --data dev.csv --out runs/reviews-onnx
+
+    Example: weft export runs/translator --to ctranslate2 --out runs/translator-ct2
     """
     with leaving_at_once():
         from weft.compress.export import export as write

@@ -52,8 +52,8 @@ def prune(
 ) -> None:
     """Take layers, heads or tokens out of a model, and say what that costs.
 
-    Layers and tokens leave a folder that is published as before; layers with different numbers of heads only Weft can
-    read. What was lost, weft finetune or weft distill bring back in part.
+    With fewer layers or tokens a folder stays what transformers opens; with fewer heads it is Weft's own. What was
+    lost, weft finetune or weft distill bring back in part.
 
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
 

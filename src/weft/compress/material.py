@@ -79,6 +79,11 @@ class Reader:
             raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
         task, whole = task.needed(record, given)
         there = {name.casefold() for name in record.values}
+        if names == ("text",) and not given and "text" not in there and "context" in there and "question" in there:
+            raise UserError(  # a question is a text too, but hardly the one that is meant
+                f"{file_of(record.where)}: has context and question, as rows of the task answer have; the teacher's "
+                f"task is {task.name}: say which of its columns is the text: --column text=NAME"
+            )
         known = [
             given[name] in record.values if name in given else bool(there & {each.casefold() for each in _called(name)})
             for name in whole

@@ -112,7 +112,9 @@ class Stages:
     def __post_init__(self) -> None:
         places = [ORDER.index(name) for name in self.names]
         if "distill" not in self.names or places != sorted(set(places)):
-            raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill: {self.names} are not")
+            raise UserError(
+                f"stages are some of {', '.join(ORDER)} in this order, with distill, not {', '.join(self.names)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

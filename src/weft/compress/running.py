@@ -131,6 +131,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     opened = beginning.opened
     window = window_of(recipe, teachers[0].opened, opened, lesson.task)
     framing = framing_for(opened, window)
+    objective_of(recipe, lesson, opened_teachers, opened)  # whether their insides can be compared at all
     known = heard()
     said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
     judges = material.dev
