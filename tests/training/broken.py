@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -76,11 +77,11 @@ def main() -> None:
                 in_saves += writing
                 break
             time.sleep(0.0005)
-        else:
-            break  # it was done before its moment came
-    if done == kills:
-        while not ended(number):
-            time.sleep(0.01)
+        else:  # it was done before its moment came, since the machine was busier when the whole run was timed
+            shutil.rmtree(out)
+            whole, done, in_saves = whole / 2, 0, 0
+    while not ended(number):
+        time.sleep(0.01)
     print(json.dumps({"kills": done, "in_saves": in_saves}))
 
 
