@@ -21,14 +21,14 @@ from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened
 from weft.compress.inside import matched
 from weft.compress.language_material import Papers, by_texts, by_words, papers_of
+from weft.compress.noting import note_run
 from weft.compress.recipe import DistillRecipe
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened
-from weft.config import write_toml
 from weft.data.batching import Feed
 from weft.errors import UserError
-from weft.files import read_json, write_json
-from weft.tasks.driving import Altered, begin, drive
+from weft.files import write_json
+from weft.tasks.driving import begin, drive
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.planning import decided
@@ -83,7 +83,7 @@ def distill_language(
         recipe, training=plan, device=str(device), distill=replace(recipe.distill, metric="loss", length=length)
     )
     hashes = {**papers.hashes, "teacher": [each.digest for each in teachers]}
-    _note(run, recipe, opened, hashes, material.forwards, device)
+    note_run(run, recipe, opened, hashes, material.forwards, device)
     started = begin(run, plan.keep, plan.pass_tokens or 0, say)
     steps = plan.steps or 1
     card = replace(
@@ -135,30 +135,6 @@ def _planned(plan: Tuning, source: Any, opened: Opened, device: torch.device, fr
 
 
 # ----------------------------------------------------------------------------------------------------------- the end
-
-
-def _note(
-    run: Run, recipe: DistillRecipe, opened: Opened, hashes: dict[str, Any], forwards: int, device: torch.device
-) -> None:
-    """What the run was made with, on the first day; later, that it still is the same."""
-    if run.about.exists():
-        about = read_json(run.about)
-        if about.get("data") != hashes:
-            raise Altered(f"{run.folder}: the text, or the teacher, is not what the run began with")
-        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": forwards})
-        return
-    write_toml(recipe, run.recipe)
-    run.describe(
-        {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seed": recipe.seed,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
-            "data": hashes,
-            "teacher_forwards": forwards,
-        }
-    )
 
 
 def _reported(run: Run, papers: Papers, teachers: Sequence[Opened], data: str, device: torch.device, say: Say) -> Model:

@@ -23,13 +23,13 @@ from weft.compress.inside import matched
 from weft.compress.language import distill_language
 from weft.compress.lessons import Lesson
 from weft.compress.material import Material, gather, labelled
+from weft.compress.noting import note_run
 from weft.compress.recipe import DistillRecipe
 from weft.compress.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.compress.student import begun_student, find_student
 from weft.compress.tally import Tally
 from weft.compress.teaching import Listened, Part, Taught, digest_of_folder, taught
 from weft.compress.writing import from_nothing, without_bleu
-from weft.config import write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
@@ -37,7 +37,7 @@ from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.objectives.language import Objective
 from weft.tasks.beginning import Beginning
-from weft.tasks.driving import Altered, begin, device_for, drive
+from weft.tasks.driving import begin, device_for, drive
 from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
@@ -156,7 +156,10 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         device=str(device),
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
-    _note_run(run, recipe, material, teachers, tally.total, opened, device)
+    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
+    first = note_run(run, recipe, opened, _hashes(material, teachers), tally.total, device, rows)
+    if first and material.held is not None:
+        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     started = begin(run, plan.keep, plan.pass_tokens or 0, say)
     steps = plan.steps or 1
     card = replace(
@@ -348,39 +351,6 @@ def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[
 
 def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
     return {**material.hashes, "teacher": [each.digest for each in teachers]}
-
-
-def _note_run(
-    run: Run,
-    recipe: DistillRecipe,
-    material: Material,
-    teachers: Sequence[Listened],
-    forwards: int,
-    opened: Opened,
-    device: torch.device,
-) -> None:
-    """What the run was made with, on the first day; later, that it still is the same."""
-    if run.about.exists():
-        about = read_json(run.about)
-        if about.get("data") != _hashes(material, teachers):
-            raise Altered(f"{run.folder}: the data, or the teacher, is not what the run began with")
-        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": forwards})
-        return
-    write_toml(recipe, run.recipe)
-    run.describe(
-        {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seed": recipe.seed,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
-            "data": _hashes(material, teachers),
-            "rows": {"train": len(material.train), "dev": len(material.dev)},
-            "teacher_forwards": forwards,
-        }
-    )
-    if material.held is not None:
-        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
 
 
 def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, say: Say) -> None:
