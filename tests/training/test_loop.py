@@ -23,9 +23,10 @@ from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
 from weft.training.log import read_metrics
-from weft.training.loop import quick_arithmetic, seed_of
+from weft.training.loop import quick_arithmetic
 from weft.training.passes import Passes, graphs_compiled
 from weft.training.setup import Setup
+from weft.training.step import seed_of
 
 
 @pytest.fixture(autouse=True)
