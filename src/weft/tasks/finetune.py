@@ -34,6 +34,7 @@ from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
+from weft.tasks.evaluate import evaluation_of
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
@@ -262,6 +263,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
             metrics = (Metric(data=data, name="loss", value=found["loss"]),)
         with folded(opened.network, settled):
             run.save_model(replace(opened, card=settled.carded(card)), metrics)
+        if last:
+            evaluation_of(last[0], recipe.task.name, "held-out rows", data).save(run.evaluation)
 
     setup = Setup(
         network=opened.network,
