@@ -34,7 +34,7 @@ FACTS = ("weft", "tfidf", "embeddings")
 
 
 def drawn(rows: list[Row], size: int, seed: int) -> list[Row]:
-    """Rows drawn by chance, those of labels that came but once left out: nothing can be held out of them."""
+    """Rows drawn by chance, the same for every model."""
     return random.Random(seed).sample(rows, min(size, len(rows)))
 
 
@@ -130,11 +130,11 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     names = arguments.sets.split(",")
     packed = unpack(arguments.pack) if arguments.pack else {name: read(name, arguments.data) for name in names}
-    work = [
-        (name, int(size), seed)
-        for size in sorted(map(int, arguments.sizes.split(",")), reverse=True)
-        for name in sorted(names, key=lambda name: name != "imdb")  # the longest first, so that none is left alone
+    work = [  # seed by seed, the longest first: what is broken off has all cells with fewer seeds
+        (name, size, seed)
         for seed in range(arguments.seeds)
+        for size in sorted(map(int, arguments.sizes.split(",")), reverse=True)
+        for name in sorted(names, key=lambda name: name != "imdb")
     ]
     results: list[dict[str, Any]] = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
