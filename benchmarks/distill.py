@@ -17,6 +17,7 @@ import copy
 import itertools
 import json
 import lzma
+import math
 import os
 import random
 import re
@@ -119,11 +120,8 @@ def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
 
 
 def small(place: Place) -> dict[str, Any]:
-    return {
-        "model": place.size("3x256"),
-        "tokenizer": str(place.out / "reviews-vocabulary"),
-        "settings": SMALL["settings"],
-    }
+    own = str(place.out / "reviews-vocabulary")
+    return {"model": place.size("3x256"), "tokenizer": own, "settings": SMALL["settings"]}
 
 
 def reviews_words(place: Place, out: str) -> dict[str, Any]:
@@ -414,21 +412,23 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
 
     torch.set_num_threads(2)
     found: dict[str, Any] = {"machine": machine()}
+    brief = {"texts": 4, "seconds": 0.1} if place.tiny else {}  # of what is timed
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         dev, test = some_rows(place, scratch, rows, 1), some_rows(place, scratch, rows, 2)
         try:
-            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5)
+            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
         except Refused as refused:
             gate = refused.found
         print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
         found["gate"] = without_texts(gate.values())
-        beside = weft.compare([teacher, student, *([scratch / "chosen"] if gate.chosen else [])], test)
+        models = [teacher, student, *([scratch / "chosen"] if gate.chosen else [])]
+        beside = weft.compare(models, test, memory=not place.tiny, **brief)
         found["compared"] = without_texts(beside.values())
         for _, header, lines in beside.tables()[:1]:
             print(*("  ".join(row) for row in [header, *lines]), sep="\n", file=sys.stderr, flush=True)
-        found["half the layers"] = half_the_layers(teacher, place, test, scratch)
-        found["damage"] = damage(student, dev, scratch)
+        found["half the layers"] = half_the_layers(teacher, place, test, scratch, **brief)
+        found["damage"] = damage(student, dev, scratch, **brief)
         found["reading"] = reading(teacher, place, scratch)
     return found
 
@@ -440,7 +440,7 @@ def without_texts(values: Any) -> Any:
     return [without_texts(value) for value in values] if isinstance(values, list) else values
 
 
-def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path) -> dict[str, float]:
+def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **brief: Any) -> dict[str, float]:
     """How much faster 3 layers of 384 are than 6: speed is decided by the sizes, so fresh weights do."""
     from weft.compress.measuring import measure
 
@@ -453,11 +453,11 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path) -> di
         model.opened = replace(model.opened, card=replace(model.card, task="classify"))
         model.save(folder)
     models = [weft.load(folder) for folder in folders]
-    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False).costs
+    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False, **brief).costs
     return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
 
 
-def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
+def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, str]:
     """A model whose head says the opposite, at every door: comparing, exporting, quantising."""
     from weft.compress import export as exporting
     from weft.compress import quantise as quantising
@@ -476,7 +476,7 @@ def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
         quantising.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),
-            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"])),
+            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"], **brief)),
         ):
             try:
                 attempt()
@@ -491,7 +491,8 @@ def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
 def reading(teacher: Path, place: Place, scratch: Path) -> dict[str, int]:
     """Texts that a teacher reads for one epoch, for three, and for another student of the same texts."""
     with lzma.open(place.file("imdb/unsup.txt.xz"), "rt", encoding="utf-8") as file:
-        (scratch / "texts.txt").write_text("".join(line[:400].strip() + "\n" for line in itertools.islice(file, 200)))
+        lines = itertools.islice(file, 12 if place.tiny else 200)
+        (scratch / "texts.txt").write_text("".join(line[:400].strip() + "\n" for line in lines))
     forwards = {}
     before = os.environ.get("WEFT_CACHE")
     for name, student, epochs in (("one epoch", "1x64", 1), ("three epochs", "1x64", 3), ("again", "1x128", 2)):
@@ -531,8 +532,9 @@ def table(folder: Path, measured: Path | None) -> None:
         first, second = (json.loads(path.read_text()) for path in paths)
         (value, *_), (own, low, high) = first["scores"][name], second["scores"][name]
         share = second["parameters"] / first["parameters"]
+        kept = 100 * own / value if value else math.nan
         print(
-            f"| {student} | {name} | {value:.4g} | {own:.4g} ({low:.4g} to {high:.4g}) | {100 * own / value:.1f} % | "
+            f"| {student} | {name} | {value:.4g} | {own:.4g} ({low:.4g} to {high:.4g}) | {kept:.1f} % | "
             f"{second['parameters'] / 1e6:.1f} of {first['parameters'] / 1e6:.1f} M ({100 * share:.0f} %) |"
         )
     if measured is None:

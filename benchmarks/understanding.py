@@ -210,7 +210,7 @@ def search(way: str, data: Path, weights: Path, scratch: Path, limit: int | None
     wiki = questions(data, ["squadshifts/new_wiki_v1.0.json.xz"])
     pool = sorted({row["context"] for row in wiki})
     numbers = {text: number for number, text in enumerate(pool)}
-    asked = random.Random(0).sample(wiki, 40 if limit else 2000)
+    asked = random.Random(0).sample(wiki, 20 if limit else 2000)
     first, second = Ranking(), Ranking()
     pairs = [(row["question"], numbers[row["context"]]) for row in asked]
     for found in places(Index(embedder.opened, pool), pairs, rerank=pair_scores(pair), candidates=20):
