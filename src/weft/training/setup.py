@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class Setup:
     pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
     minutes: float | None = None  # of training: the speed of the first steps decides how many there are ...
     most: int | None = None  # ... but no more than these
+    faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the rate of the others
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
     @property
