@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import weft
+from tests.children import start_child
 from tests.training.small import stories
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
@@ -71,9 +72,8 @@ def started(tmp_path: Path, values: dict[str, Any], patch: str = "") -> subproce
         "except Interrupted as interrupted:\n"
         "    print(f'weft: {interrupted}', file=sys.stderr); sys.exit(128 + interrupted.number)\n"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", code, json.dumps(values)]
+    return start_child(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 SLOW_EVALUATION = """
@@ -138,9 +138,7 @@ def test_a_signal_saves(phase: str, number: int, tmp_path: Path, monkeypatch: py
     wait_for(lambda: ready(tmp_path), process)
     time.sleep(0.1)
     process.send_signal(number)
-    begin = time.monotonic()
-    _, said = process.communicate(timeout=30)
-    assert time.monotonic() - begin < 5
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said and "weft resume" in said
     newest = Run(tmp_path / "run").checkpoints().newest()
@@ -163,15 +161,14 @@ def test_a_signal_saves(phase: str, number: int, tmp_path: Path, monkeypatch: py
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     slow_step = "import weft.training.loop as loop\nplain = loop.update\n"
-    slow_step += "def slow(*given):\n    open('stepping', 'w').close()\n    time.sleep(3)\n    return plain(*given)\n"
+    slow_step += "def slow(*given):\n    open('stepping', 'w').close()\n    time.sleep(60)\n    return plain(*given)\n"
     process = started(tmp_path, settings(tmp_path, "run", save_every=1), slow_step + "loop.update = slow\n")
     wait_for(lambda: (tmp_path / "stepping").exists(), process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130 and time.monotonic() - begin < 1.5
+    process.communicate(timeout=30)  # long before the step is done
+    assert process.returncode == 130
     resume(tmp_path / "run", say=quietly)  # nothing was harmed
     assert json.loads((tmp_path / "run/run/checkpoints/step-12/state.json").read_text())["finished"]
 
