@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 import tracemalloc
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.corpus_memory import measure
+from tests.children import FORKS
 from tests.training.small import stories
 from weft.data import shards
 from weft.data.shards import Text, cached, clear_cache, tokenised
@@ -160,11 +160,8 @@ def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> Non
 
 def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: Path, cache: Path) -> None:
     tokenizer.save(tmp_path / "tok")
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    both = [
-        context.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)
-    ]
+    queue = FORKS.Queue()
+    both = [FORKS.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)]
     for process in both:
         process.start()
     found = sorted(queue.get(timeout=120) for _ in both)
