@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.children import start_child
 from tests.training.small import stories
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
@@ -296,17 +296,17 @@ def runs(words: list[str]) -> list[str]:
     return [word for place, word in enumerate(words) if word not in ("A", "B") or words[place - 1] != word]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.5, 1.5, 2.5, 3.5])
+@pytest.mark.parametrize("delay", [0.0, 0.5, 1.0, 1.5, 2.5])
 def test_an_interrupt_at_any_moment(delay: float, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """While Python imports, learns, tokenises or trains: one line, status 130, and the run can be gone on with."""
     # What comes before our first line is Python's own, and takes as long as the machine is busy.
     begin = "import weft.cli; print('begun', flush=True); weft.cli.main()"
     command = [sys.executable, "-c", begin, *GPT, "--steps", "4000", "--text", "corpus.txt", "--out", "r"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    process = start_child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     time.sleep(0.05 + delay)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     # Where the signal meets an exec of Python's own, Python ends by the signal itself: a shell sees 130 either way.
     assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in said, said
     if not (here / "r").exists():

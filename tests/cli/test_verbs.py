@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.children import start_child
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import app, run
 
@@ -330,13 +331,16 @@ def test_ctrl_c_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "pipe" / "endless.txt"
     os.mkfifo(fifo)
     command = [WEFT, "tokenizer", "learn", "--text", str(fifo), "--out", str(tmp_path / "out" / "t")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = start_child(command, stderr=subprocess.PIPE, text=True)
     with open(fifo, "w") as feed:
         feed.write("some text\n")
         feed.flush()
-        time.sleep(1.5)
+        while not (tmp_path / "out").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said, said
     assert list((tmp_path / "out").iterdir()) == []
 

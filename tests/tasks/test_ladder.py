@@ -189,7 +189,7 @@ def test_equal_time(text: Path, tmp_path: Path) -> None:
     budget = {"minutes": 0.01, "size": "tiny", "parallel": 0, "models": ["lstm"]}
     ladder(None, {"out": str(tmp_path / "l"), "text": {"files": [str(text)]}, "ladder": budget}, say=quiet)
     found = rungs_of(tmp_path / "l")["lstm"]
-    assert found["seconds"] < 5 and found["steps"] > 10
+    assert found["seconds"] < 20 and found["steps"] > 10
     state = next((tmp_path / "l" / "lstm" / "run" / "checkpoints").glob("*/state.json"))
     assert json.loads(state.read_text())["steps"] == found["steps"], "what the speed decided is kept"
     lines = [json.loads(line) for line in (tmp_path / "l" / "lstm" / "run" / "metrics.jsonl").read_text().splitlines()]
