@@ -165,7 +165,12 @@ def trained(family: str, files: tuple[str, str, str], seed: int, settings: dict[
 
 
 def measured(
-    name: str, split: tuple[list[Row], list[Row]], families: list[str], seeds: int, settings: dict[str, Any], steps: int | None
+    name: str,
+    split: tuple[list[Row], list[Row]],
+    families: list[str],
+    seeds: int,
+    settings: dict[str, Any],
+    steps: int | None,
 ) -> list[dict[str, Any]]:
     """The baseline and every family on one set of rows."""
     rows, test = split
@@ -183,7 +188,9 @@ def measured(
             begin = time.perf_counter()
             found = [trained(family, files, seed, settings, steps) for seed in range(seeds)]  # type: ignore[arg-type]
             seconds = (time.perf_counter() - begin) / seeds
-            lines.append({**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds})
+            lines.append(
+                {**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds}
+            )
             every = ", ".join(f"{value:.4f}" for value in found)
             print(f"{'':<21}  {family:<11}  {lines[-1]['accuracy']:.4f}  ({every}; {seconds:.0f} s)", flush=True)
     return lines
