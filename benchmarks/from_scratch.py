@@ -32,7 +32,7 @@ Row = tuple[str, str]
 
 
 def sst2(data: Path) -> tuple[list[Row], list[Row]]:
-    """Whole sentences of the Stanford Sentiment Treebank: GLUE's training set lists their phrases too, left out here."""
+    """Whole sentences of the Stanford Sentiment Treebank; GLUE lists their phrases too, which are left out here."""
     train, test = (_tsv(data / "glue/sst2" / name) for name in ("train.tsv", "dev.tsv"))
     return _whole(train), test
 
