@@ -211,17 +211,22 @@ def main() -> None:
         return
     if "WEFT_DATA" not in os.environ:
         parser.error("set WEFT_DATA to the folder that holds glue, nltk, sms_spam and imdb")
-    lines = list[dict[str, Any]]()
     for name in given.sets.split(","):
         if name not in SETS:
             parser.error(f"{name} is not one of {', '.join(SETS)}")
         train, test = SETS[name](Path(os.environ["WEFT_DATA"]))
         if given.rows:
             train = random.Random(2).sample(train, min(given.rows, len(train)))
-        lines += measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None)
+        keep(given.out, measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None))
+
+
+def keep(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the lines of one set beside those of the others, after each: a run takes long."""
+    before = json.loads(path.read_text())["lines"] if path.exists() else []
+    others = [line for line in before if line["data"] != lines[0]["data"]]
     about = {"device": platform.processor() or "cpu", "torch": torch.__version__, "threads": torch.get_num_threads()}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**about, "lines": [*others, *lines]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
