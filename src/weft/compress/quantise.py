@@ -355,7 +355,7 @@ def _drop(each: Standing, comparison: Comparison) -> tuple[Score, str]:
     """Points that a candidate loses, and of which score; of agreement where no row says what is right."""
     if (name := comparison.chosen) is not None:
         gap = each.difference[name]
-        value, *ends = (lost(Score(end, end, end), name) for end in (gap.value, gap.low, gap.high))
+        value, *ends = (lost(Score(end, end, end), name) + 0.0 for end in (gap.value, gap.low, gap.high))
         return Score(value, min(ends), max(ends)), name
     assert comparison.agreed is not None
     same = each.agreement[comparison.agreed]
