@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,11 @@ def test_an_evaluation_is_read_as_it_was_saved(classified: Path, tmp_path: Path)
     found = Evaluation.read(classified / "run" / "evaluation.json")
     found.save(tmp_path / "again.json")
     assert Evaluation.read(tmp_path / "again.json") == found
+    odd = replace(found, scores={"f1": Score(math.nan, 0.0, math.inf)}, worst=[{"text": "\ud800" + "x" * 10**6}])
+    odd.save(tmp_path / "odd.json")  # neither a number that is none nor a text without end stops a run
+    again = Evaluation.read(tmp_path / "odd.json")
+    assert math.isnan(again.scores["f1"].value) and "900,001 more characters" in again.worst[0]["text"]
+    again.write(tmp_path / "odd.html")
     (tmp_path / "again.json").write_text("{}")
     with pytest.raises(weft.UserError, match="is not an evaluation"):
         Evaluation.read(tmp_path / "again.json")

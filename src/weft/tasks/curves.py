@@ -44,7 +44,7 @@ class Record:
         parts = {f"validation_{name}" for line in self.lines if "validation_loss" not in line for name in line}
         names = {name for line in judged for name in line if name.startswith("validation_")} - parts
         known = [name for name in sorted(names) if any(line.get(name) != line["validation_loss"] for line in judged)]
-        chosen = self.recipe.get("task", {}).get("metric")
+        chosen = self.recipe.get("task", {}).get("metric") or self.recipe.get("distill", {}).get("metric")
         return sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
 
 
