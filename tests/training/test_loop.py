@@ -23,7 +23,7 @@ from weft.nn.rows import Batch
 from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
-from weft.training.log import read_metrics
+from weft.training.log import fitting, read_metrics
 from weft.training.loop import quick_arithmetic
 from weft.training.passes import Passes, graphs_compiled
 from weft.training.setup import Setup
@@ -297,3 +297,17 @@ def test_numbers_next_to_nothing_are_nothing_while_it_trains() -> None:
     with quick_arithmetic(torch.device("cpu")):
         assert (tiny * 1.0).item() == 0.0
     assert (tiny * 1.0).item() > 0.0
+
+
+def test_the_live_line_fits_a_terminal() -> None:
+    parts = [
+        "step 1,000,000/1,000,000",
+        "100:00:00 left",
+        "loss 12.3456",
+        "1,234,567 tokens/s",
+        "rate 1.0e-03",
+        "12.3 GB",
+    ]
+    line = fitting([*parts, "100 % of peak", "padding 33 %"])
+    assert len(line) < 80 and line.startswith("step 1,000,000/1,000,000  100:00:00 left  loss 12.3456")
+    assert fitting(["step 1/2", "0:01 left"]) == "step 1/2  0:01 left"

@@ -54,6 +54,7 @@ class Family:
     rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
     fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
     counts: bool = False  # learned by counting, in one pass and without steps
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)  # of such a vocabulary learned from text: how
     reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
     numbers: bool = False  # what it reads are vectors, not texts
     begins: str = "start"  # the role of the token that its writing begins from
@@ -337,6 +338,8 @@ FAMILIES = {
             trained=(),
             sizes={},
             tokenizer="word",
+            # Rare words say much of few texts: measured in benchmarks/from_scratch.py.
+            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},
             task="embed",
             speaks=False,
         ),

@@ -127,8 +127,10 @@ def vocabulary_for(
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
 
         every = family.counts and given.size is None and kind in ("word", "character")  # nothing to learn for each
-        size = given.size or (LARGEST if every else USUAL)
+        usual = family.vocabulary if kind == family.tokenizer and like is None else {}
+        size = given.size or (LARGEST if every else usual.get("size", USUAL))
         least = 1 if every and given.minimum_count is None else given.minimum_count
+        least = usual.get("minimum_count") if least is None else least
 
         def heard() -> Iterator[str]:
             for text in texts:
@@ -144,14 +146,14 @@ def vocabulary_for(
                     heard(),
                     kind,
                     size,
-                    lowercase=given.lowercase,
+                    lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
                     minimum_count=least,
                     specials=None if speaks else family.specials,
                     around=None if speaks else family.around,
                     extra=[sentinel(number) for number in reversed(range(family.sentinels))],
                 )
             )
-        less = f" ({size} were asked for; the text has no more)" if not every and tokenizer.vocabulary < size else ""
+        less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
         say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.picture import page
 from weft.tasks.describe import DescribeTask
-from weft.tasks.evaluation_page import MATRIX, cell, evaluation_parts
+from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
@@ -61,15 +62,20 @@ class Evaluation:
         return {name: value for name, value in found.items() if name not in left_out and value not in ([], (), None)}
 
     def save(self, path: Path) -> None:
-        """All of it as one JSON file, which `read` reads."""
-        write_json(path, asdict(self))
+        """All of it as one JSON file, which `read` reads; what is not finite is null, and no text is endless."""
+        write_json(path, _storable(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         """What `save` wrote."""
         values = read_json(path, 256 * MEGABYTE)
         try:
-            scores = {name: Score(**score) for name, score in values["scores"].items()}
+            scores = {
+                name: Score(
+                    *(math.nan if (number := score[key]) is None else number for key in ("value", "low", "high"))
+                )
+                for name, score in values["scores"].items()
+            }
             return cls(**{**values, "scores": scores, "labels": tuple(values["labels"])})
         except (TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path}: is not an evaluation: {error}") from None
@@ -102,6 +108,17 @@ class Evaluation:
     def write(self, out: Path) -> None:
         """One self-contained page."""
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
+
+
+def _storable(value: Any) -> Any:
+    """What JSON and UTF-8 can hold."""
+    if isinstance(value, dict):
+        return {name: _storable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(each) for each in value]
+    if isinstance(value, str):
+        return bounded(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _short(text: str, most: int = 100) -> str:
@@ -179,6 +196,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
     points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, Numbers) else []
+    points = [point for point in points if all(map(math.isfinite, point))]
     some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
     return Evaluation(
         task=name,

@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path} line {number}: holds no step")
         found.append(values)
     return found
+
+
+def fitting(parts: Sequence[str], columns: int = 79) -> str:
+    """The parts of a line as far as they fit a terminal of 80 columns, the most important first."""
+    line = ""
+    for part in parts:
+        longer = f"{line}  {part}" if line else part
+        if len(longer) > columns:
+            break
+        line = longer
+    return line
 
 
 def time_left(seconds: float) -> str:

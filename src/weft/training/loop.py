@@ -23,7 +23,7 @@ from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
 from weft.training.judging import evaluated, judge, keep
-from weft.training.log import Log, memory_used, peak_of, time_left
+from weft.training.log import Log, fitting, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
 from weft.training.passes import graphs_compiled
 from weft.training.plan import rate_at
@@ -266,9 +266,8 @@ def _say(
         values["graphs"] = graphs_compiled()
     log.record(values)
     left = time_left(seconds / len(losses) * (s.steps - state.step))
-    log.line(
-        f"step {state.step:,}/{s.steps:,}  {left} left  loss {values['loss']:.4f}  rate {rate:.2e}  "
-        f"{speed:,.0f} tokens/s  {100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  "
-        f"padding {100 * values['padding']:.0f} %",
-        passing=True,
-    )
+    parts = [f"step {state.step:,}/{s.steps:,}", f"{left} left", f"loss {values['loss']:.4f}", f"{speed:,.0f} tokens/s"]
+    parts += [f"rate {rate:.1e}", f"{memory / 1e9:.1f} GB"]
+    if s.device.type == "cuda":  # what a CPU can do at best is a guess
+        parts += [f"{100 * share:.0f} % of peak", f"padding {100 * values['padding']:.0f} %"]
+    log.line(fitting(parts), passing=True)
