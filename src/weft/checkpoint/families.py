@@ -49,7 +49,7 @@ class Family:
     trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
-    rows: str = "documents"  # how documents become rows in pre-training
+    rows: str = "stream"  # how documents become rows in pre-training
     row: int | None = None  # tokens of a row there, where the context is as good as without end
     rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
     fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
@@ -127,7 +127,6 @@ FAMILIES = {
             speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
-            rows="stream",
         ),
         Family(
             name="xlm-roberta",
@@ -143,7 +142,6 @@ FAMILIES = {
             speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
-            rows="stream",
             standard=roberta.XLM_STANDARD,
         ),
         Family(
@@ -189,7 +187,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
             standard=gpt.GPT_STANDARD,
         ),
         Family(
@@ -204,7 +201,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
         ),
         Family(
             name="transformer",
@@ -275,7 +271,6 @@ FAMILIES = {
             sentinels=t5.SENTINELS,
             specials=t5.SPECIALS,
             around="t5",
-            rows="stream",
         ),
         *(
             Family(
@@ -326,7 +321,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
             row=64,
         ),
         Family(

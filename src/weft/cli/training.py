@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.ladder import ladder as climb
-from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
+from weft.cli.show import DOCUMENTS, amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
 cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
@@ -41,7 +41,7 @@ def pretrain(
     tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
     vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
-    documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
+    documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
     rows: Annotated[
         str | None,

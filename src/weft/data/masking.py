@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, uniform
+from weft.data.chance import below, key_of, order_by, uniform
 from weft.data.rows import Drawn
 from weft.data.shards import Places
 from weft.errors import UserError
@@ -82,7 +82,7 @@ class Masking:
         chance = uniform(key_of(self.seed, "mask"), drawn.identity[candidates])
         wanted = np.maximum(1, np.round(self.rate * np.bincount(rows, minlength=len(drawn.starts) - 1)))
         if self.inside is None:
-            order = np.lexsort((chance, rows))
+            order = order_by(rows, chance)
             sizes = np.ones(len(candidates), dtype=np.int64)
             words = np.arange(len(candidates))
         else:
@@ -91,7 +91,7 @@ class Masking:
             words = begins.cumsum() - 1
             sizes = np.bincount(words)
             chance, rows = chance[begins], rows[begins]
-            order = np.lexsort((chance, rows))
+            order = order_by(rows, chance)
         # Words in the order drawn, as long as they fit into their row's share; the first always.
         before = sizes[order].cumsum() - sizes[order]
         first = np.searchsorted(rows[order], rows[order], side="left")

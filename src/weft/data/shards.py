@@ -25,7 +25,7 @@ from weft.budget import by_budget
 from weft.errors import UserError
 from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
 from weft.text.compressed import zip_and_member
-from weft.text.records import Skipped, find_files, read_texts
+from weft.text.records import Skipped, find_files, look_for_documents, read_texts
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ class Text:
     files: tuple[str, ...]
     column: str = "text"
     delimiter: str | None = None
-    documents: str = "line"
+    documents: str = "auto"  # of DOCUMENTS: what a document of a text file is
     on_bad_row: str = "stop"
 
     def paths(self) -> list[Path]:
@@ -79,9 +79,17 @@ class Text:
         )
         return (document.text for document in found)
 
+    def resolved(self) -> Text:
+        """The same with what its documents are; still auto where one file is of another kind than the next."""
+        if self.documents != "auto":
+            return self
+        kinds = look_for_documents(self.paths()) or {"line"}
+        return replace(self, documents=kinds.pop()) if len(kinds) == 1 else self
+
     def hash(self) -> str:
         """What is in the files, and how they are read; not what they are called."""
-        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, self.documents, self.on_bad_row]).encode())
+        documents = self.resolved().documents
+        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, documents, self.on_bad_row]).encode())
         for path in self.paths():
             whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
             whole.update(digest_of(path))

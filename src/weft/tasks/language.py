@@ -178,6 +178,21 @@ def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.
     )
 
 
+def _why_short(recipe: Recipe, material: Material) -> str:
+    """Why rows are under half of the length asked for, and what to do about it; nothing where they are not."""
+    mean, length = material.source.mean, recipe.objective.length or 0
+    if 2 * mean >= length:
+        return ""
+    documents = len(material.corpus.documents) - 1
+    if recipe.objective.rows == "documents" and material.corpus.size >= length:
+        size = material.corpus.size / documents
+        return (
+            f"\nrows are under half of --length {length}: each is one document, of {size:.0f} tokens on average; "
+            "--rows stream fills rows with several documents"
+        )
+    return f"\nrows are under half of --length {length}: the text has only {material.corpus.size:,} tokens"
+
+
 def _announce(
     run: Run,
     recipe: Recipe,
@@ -204,6 +219,7 @@ def _announce(
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
         f"plan: {amount} of {feed.rows} rows of about {material.source.mean:.0f} tokens{epochs}{first}"
         + (f"; from step {state.step:,}" if state.step else "")
+        + _why_short(recipe, material)
     )
     if state.finished:
         say(f"{run.folder}: this run has finished already")
