@@ -21,7 +21,9 @@ def learn(
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
-    kind: Annotated[str | None, typer.Option(help="wordpiece, bpe, unigram, word or character; wordpiece.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="wordpiece, bpe, unigram, word, whitespace or character; wordpiece.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="For this family (weft models): its kind and its special tokens.")
     ] = None,

@@ -39,6 +39,9 @@ def pretrain(
         str | None, typer.Option(help="next, mlm, mlm+nsp, mlm+sop or spans; as the family learns.")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of vocabulary that is learned, such as bpe or whitespace; by family.")
+    ] = None,
     vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
     documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
@@ -103,7 +106,7 @@ def pretrain(
         "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
         "model": {"family": model, "size": size, "base": base, "vectors": vectors},
         "text": {"files": text, "dev": dev, "column": column, "documents": documents},
-        "tokenizer": {"folder": tokenizer, "size": vocabulary},
+        "tokenizer": {"folder": tokenizer, "kind": kind, "size": vocabulary},
         "objective": {"name": objective, "length": length, "rows": rows},
         "training": {
             "steps": steps,

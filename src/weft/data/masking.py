@@ -21,13 +21,18 @@ from weft.text.tokenizer import Tokenizer
 NOTHING = -100  # the label of a place where nothing is to be said
 
 
-def shift(drawn: Drawn, longest: int | None = None) -> Batch:
-    """Each token is to say the next one of its row; the last of a row is read only as a label."""
+def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) -> Batch:
+    """Each token is to say the next one of its row; the last of a row is read only as a label.
+
+    `start`: the token before each document, which stands there without being said, since nobody counts it.
+    """
     # A row that goes on to the end of the example keeps its last token only as the label of the one before.
     lasts = drawn.starts[1:] - 1
     keep = np.ones(len(drawn.tokens), dtype=bool)
     keep[lasts] = False
     labels = np.r_[drawn.tokens[1:], 0]
+    if start is not None:
+        labels[:-1][drawn.given[1:] & (labels[:-1] == start)] = NOTHING
     lengths = np.diff(drawn.starts) - 1
     targets = {"words": labels[keep]}
     if drawn.examples is not None:  # rows that go on: of which stream each is

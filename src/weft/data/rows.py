@@ -65,6 +65,7 @@ class Frame:
     after: Ids = ()
     row_before: Ids = ()  # a row
     row_after: Ids = ()
+    lead: Ids = ()  # before the first document, which has no end of another before it
 
     @property
     def document(self) -> int:
@@ -86,7 +87,7 @@ class Framed:
     def starts(self) -> Places:
         """D+1"""
         documents = np.asarray(self.corpus.documents)
-        return documents - documents[0] + np.arange(len(documents)) * self.frame.document
+        return documents - documents[0] + np.arange(len(documents)) * self.frame.document + len(self.frame.lead)
 
     @property
     def size(self) -> int:
@@ -95,13 +96,14 @@ class Framed:
     def read(self, places: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
         """At each place: the token, the number of its document, and whether the frame put it there."""
         documents = self.corpus.documents
-        numbers = np.searchsorted(self.starts, places, side="right") - 1
+        numbers = np.maximum(np.searchsorted(self.starts, places, side="right") - 1, 0)  # the lead is of the first
         inside = places - self.starts[numbers] - len(self.frame.before)
         lengths = documents[numbers + 1] - documents[numbers]
         given = (inside < 0) | (inside >= lengths)
         tokens = np.empty(places.shape, dtype=np.int64)
         tokens[~given] = self.corpus.take(documents[numbers[~given]] + inside[~given])
-        around = np.array([*self.frame.after, *self.frame.before, 0], dtype=np.int64)  # before: from the end, as -1 is
+        # What stands before is counted from the end, as -1 is.
+        around = np.array([*self.frame.after, *self.frame.lead, *self.frame.before, 0], dtype=np.int64)
         offset = np.where(inside < 0, inside - 1, inside - lengths)
         tokens[given] = around[offset[given]]
         return tokens, numbers, given

@@ -126,7 +126,9 @@ def vocabulary_for(
             kind = "bpe"
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
 
-        every = family.counts and given.size is None and kind in ("word", "character")  # nothing to learn for each
+        every = (
+            family.counts and given.size is None and kind in ("word", "whitespace", "character")
+        )  # nothing to learn for each
         size = given.size or (LARGEST if every else USUAL)
         least = 1 if every and given.minimum_count is None else given.minimum_count
 

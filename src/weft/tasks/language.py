@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric
+from weft.checkpoint.card import Made, Metric, TextLayout
 from weft.checkpoint.folder import Opened
 from weft.config import changed, write_toml
 from weft.data.batching import Feed, in_two_phases
@@ -111,6 +111,7 @@ def learn_text(
         base=base,
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+        text=TextLayout(documents=recipe.text.documents, rows=recipe.objective.rows or "stream"),
     )
     opened = replace(opened, card=card)
     feed = Feed(material.source, material.prepare, recipe.seed, plan.batch or 1)
@@ -210,6 +211,8 @@ def _announce(
         short = feed.first
         first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
+    if judged and recipe.objective.name == "next":
+        judged += " (its perplexity counts the ends of documents too)"
     minutes = recipe.training.minutes if state.steps is None else None
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""

@@ -117,7 +117,9 @@ def gather(
     # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     if name == "next":
-        return Material(source, short, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
+        start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+        silent = None if start == end else start
+        return Material(source, short, held_out, lambda drawn: shift(drawn, longest, silent), corpus, dev)
     if spans is not None:
         row = np.array([raw(length)])
         if spans.wanted(row)[1] > len(spans.sentinels):
@@ -131,19 +133,25 @@ def gather(
     return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
 
-def next_frame(tokenizer: Tokenizer, stream: bool) -> Frame:
-    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows."""
+def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
+    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows.
+
+    `lead`: the first of them has something before it too, so that all its tokens are judged.
+    """
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+    start = end if start is None else start
     # One token that ends a text and begins the next need not stand there twice where texts follow each other.
     before = () if start is None or (start == end and stream) else (start,)
-    return Frame(before, () if end is None else (end,))
+    return Frame(
+        before, () if end is None else (end,), lead=(start,) if lead and start is not None and not before else ()
+    )
 
 
 def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
     """How documents become rows; `seed` None: for evaluation."""
     rows = recipe.objective.rows
     if name == "next":
-        frame = next_frame(tokenizer, rows in ("stream", "carried"))
+        frame = next_frame(tokenizer, rows in ("stream", "carried"), lead=seed is None)
     elif name == "mlm":
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")

@@ -41,7 +41,7 @@ class Vocabulary:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     folder: str | None = None
-    kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
+    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
     size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
