@@ -81,7 +81,7 @@ def closed(lines: list[str], size: int) -> Callable[[str], str]:
 
 
 def as_treebank(
-    name: str, train: list[str], test: list[str], order: int, size: int, kenlm: str | None
+    name: str, train: list[str], test: list[str], order: int, size: int, lmplz: str | None
 ) -> dict[str, Any]:
     """A model of text that was cut into words before, by a closed vocabulary; beside lmplz where it is there."""
     close = closed(train, size)

@@ -58,7 +58,8 @@ def test_each_file_is_looked_at_for_itself(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXTS["a book"][0])
     (tmp_path / "b.txt").write_text(TEXTS["a paragraph on each line"][0])
     a, b, both = (
-        Text(tuple(str(tmp_path / name) for name in names)) for names in (["a.txt"], ["b.txt"], ["a.txt", "b.txt"])
+        Text(tuple(str(tmp_path / name) for name in names), documents="auto")
+        for names in (["a.txt"], ["b.txt"], ["a.txt", "b.txt"])
     )
     assert (a.resolved().documents, b.resolved().documents, both.resolved().documents) == ("block", "line", "auto")
     assert len(list(both.read())) == 80

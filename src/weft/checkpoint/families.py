@@ -339,8 +339,11 @@ FAMILIES = {
 SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
 
 
-def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
-    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'."""
+def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
+    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'.
+
+    `heads`: how many a model of such a size has, where that was given; else each is 64 wide.
+    """
     if name in SIZES and size is None:
         return SIZES[name]
     if name not in FAMILIES:
@@ -361,9 +364,13 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     if not hasattr(family.config, "layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")
     layers, width = int(found[1]), int(found[2])
-    if width % 64 and hasattr(family.config, "heads"):
-        raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
-    sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    heads = heads if isinstance(heads, int) and heads > 0 else None
+    if heads is None and width % 64 and hasattr(family.config, "heads"):
+        raise UserError(
+            f"size {size}: a width of {width} is not a multiple of 64, the width of a head; choose their number, "
+            f"such as model.heads={next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)}"
+        )
+    sizes = {"layers": layers, "width": width, "heads": heads or width // 64, "inner": 4 * width}
     sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
     return family, family.config(**{**family.standard, **sizes})
 

@@ -55,7 +55,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         return family
     if "family" not in chosen:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
-    family, config = find_size(chosen["family"], chosen.get("size"))
+    family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
         check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
