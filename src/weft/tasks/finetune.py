@@ -31,7 +31,7 @@ from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.gathering import Material, gather, warn_swapped
@@ -91,6 +91,7 @@ def finetune(
     run.check_new()
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, say))
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
         two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
