@@ -174,7 +174,7 @@ def one_text(name: str, texts: list[str], order: int, lmplz: str | None, kenlm: 
         def count() -> Any:
             return weft.pretrain(
                 model={"family": "ngram", "order": order},
-                text={"files": [str(train)], "holdout": 0.0},
+                text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                 out=str(folder / "run"),
                 say=lambda text: None,
             )
@@ -244,7 +244,7 @@ def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
             model, ours, _ = timed(
                 lambda smoothing=smoothing: weft.pretrain(
                     model={"family": "ngram", "order": order, "smoothing": smoothing},
-                    text={"files": [str(train)], "holdout": 0.0},
+                    text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                     out=str(folder / smoothing),
                     say=lambda text: None,
                 )

@@ -86,8 +86,8 @@ def perplexity(
         return
     read = [] if detokenise is None else [_row("bits per byte read", found.bits_per_read_byte)]
     words = [] if found.per_word is None else [_row("perplexity per word", found.per_word)]
-    rows = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
-    print(table(["", "value", "95 % from", "to"], rows))
+    lines = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
+    print(table(["", "value", "95 % from", "to"], lines))
     windows = f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
     if found.carried:
         windows = f"{found.n_windows:,} stream{'s' * (found.n_windows > 1)} with a carried state"

@@ -82,7 +82,7 @@ def _nats(opened: Opened, hidden: Tensor, places: Tensor, targets: Tensor) -> Te
     if hasattr(network, "said"):  # it knows the chance of one word without those of all others
         return -network.said(hidden[places], targets).double().cpu()
     most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
-    for some, wanted in zip(places.split(most), targets.split(most), strict=True):
+    for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))
         said = scores.gather(1, wanted[:, None]).squeeze(1)
         found.append((scores.logsumexp(-1) - said).double().cpu())
