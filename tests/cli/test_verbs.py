@@ -118,6 +118,12 @@ def test_models_and_info(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "parameters      110,106,428" in ok(capsys, "info", "bert-base")
 
 
+def test_a_size_whose_heads_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m"
+    ok(capsys, "new", "--model", "gpt2", "--size", "1x96", "--set", "model.heads=6", "--out", out)
+    assert json.loads((out / "config.json").read_text())["n_head"] == 6
+
+
 def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ok(capsys, "generate", place / "gpt2", "The weaver said", "--tokens", 5)
     assert said.startswith("The weaver said")
@@ -246,6 +252,8 @@ MISTAKES = [
     (["info", "{empty}"], "it has no config.json"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
+    (["new", "--model", "bert", "--size", "2x288", "--out", "{out}"], "such as model.heads=4"),
+    (["new", "--model", "gpt2", "--size", "6x288", "--set", "model.heads=7", "--out", "{out}"], "7 equal heads"),
     (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "neither LAYERSxWIDTH such as 3x256 nor"),
     (["new", "--model", "bert", "--set", "model.layer=3", "--out", "{out}"], "did you mean 'layers'?"),
     (["new", "--model", "bert", "--set", "model.positions=learnt", "--out", "{out}"], "did you mean 'learned'?"),

@@ -18,6 +18,7 @@ from weft.data import shards
 from weft.data.shards import Text, cached, clear_cache, tokenised
 from weft.errors import UserError
 from weft.text.learning import learn
+from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 
 
@@ -67,6 +68,17 @@ def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert tokenised(text, other).hash != first.hash
     assert len(cached()) == 3
     assert clear_cache() > 1000 and not cached()
+
+
+def test_skipped_rows_are_counted_again_from_the_cache(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"One good line.\n\xff\xfe broken\nAnother good line.\n\xff\n")
+    text = Text((str(tmp_path / "text.txt"),), on_bad_row="skip")
+    counts = []
+    for _ in range(2):
+        skipped = Skipped()
+        assert len(tokenised(text, tokenizer, skipped=skipped).documents) == 3
+        counts.append((skipped.count, skipped.first, str(skipped)))
+    assert counts[0] == counts[1] and counts[0][0] == 2 and "line 2" in counts[0][2]
 
 
 @pytest.mark.parametrize("sentences", [False, True])

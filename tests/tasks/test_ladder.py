@@ -257,6 +257,9 @@ def test_text_is_cut_where_it_may_be() -> None:
     assert train.endswith("\n") and len(held_out) == pytest.approx(300, abs=10)
     train, held_out = split(["word " * 100_000], 0.5, most=1000)
     assert 500 <= len(held_out) <= 1000 and train.endswith(" ")
+    for text in ("ein Wort für dich\n" * 4000, "織" * 40_000):  # bytes are bytes, not characters
+        train, held_out = split([text], 0.5, most=1000)
+        assert 500 <= len(held_out.encode()) <= 1000 and (train + held_out).rstrip() == text.rstrip()
     assert beginning_of("\n\n  Long ago there was a loom that nobody dared to touch, for it sang at night\n") == (
         "Long ago there was a loom that nobody dared to touch, for"
     )

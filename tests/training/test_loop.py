@@ -23,8 +23,8 @@ from weft.nn.rows import Batch
 from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
-from weft.training.log import fitting, read_metrics
-from weft.training.loop import quick_arithmetic
+from weft.training.log import read_metrics
+from weft.training.loop import live_line, quick_arithmetic
 from weft.training.passes import Passes, graphs_compiled
 from weft.training.setup import Setup
 from weft.training.step import seed_of
@@ -101,7 +101,8 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
     assert "steps = 20" in recipe and "rate = " in recipe and str(text) in recipe  # every open choice is made
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [5, 5, 10, 10, 15, 15, 20, 20]
-    assert {"loss", "rate", "norm", "tokens", "padding", "mfu", "memory", "tokens_per_second"} <= set(lines[0])
+    assert {"loss", "rate", "norm", "tokens", "padding", "memory", "tokens_per_second"} <= set(lines[0])
+    assert "mfu" not in lines[0], "nobody knows the peak of a CPU"
     assert lines[0]["loss"] == pytest.approx(math.log(300), rel=0.15)  # a fresh model knows nothing of 300 tokens
     assert (run / "report.html").read_text().count("<figure>") == 4
     card = json.loads((tmp_path / "run" / "weft.json").read_text())
@@ -299,15 +300,16 @@ def test_numbers_next_to_nothing_are_nothing_while_it_trains() -> None:
     assert (tiny * 1.0).item() > 0.0
 
 
-def test_the_live_line_fits_a_terminal() -> None:
-    parts = [
-        "step 1,000,000/1,000,000",
-        "100:00:00 left",
-        "loss 12.3456",
-        "1,234,567 tokens/s",
-        "rate 1.0e-03",
-        "12.3 GB",
-    ]
-    line = fitting([*parts, "100 % of peak", "padding 33 %"])
-    assert len(line) < 80 and line.startswith("step 1,000,000/1,000,000  100:00:00 left  loss 12.3456")
-    assert fitting(["step 1/2", "0:01 left"]) == "step 1/2  0:01 left"
+def test_the_live_line_fits_80_columns() -> None:
+    values = {"step": 999_950, "loss": 123.4567, "rate": 1.234e-05, "padding": 0.33, "memory": 139.4e9}
+    values |= {"tokens_per_second": 12_345_678, "mfu": 0.43}
+    line = live_line(values, 1_000_000, "123:59:59")
+    assert len(line) < 80
+    assert line.startswith("step 999,950/1,000,000  123:59:59 left  loss 123.4567  12,345,678 tokens/s")
+    few = {**values, "step": 50, "loss": 2.5, "tokens_per_second": 8_000, "memory": 1e9}
+    line = live_line(few, 500, "1:15")
+    assert len(line) < 80 and "43 % of peak" in line
+    plain = {key: value for key, value in few.items() if key != "mfu"}
+    begin = "step 50/500  1:15 left  loss 2.5000  8,000 tokens/s  rate 1.2e-05"
+    assert live_line(plain, 500, "1:15") == f"{begin}  padding 33 %"
+    assert live_line({**plain, "padding": 0.0}, 500, "1:15") == f"{begin}  1.0 GB"

@@ -46,7 +46,9 @@ def finetune(
     base: Annotated[
         str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="From scratch: a family or a published size (weft models); by the task.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
     vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,

@@ -32,7 +32,7 @@ from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.evaluate import evaluation_of
@@ -93,6 +93,7 @@ def finetune(
     run.check_new()
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, say))
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
         two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""

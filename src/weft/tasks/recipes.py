@@ -28,7 +28,7 @@ class Words:
     holdout: float = 0.05  # how much of the text that is
     column: str = "text"
     delimiter: str | None = None
-    documents: Literal["line", "block", "file"] = "line"
+    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
     on_bad_row: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Vocabulary:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     folder: str | None = None
-    kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
+    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
     size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
@@ -56,7 +56,7 @@ class Aim:
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
-    # stream for next, carried where a state goes from row to row, else as the family learns
+    # stream: full rows, across documents; carried where a state goes from row to row
     rows: Literal["stream", "apart", "documents", "carried"] | None = None
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
