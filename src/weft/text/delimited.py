@@ -70,16 +70,17 @@ def _has_quotes(source: Source, delimiter: str) -> bool:
         some = some or any(field.startswith('"') for field in fields)
     if not some or not again(source):
         return False
-    needed, rows = named, 0
+    needed, doubled, rows = named, False, 0
     try:
         for _, fields, fault in _quoted_rows(source, read_lines(source), delimiter):
             if fault or (rows and len(fields) != width):
                 return False
             width, rows = len(fields), rows + 1
-            needed = needed or any('"' in field or "\n" in field or delimiter in field for field in fields)
+            doubled = doubled or any('"' in field for field in fields)
+            needed = needed or doubled or any("\n" in field or delimiter in field for field in fields)
     except UserError:
         return False
-    return needed and (not even or rows == count)
+    return needed and (not even or rows == count or doubled)
 
 
 def _plain_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:

@@ -64,6 +64,7 @@ class Skipped:
     empty: list[str] = field(default_factory=list)  # where rows without a text stand
     unlabeled: list[str] = field(default_factory=list)  # where rows without a label stand
     notes: dict[str, None] = field(default_factory=dict)  # each once
+    columns: dict[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
 
     def add(self, message: str) -> None:
         self.count += 1
@@ -77,6 +78,10 @@ class Skipped:
         if not self.count:
             return "skipped no rows"
         return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
+
+    def without_bad(self) -> Skipped:
+        """The same for where the bad rows are told otherwise."""
+        return replace(self, count=0)
 
     def lines(self) -> list[str]:
         """All that there is to tell, in lines."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.text.column_names import known_name
+from weft.text.column_names import IDS, folded, known_name
 
 DELIMITERS = (",", ";", "\t", "|")
 ROWS = 200  # rows that are looked at
@@ -79,14 +79,12 @@ def numbers(count: int) -> list[str]:
 def names_for(rows: Sequence[Sequence[str]]) -> list[str] | None:
     """Names for the columns of a table without a header line; None where nothing shows which of them is the text."""
     width = len(rows[0])
-    names = [f"column {place}" for place in range(1, width + 1)]
-    likely = likely_columns([dict(zip(names, row, strict=True)) for row in rows if len(row) == width])
+    places = [f"place {place}" for place in range(width)]
+    likely = likely_columns([dict(zip(places, row, strict=True)) for row in rows if len(row) == width])
     if "text" not in likely or (width > 1 and "label" not in likely):
         return None
-    for ours, theirs in likely.items():
-        if ours in ("text", "label"):
-            names[names.index(theirs)] = ours
-    return names
+    ours = {likely["text"]: "text", likely.get("label", ""): "label"}
+    return [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
 
 
 # --------------------------------------------------------------------------------------------------- which is which
@@ -106,7 +104,7 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     found["text"] = text
     labels, values = [], []
     for name, cells in columns.items():
-        if name == text or known_name(name) == "id":
+        if name == text or folded(name) in IDS:
             continue
         kinds = len(set(cells))
         numeric = all(NUMBER.fullmatch(cell) for cell in cells)
