@@ -12,8 +12,9 @@ from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
 from weft.tasks.reading import Example, Files, file_of, find_columns, text_in
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record, Skipped
+from weft.text.tags import Normalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -26,6 +27,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
+    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -68,12 +70,17 @@ def asked_of(
         )
         files = replace(files, columns={**known, **told})
     where = listed([path.name for path in files.paths()], 2)
-    skipped = Skipped()
-    return Asked(_read(task, files, told, where, skipped), where, files.hash(), skipped)
+    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
+    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
 
 
 def _read(
-    task: Task | None, files: Files | Parallel, told: Mapping[str, str], where: str, skipped: Skipped
+    task: Task | None,
+    files: Files | Parallel,
+    told: Mapping[str, str],
+    where: str,
+    skipped: Skipped,
+    scheme: Normalizer | None,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
     before, read = "", None
@@ -90,7 +97,7 @@ def _read(
                 raise
             skipped.add(str(error))
             continue
-        yield example
+        yield normalized(example, scheme)
 
 
 def _reader(

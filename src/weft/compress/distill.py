@@ -22,7 +22,7 @@ from weft.tasks.finetune import SIDES
 from weft.tasks.model import Model, find_folder
 from weft.tasks.reading import Files
 from weft.tasks.recipes import read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -40,8 +40,8 @@ def distill(
     student: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
@@ -68,7 +68,7 @@ def distill(
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe)
     with begun(run, recipe) as stop:
-        return _gone(run, recipe, stop, say, progress)
+        return _gone(run, recipe, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:

@@ -12,6 +12,7 @@ from weft.compress.sources import read_sources, sides
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
+from weft.tasks.gathering import in_one_scheme
 from weft.tasks.judging import Task
 from weft.tasks.reading import FEW, NAMES, Example, Files, file_of, find_columns, split, split_whole, text_in
 from weft.tasks.saying import Progress, Say
@@ -109,6 +110,7 @@ def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop
     skipped, found = Skipped(), list[Example]()
     where = listed([path.name for path in files.paths()], 2)
     before, reader, answers = "", None, set[str]()
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
     with progress(f"reading {where}", "rows") as told:
         for record in files.records(skipped):
             stop.check("stopped while reading")
@@ -126,6 +128,7 @@ def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop
         say(f"weft: note: {skipped}")
     if not found:
         raise UserError(f"{where}: there are no rows")
+    found = in_one_scheme(found, scheme, where, say)
     lost = [name for name in files.columns if name not in answers]
     if lost:
         raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")

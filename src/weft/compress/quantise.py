@@ -35,7 +35,7 @@ from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import WRITES
-from weft.tasks.saying import Progress, Say, silent
+from weft.tasks.saying import ProgressChoice, Say
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
@@ -170,7 +170,7 @@ def quantise(
     seconds: float = SECONDS,
     online: bool = False,
     say: Say = lambda line: None,
-    progress: Progress = silent,
+    progress: ProgressChoice = None,
 ) -> Quantised:
     """Make a model smaller and faster, and write the fastest candidate that loses no more than `max_drop` points.
 

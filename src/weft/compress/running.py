@@ -206,7 +206,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         judge=None if metric == "loss" else judge,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric)
+    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, say, progress)

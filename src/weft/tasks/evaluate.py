@@ -20,9 +20,9 @@ from weft.tasks.judging import judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, Files, examples_of
-from weft.tasks.saying import Progress, silent
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
 from weft.text.records import Record, Skipped
 from weft.text.resampling import Score
@@ -114,7 +114,8 @@ def evaluate(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
@@ -147,19 +148,22 @@ def evaluate(
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
     skipped = Skipped()
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
         if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
             task.formed(example)
-        else:
-            task.check([example])
+            return normalized(example, scheme)
+        task.check([example])
         return example
 
-    with progress(f"judging on {where}", "examples") as told:
+    with progress_of(progress)(f"judging on {where}", "examples") as told:
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing_for(opened), examples, progress=told)
+    if scheme is not None and (note := scheme.note()):
+        say(f"weft: note: {where}: {note}")
     metrics, reading = found.metrics, found.reading
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []

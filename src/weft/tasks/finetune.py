@@ -41,7 +41,7 @@ from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
 from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
 from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
@@ -68,8 +68,8 @@ def finetune(
     dev: str | os.PathLike[str] | Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Fine-tune a model on rows of data; without `out`, in a folder that goes away with the process.
@@ -101,7 +101,7 @@ def finetune(
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe)
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -281,7 +281,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         pace=_own_words(recipe, opened, steps),
         capture=capture,
     )
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric, progress)
     return load(run.folder)
 
 

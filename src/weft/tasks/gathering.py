@@ -14,9 +14,10 @@ from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.texts import TextTask
 from weft.text.records import Skipped
+from weft.text.tags import Normalizer
 from weft.training.signals import Stop
 
 
@@ -101,12 +102,16 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     where = listed([path.name for path in files.paths()], 2)
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
+    scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
+    rows = in_one_scheme(rows, scheme, where, say)
     if isinstance(task, sequences.SequenceTask):
         rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
         check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, say, progress, stop)
+        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
+        dev = in_one_scheme(dev, scheme, listed([path.name for path in other.paths()], 2), say)
         task = task.learned(rows, recipe.task.labels)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
@@ -133,6 +138,16 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+
+
+def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
+    """The rows with their tags in one scheme, and a note where they were written otherwise."""
+    if scheme is None:
+        return rows
+    rows = [normalized(row, scheme) for row in rows]
+    if note := scheme.note():
+        say(f"weft: note: {where}: {note}")
+    return rows
 
 
 def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:

@@ -21,7 +21,7 @@ from weft.tasks.language import learn_text
 from weft.tasks.material import text_of
 from weft.tasks.model import Model, find_folder, new
 from weft.tasks.recipes import Recipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -33,8 +33,8 @@ def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Train a language model on text: a recipe, settings in its place, or both.
@@ -59,7 +59,7 @@ def pretrain(
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, say, progress)
+        return _go(run, recipe, family, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:

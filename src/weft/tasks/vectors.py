@@ -28,7 +28,7 @@ from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, begin, begun, device_for, report
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import Words, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
@@ -79,8 +79,8 @@ def learn_vectors(
     recipe: VectorsRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Learn word vectors from text: a recipe, settings in its place, or both.
@@ -100,7 +100,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -151,7 +151,16 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
+        driver = _Driver(
+            run,
+            begun.checkpoints,
+            begun.state,
+            steps,
+            plan,
+            read,
+            say,
+            held.enter_context(lines_of_a_run(say, progress)),
+        )
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
@@ -298,12 +307,20 @@ class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
     def __init__(
-        self, run: Run, checkpoints: Checkpoints, state: State, steps: int, plan: Learning, read: int, say: Say
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        state: State,
+        steps: int,
+        plan: Learning,
+        read: int,
+        say: Say,
+        lines: tuple[Say | None, Say | None],
     ) -> None:
         self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
         self.plan, self.read, self.say = plan, read, say
         self.saved = self.shown = time.monotonic()
-        self.log = Log(run.metrics, state.metrics, first=state.step, say=None if say is to_stderr else say)
+        self.log = Log(run.metrics, state.metrics, None, state.step, *lines)
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""
