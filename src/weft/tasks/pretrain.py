@@ -20,7 +20,7 @@ from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
 from weft.tasks.material import text_of
 from weft.tasks.model import Model, find_folder, new
-from weft.tasks.recipes import Recipe, read_recipe
+from weft.tasks.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
@@ -42,7 +42,7 @@ def pretrain(
     `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, {**(settings or {}), **more}, Recipe)
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))

@@ -27,7 +27,7 @@ from weft.files import read_json
 from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.recipes import Words, read_recipe
+from weft.tasks.recipes import Words, overlaid, read_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -88,9 +88,8 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        values: dict[str, Any] = {"vectors": {}, **(settings or {}), **more}
-        values["text"] = {"holdout": 0.0, **values.get("text", {})}
-        recipe = read_recipe(recipe, values, VectorsRecipe)
+        usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
+        recipe = read_recipe(recipe, overlaid(usual, overlaid(settings or {}, more)), VectorsRecipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
