@@ -14,7 +14,8 @@ from tests.tasks.small import TINY, model_for, write_conll
 from tests.text.test_tags import as_iob1
 from weft.cli.main import run
 from weft.compress.material import read_rows
-from weft.tasks.reading import Example, Files
+from weft.data.tables import Table
+from weft.tasks.reading import Example
 from weft.tasks.saying import silent
 from weft.tasks.tag import TagTask, joined, normalized
 from weft.text.records import read_records
@@ -121,7 +122,7 @@ def test_rows_of_a_distillation(tmp_path: Path) -> None:
         (("O", "I-LOC", "I-PER"), ("I-PER", "I-LOC"), None),  # a teacher for whom I- is all of an entity
         (("O", "B-PER", "I-PER", "E-PER", "S-PER"), ("S-PER", "S-LOC"), "BIO tags read as BIOES"),
     ):
-        files = Files((str(write_conll(tmp_path / "rows.conll", STRAY)),), {})
+        files = Table((str(write_conll(tmp_path / "rows.conll", STRAY)),), {})
         lines.clear()
         rows = read_rows(TagTask(labels), files, lines.append, silent, Stop())
         assert rows[-1].target.tags == expected

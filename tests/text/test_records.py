@@ -372,7 +372,7 @@ def test_texts_of_unknown_suffix_are_txt() -> None:
         write(name, "ein Satz\n")
         assert [each.text for each in read_texts(name)] == ["ein Satz"]
         assert message(name) == f"{name}: its name does not tell its format; give one of " + (
-            "txt, csv, tsv, jsonl, parquet, conll, squad"
+            "txt, csv, tsv, jsonl, parquet, arrow, conll, squad"
         )
         assert values(name, format="txt") == [{"text": "ein Satz"}]
 

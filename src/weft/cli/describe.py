@@ -140,14 +140,15 @@ def _rows(
     on_bad_row: str,
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.tables import Table
     from weft.tasks.describe import check_length, vector_in
-    from weft.tasks.reading import Example, Files, examples_of
+    from weft.tasks.reading import Example, examples_of
     from weft.text.records import Record, Skipped
 
-    files, skipped = Files(data, columns, format, delimiter, names, on_bad_row), Skipped()
+    files, skipped = Table(data, columns, format, delimiter, names, on_bad_row), Skipped()
     first = next(files.records(Skipped()), None)
     if not columns and first is not None and model.card.columns.get("vector") in first.values:
-        files = Files(data, {"vector": model.card.columns["vector"]}, format, delimiter, names, on_bad_row)
+        files = Table(data, {"vector": model.card.columns["vector"]}, format, delimiter, names, on_bad_row)
 
     def read(record: Record, found: Any) -> Example:
         vector = vector_in(record, found["vector"])

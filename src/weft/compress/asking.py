@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.compress.material import Reader, labelled
-from weft.errors import UserError, listed, shown
+from weft.data.columns import file_of, find_columns
+from weft.data.tables import Table
+from weft.errors import UserError, shown
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.reading import Example, Files, file_of, find_columns, text_in
+from weft.tasks.reading import Example, text_in
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record, Skipped
@@ -39,7 +42,7 @@ def named(given: Paths | None) -> tuple[str, ...]:
 def asked_of(
     task: Task | None,
     card_columns: Mapping[str, str],
-    data: Paths | None = None,
+    data: Any = None,
     *,
     source: Paths = (),
     target: Paths = (),
@@ -48,6 +51,7 @@ def asked_of(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
+    encoding: str | None = None,
 ) -> Asked:
     """The rows of a task, or, where there is none (vectors, language models), texts."""
     sources, targets, told = named(source), named(target), columns or {}
@@ -55,13 +59,13 @@ def asked_of(
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
     if (sources or targets) and not isinstance(task, SequenceTask):
         raise UserError("only models that write have a source and a target: give --data")
-    files: Files | Parallel
+    files: Table | Parallel
     if targets:
         files = Parallel(sources, targets, on_bad_row)
     elif sources:  # lines of which nobody says what is right
-        files = Files(sources, {"source": "text"}, "txt", None, (), on_bad_row)
+        files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row)
     else:
-        files = Files(named(data), told, format, delimiter, tuple(names), on_bad_row)
+        files = Table(data, told, format, delimiter, tuple(names), on_bad_row, encoding)
         first = next(files.records(Skipped()), None)
         # The columns of the training data may be called otherwise here.
         known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
@@ -69,14 +73,14 @@ def asked_of(
             {"source": "text"} if isinstance(task, SequenceTask) and first and set(first.values) == {"text"} else {}
         )
         files = replace(files, columns={**known, **told})
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
     return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
 
 
 def _read(
     task: Task | None,
-    files: Files | Parallel,
+    files: Table | Parallel,
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,

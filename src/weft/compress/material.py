@@ -9,12 +9,14 @@ from typing import Any
 
 from weft.compress.recipe import DistillRecipe
 from weft.compress.sources import read_sources, sides
+from weft.data.columns import NAMES, file_of, find_columns
 from weft.data.shards import Text
+from weft.data.tables import Table
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
 from weft.tasks.gathering import in_one_scheme
 from weft.tasks.judging import Task
-from weft.tasks.reading import FEW, NAMES, Example, Files, file_of, find_columns, split, split_whole, text_in
+from weft.tasks.reading import FEW, Example, split, split_whole, text_in
 from weft.tasks.saying import Progress, Say
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
@@ -105,10 +107,10 @@ def _called(name: str) -> tuple[str, ...]:
     return NAMES.get(name, (name,))
 
 
-def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop) -> list[Example]:
+def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop) -> list[Example]:
     """All rows of some files, with or without right answers."""
     skipped, found = Skipped(), list[Example]()
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     before, reader, answers = "", None, set[str]()
     scheme = task.normalizer() if isinstance(task, TagTask) else None
     with progress(f"reading {where}", "rows") as told:
@@ -180,9 +182,9 @@ class Material:
         return [self.rows[number] for number in self.judged]
 
 
-def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Files:
+def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Table:
     data = recipe.data
-    return Files(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row)
+    return Table(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row)
 
 
 def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop: Stop) -> Material:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.compress.recipe import DistillRecipe
+from weft.data.columns import PAIRED, find_columns
 from weft.data.shards import Text
 from weft.errors import UserError, listed
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.reading import PAIRED, Example, find_columns
+from weft.tasks.reading import Example
 from weft.tasks.saying import Progress, Say
 from weft.tasks.sequences import SequenceTask
 from weft.text.records import Record, Skipped

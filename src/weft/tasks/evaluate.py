@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import Opened
-from weft.errors import UserError, listed
+from weft.data.tables import Table
+from weft.errors import UserError
 from weft.files import write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
@@ -19,7 +20,7 @@ from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
-from weft.tasks.reading import Example, Files, examples_of
+from weft.tasks.reading import Example, examples_of
 from weft.tasks.saying import ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask, normalized
@@ -103,7 +104,7 @@ def _short(text: str, most: int = 100) -> str:
 def evaluate(
     opened: Opened,
     name: str,
-    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    data: Any = None,
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
@@ -114,6 +115,7 @@ def evaluate(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
+    encoding: str | None = None,
     say: Say = log,
     progress: ProgressChoice = None,
 ) -> Evaluation:
@@ -131,19 +133,19 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Files | Parallel
+    files: Table | Parallel
     if any(sides):
         files = Parallel(*sides, on_bad_row)
     else:
-        files = Files(_names(data), wanted, format, delimiter, tuple(names), on_bad_row)
+        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding)
     if isinstance(task, SequenceTask):
         task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
     first = next(files.records(Skipped()), None)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None and isinstance(files, Files):  # the columns of the training data may be called otherwise here
-        files = Files(files.files, {k: v for k, v in wanted.items() if v in first.values}, *_rest(files))
+    if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
+        files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
     _, needed = task.needed(first, files.columns)
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
@@ -192,12 +194,8 @@ def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return tuple(os.fspath(each) for each in several)
 
 
-def _warn_swapped(task: SequenceTask, files: Files | Parallel, needed: Sequence[str], where: str) -> None:
+def _warn_swapped(task: SequenceTask, files: Table | Parallel, needed: Sequence[str], where: str) -> None:
     """A note where the first rows look as if their two sides stood in each other's place."""
     some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
     if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):
         warnings.warn(swapped_line(where), stacklevel=3)
-
-
-def _rest(files: Files) -> tuple[Any, ...]:
-    return files.format, files.delimiter, files.names, files.on_bad_row

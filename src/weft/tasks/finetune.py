@@ -28,6 +28,7 @@ from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
+from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.beginning import begun_model, check_model
@@ -39,8 +40,8 @@ from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
-from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
+from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_TEXT, Rows, TaskName, TaskRecipe, read_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
@@ -58,14 +59,14 @@ SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong
 
 
 def finetune(
-    data: str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | None = None,
+    data: Any = None,
     recipe: TaskRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
     task: str | Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
     vectors: str | os.PathLike[str] | None = None,
-    dev: str | os.PathLike[str] | Sequence[str] | None = None,
+    dev: Any = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
     say: Say = log,
@@ -76,9 +77,11 @@ def finetune(
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
     """
+    rows = RunRows()
     if not isinstance(recipe, TaskRecipe):
-        said = _said(settings, more, data, dev, task, base, vectors, out)
+        said = _said(settings, more, rows, data, dev, task, base, vectors, out)
         if recipe is None and "name" not in said.get("task", {}):
             raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
         recipe = read_recipe(recipe, said, TaskRecipe)
@@ -99,8 +102,9 @@ def finetune(
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe)
+    recipe = _from_anywhere(recipe, rows)
     with begun(run, recipe) as stop:
+        rows.write(recipe.out or "")
         return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
@@ -109,7 +113,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
     return _go(run, read_toml(TaskRecipe, run.recipe), False, stop, say, progress)
 
 
-def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
     said: dict[str, Any] = {**(settings or {}), **more}
     data, dev, task, base, vectors, out = given
@@ -117,7 +121,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
-    if isinstance(data, Mapping):
+    if is_section(data, Rows):
         said["data"], data = {**said.get("data", {}), **data}, None
     if isinstance(task, Mapping):
         said["task"], task = {**said.get("task", {}), **task}, None
@@ -125,8 +129,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("files", data), ("dev", dev), *sides.items()):
         if value is not None:
-            several = [value] if isinstance(value, str | os.PathLike) else list(value)
-            put("data", key, [os.fspath(name) for name in several])
+            put("data", key, rows.names(key, value))
     if task is not None:
         put("task", "name", task)
     for key, value in (("base", base), ("vectors", vectors)):
@@ -137,12 +140,12 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     return said
 
 
-def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
+def _from_anywhere(recipe: TaskRecipe, rows: RunRows) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
-    values: dict[str, Any] = {"data": {}}
+    values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}}
     for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
-        if names := getattr(recipe.data, key):
-            values["data"][key] = [str(path.absolute()) for path in Files(names, {}).paths()]
+        if (names := getattr(recipe.data, key)) and key not in rows.tables:
+            values["data"][key] = [str(path.absolute()) for path in Table(names, {}).paths()]
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))

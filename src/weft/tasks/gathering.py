@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.errors import UserError, listed
+from weft.data.tables import Table
+from weft.errors import UserError
 from weft.tasks import sequences
 from weft.tasks.answer import AnswerTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
+from weft.tasks.reading import Example, check_rows, examples_of, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say
 from weft.tasks.tag import TagTask, normalized
@@ -47,7 +48,7 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
 
 
-def files_of(recipe: TaskRecipe, dev: bool = False) -> Files | Parallel:
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
     """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
     d = recipe.data
     source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
@@ -58,16 +59,16 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Files | Parallel:
                 f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
             )
         return Parallel(source, target, d.on_bad_row)
-    return Files(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
+    return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
 
 
 def read_examples(
-    task: Task, files: Files | Parallel, say: Say, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table | Parallel, say: Say, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
     skipped = Skipped()
     first = next(files.records(Skipped()), None)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.needed(first, files.columns)
@@ -99,7 +100,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     """The rows of a run, read and checked; some are held out where no others are given."""
     files = files_of(recipe)
     task, rows = read_examples(fresh_task(recipe), files, say, progress, stop)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
     scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
@@ -111,7 +112,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, say, progress, stop)
         scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
-        dev = in_one_scheme(dev, scheme, listed([path.name for path in other.paths()], 2), say)
+        dev = in_one_scheme(dev, scheme, other.name, say)
         task = task.learned(rows, recipe.task.labels)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
@@ -121,7 +122,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             and task.profiles
             and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
         ):
-            say(f"weft: note: {swapped_line(listed([path.name for path in other.paths()], 2))}")
+            say(f"weft: note: {swapped_line(other.name)}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
     task = task.learned(rows, recipe.task.labels)
     rows = checked(task, rows, files, say)
@@ -157,7 +158,7 @@ def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say:
         say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 
-def checked(task: Task, rows: list[Example], files: Files | Parallel, say: Say) -> list[Example]:
+def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) -> list[Example]:
     """The rows whose labels the task knows; another label stops, or is passed over and counted."""
     if files.on_bad_row == "stop":
         task.check(rows)
@@ -175,6 +176,6 @@ def checked(task: Task, rows: list[Example], files: Files | Parallel, say: Say) 
     return kept
 
 
-def check_dev(count: int, files: Files | Parallel) -> None:
+def check_dev(count: int, files: Table | Parallel) -> None:
     if not count:
-        raise UserError(f"{listed([path.name for path in files.paths()], 2)}: there are no rows")
+        raise UserError(f"{files.name}: there are no rows")

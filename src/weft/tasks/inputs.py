@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.tasks.reading import NAMES, Files, file_of, find_columns, value_in
+from weft.data.columns import NAMES, file_of, find_columns
+from weft.data.tables import Table
+from weft.tasks.reading import value_in
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
 
 
-def inputs_of(model: Any, columns: Mapping[str, str], data: tuple[str, ...], *how: Any) -> Iterator[Any]:
+def inputs_of(model: Any, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
     """The texts of a table; its columns are called as in the training data, as `columns` says, or as usual.
 
-    `how`: format, delimiter and names of columns, as of `Files`.
+    `how`: format, delimiter, names of columns, what to do about a bad row and encoding, as of `Table`.
     """
     two = wants_two(model.task)
     usual = {"answer": ("question", "context"), "describe": ("vector",)}.get(model.task, ("text", "pair")[: 1 + two])
     found: dict[str, str] = {}
     before = ""
-    for record in Files(data, columns, *how).records():
+    for record in Table(data, columns, *how).records():
         if (file := file_of(record.where)) != before:
             known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
             known |= columns

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from weft.data.shards import Text, digest_of
-from weft.errors import UserError, one_of
+from weft.errors import UserError, listed, one_of
 from weft.tasks.reading import Example
 from weft.text.compressed import open_sources, read_lines
 from weft.text.records import Record, Skipped
@@ -43,6 +43,11 @@ class Parallel:
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} files of sources, but {len(targets)} of targets")
         return list(zip(sources, targets, strict=True))
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return listed([path.name for path in self.paths()], 2)
 
     def paths(self) -> list[Path]:
         return [path for both in self.sides() for path in both]

@@ -34,6 +34,7 @@ class Source:
     stream: io.BufferedIOBase
     suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
     plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
+    path: Path | None = None  # of that file
 
 
 Line = tuple[int, str, UserError | None]  # number, text, and what is wrong with its bytes
@@ -83,7 +84,7 @@ def open_sources(path: Path) -> Iterator[Source]:
             case ".xz":
                 yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,))
             case _:
-                yield Source(name, stream, (suffix,), plain=True)
+                yield Source(name, stream, (suffix,), plain=True, path=file)
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:

@@ -6,7 +6,6 @@ A reader yields records, and a UserError where one row is bad; what spoils the w
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,8 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".conll": "conll",
     ".bio": "conll",
     ".iob": "conll",
@@ -202,7 +203,7 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
         names = [name.strip() for name in names]
         if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
             names[0] = "column 1"
-        _check_names(f"{source.name} line {began}", names, options.delimiter)
+        check_names(f"{source.name} line {began}", names, options.delimiter)
     elif options.names is None:
         began, fields, fault = next(rows, (0, [], None))
         if began:
@@ -221,7 +222,7 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
             yield Record(dict(zip(names, fields, strict=True)), where)
 
 
-def _check_names(where: str, names: list[str], delimiter: str | None) -> None:
+def check_names(where: str, names: list[str], delimiter: str | None) -> None:
     if len(names) == 1 and delimiter is None:
         other = next((each for each in ";\t" if each in names[0]), None)
         if other:
@@ -232,43 +233,6 @@ def _check_names(where: str, names: list[str], delimiter: str | None) -> None:
             raise UserError(f"{where}: column {place} has no name")
         if name in names[: place - 1]:
             raise UserError(f"{where}: two columns are named {shown(name)!r}")
-
-
-def read_parquet(source: Source, options: Options) -> Rows:
-    """Rows of a parquet file, some hundred at a time."""
-    try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError("reading parquet needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain:
-        raise UserError(f"{source.name}: parquet is read from a plain file only; it is compressed inside already")
-    number = 0
-    try:
-        file = parquet.ParquetFile(source.stream)
-        names = file.schema_arrow.names
-        _check_names(source.name, names, ",")
-        need_columns(names, options, source.name)
-        for batch in file.iter_batches(batch_size=256):
-            for values in _values(batch):
-                number += 1
-                where = f"{source.name} row {number}"
-                yield UserError(f"{where}: bytes that are not UTF-8 text") if values is None else Record(values, where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        words = shown(str(error).partition("\n")[0], 120)
-        after = f" after row {number}" if number else ""
-        raise UserError(f"{source.name}: not a whole parquet file{after}: {words}") from None
-
-
-def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
-    """The rows of a batch of parquet; None for one that holds bad bytes."""
-    try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError:  # some row is bad: look at each by itself
-        for place in range(batch.num_rows):
-            try:
-                yield batch.slice(place, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield None
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON

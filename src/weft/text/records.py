@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.text.arrow import read_arrow, read_parquet
 from weft.text.compressed import (
     STANDARD_INPUT,
     Source,
@@ -27,7 +28,6 @@ from weft.text.formats import (
     read_conll,
     read_csv,
     read_jsonl,
-    read_parquet,
     read_tsv,
     read_txt,
 )
@@ -41,6 +41,7 @@ READERS: dict[str, Callable[[Source, Options], Rows]] = {
     "tsv": read_tsv,
     "jsonl": read_jsonl,
     "parquet": read_parquet,
+    "arrow": read_arrow,
     "conll": read_conll,
     "squad": read_squad,
 }
