@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,6 +30,13 @@ from weft.training.watching import Watch, draw_gradients
 
 class Altered(UserError):
     """What a run began with is no longer there: to go on would end here again."""
+
+
+def scratch_folder() -> Path:
+    """A folder that goes away with the process."""
+    folder = tempfile.mkdtemp(prefix="weft-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @contextmanager

@@ -83,6 +83,13 @@ class Evaluation:
             found.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
         return found
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every table but that of mistakes."""
+        parts = [paragraph(f"{self.task} on {self.data}: {self.reading}")]
+        for title, header, rows in self.tables():
+            parts += [heading(title), table_of(header, rows)] if title != "Worst mistakes" else []
+        return "".join(parts)
+
     def write(self, out: Path) -> None:
         """One self-contained page."""
         parts = [paragraph(f"{self.data}: {self.reading}")]
