@@ -42,8 +42,8 @@ def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None =
     if several and all(isinstance(item, Mapping) for item in several):
         return list(input_of_each(model, Table(several, columns or {}))), False
     for number, item in enumerate(several, 1):
-        if not isinstance(item, str | tuple | list) and not numbers:
-            raise UserError(f"input {number}: {_expected(model).split(',')[0]} is expected, not {_named(item)}")
+        if not isinstance(item, str | tuple | list) and not (numbers or wants_two(model.task) or model.task == "tag"):
+            raise UserError(f"input {number}: a text is expected, not {_named(item)}")
     return several, False
 
 
@@ -67,7 +67,7 @@ def _check_pair(model: Model) -> None:
 
 
 def _expected(model: Model) -> str:
-    """What a model may be asked about, the single input first."""
+    """What a model may be asked about."""
     if model.opened.family.numbers:
         return "a list of numbers, a list of such lists, or a table with a column vector"
     if model.task == "answer":

@@ -7,7 +7,6 @@ from typing import Any
 
 from weft.data.columns import NAMES, file_of, find_columns, paired_columns
 from weft.data.tables import Table
-from weft.tasks.describe import vector_in
 from weft.tasks.reading import value_in
 from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.tag import words_of
@@ -51,8 +50,6 @@ def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:
     """One row as its task takes it."""
     if "words" in found:
         return words_of(record, found["words"])
-    if "vector" in found:
-        return vector_in(record, found["vector"]).tolist()
     values = [value_in(record, column) for column in found.values()]
     texts = tuple("" if value is None else str(value) for value in values)
     return texts if wants_two(task) else texts[0]

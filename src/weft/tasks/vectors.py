@@ -25,7 +25,7 @@ from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, begun, device_for, report
+from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import Words, overlaid, read_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of
@@ -35,7 +35,6 @@ from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
-from weft.training.state import Checkpoints, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -150,16 +149,9 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        driver = _Driver(
-            run,
-            begun.checkpoints,
-            begun.state,
-            steps,
-            plan,
-            read,
-            say,
-            held.enter_context(lines_of_a_run(say, progress)),
-        )
+        lines = held.enter_context(lines_of_a_run(say, progress))
+        log = Log(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
+        driver = _Driver(run, begun, steps, plan, read, say, log)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
@@ -305,21 +297,10 @@ class _Kept:
 class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
-    def __init__(
-        self,
-        run: Run,
-        checkpoints: Checkpoints,
-        state: State,
-        steps: int,
-        plan: Learning,
-        read: int,
-        say: Say,
-        lines: tuple[Say | None, Say | None],
-    ) -> None:
-        self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
-        self.plan, self.read, self.say = plan, read, say
+    def __init__(self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, say: Say, log: Log) -> None:
+        self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
+        self.plan, self.read, self.say, self.log = plan, read, say, log
         self.saved = self.shown = time.monotonic()
-        self.log = Log(run.metrics, state.metrics, None, state.step, *lines)
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""
