@@ -63,7 +63,7 @@ def distill(
         raise UserError("no text to learn from: give --text FILE of unlabelled texts, or --data FILE of rows")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe, rows)
+    recipe = _from_anywhere(recipe, rows, say)
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
         return _gone(run, recipe, stop, say, progress_of(progress))
@@ -120,12 +120,13 @@ def _listed(names: Names) -> list[str]:
     return [os.fspath(name) for name in several]
 
 
-def _from_anywhere(recipe: DistillRecipe, rows: RunRows) -> DistillRecipe:
+def _from_anywhere(recipe: DistillRecipe, rows: RunRows, say: Say) -> DistillRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
     values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}, "student": {}}
     for key in ("text", "files", "dev", *SIDES):
         if (names := getattr(recipe.data, key)) and key not in rows.tables:
-            values["data"][key] = [str(path.absolute()) for path in Table(names, {}).paths()]
+            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
+            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("text", "files", "source", "target"), ("dev", "dev_source", "dev_target"))

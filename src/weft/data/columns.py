@@ -3,91 +3,108 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.column_names import LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
 from weft.text.records import Record
 
-# What people call the columns, likeliest first; a pair's two names belong together.
-NAMES = {
-    "text": (
-        *("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
-        *("caption", "description"),
-    ),
-    "vector": ("vector", "features", "embedding", "numbers"),
-    "label": ("label", "class", "category", "sentiment", "intent", "target", "topic"),
-    "labels": ("labels", "label", "tags", "classes", "categories"),
-    "value": ("value", "score", "rating", "label", "target", "stars"),
-    "context": ("context", "paragraph", "passage", "document"),
-    "question": ("question", "query"),
-    "answer": ("answer", "answers", "answer_text"),
-    "words": ("words", "tokens"),
-    "tags": ("tags", "ner_tags", "pos_tags", "labels"),
-    "spans": ("spans", "entities"),
-}
-PAIRS = (
-    ("text", "pair"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("text1", "text2"),
-    ("#1 String", "#2 String"),
-    ("query", "passage"),
-    ("query", "text"),
-    ("question", "sentence"),
-    ("question", "context"),
-)
-# What is read and what is written from it, in small letters; columns named by two languages are known too.
-PAIRED = (
-    ("source", "target"),
-    ("src", "tgt"),
-    ("src", "trg"),
-    ("article", "summary"),
-    ("article", "highlights"),
-    ("document", "summary"),
-    ("dialogue", "summary"),
-    ("text", "summary"),
-    ("input", "output"),
-    ("text", "paraphrase"),
-    ("sentence", "paraphrase"),
-)
-LANGUAGES = (
-    *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
-    *("finnish", "polish", "czech", "russian", "ukrainian", "greek", "turkish", "arabic", "hebrew", "hindi", "chinese"),
-    *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
-)
-OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
+__all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
 
 
 def file_of(where: str) -> str:
     """'reviews.csv line 12' -> 'reviews.csv'."""
-    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$", "", where)
+    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$", "", where)
 
 
-def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record) -> dict[str, str]:
-    """What the file calls each column that a task needs; common names are known."""
+def find_columns(
+    needed: Sequence[str],
+    given: Mapping[str, str],
+    record: Record,
+    note: Callable[[str], None] = lambda text: None,
+    guess: bool = True,
+) -> dict[str, str]:
+    """What the file calls each column that a task needs: as it is given, by a usual name, or by what stands in it.
+
+    A name that is not a usual one as it stands, and a column that is taken for its cells (`guess`), are noted.
+    """
     there = list(record.values)
     found: dict[str, str] = {}
     if "pair" in needed and "pair" not in given and "text" not in given:
-        both = next((names for names in PAIRS if set(names) <= set(there)), None)
+        both = next((pair for names in PAIRS if (pair := _all_of(names, there))), None)
         found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
     if "target" in needed and "source" not in given and "target" not in given:
-        both = paired_columns(there)
-        found |= dict(zip(("source", "target"), both, strict=True)) if both else {}
+        sides = paired_columns(there)
+        found |= dict(zip(("source", "target"), sides, strict=True)) if sides else {}
     for name in needed:
         if name in given:
-            if given[name] not in there:
+            same = _same(given[name], there)
+            if same is None:
                 raise _no_column(given[name], there, record, did_you_mean(given[name], there))
-            found[name] = given[name]
-        elif name not in found:
-            folded = {each.casefold(): each for each in reversed(there)}
-            sought = [each if each in there else folded.get(each.casefold(), "") for each in NAMES.get(name, (name,))]
-            known = [each for each in sought if each and each not in found.values()]
-            if not known:
-                bare = "; of a file without a header line: --names source,target" if "target" in needed else ""
-                raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME{bare}")
-            found[name] = known[0]
+            found[name] = same
+    chosen = dict[str, str]()
+    for name in needed:
+        if name in found:
+            continue
+        free = [each for each in there if each not in (*found.values(), *(given[n] for n in given if n in needed))]
+        usual = _usual(name, free)
+        if usual is None:
+            usual = _by_word(name, free, record)
+            if usual is None and guess and record.likely.get(name) in free:
+                usual = record.likely[name]
+            if usual is None:
+                raise _no_column(name, there, record, _hint(name, free, record, "target" in needed))
+            chosen[name] = usual
+        found[name] = usual
+    if chosen:
+        taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
+        ours, theirs = next(iter(chosen.items()))
+        note(f"{file_of(record.where)}: {taken} (--column {ours}=NAME for another)")
     return found
+
+
+def _same(name: str, there: Sequence[str]) -> str | None:
+    """The column of this name; case, spaces, underscores and hyphens are forgiven where only one can be meant."""
+    if name in there:
+        return name
+    like = [each for each in there if folded(each) == folded(name)]
+    return like[0] if len(like) == 1 else None
+
+
+def _all_of(names: Sequence[str], there: Sequence[str]) -> list[str] | None:
+    found = [same for name in names if (same := _same(name, there)) is not None]
+    return found if len(found) == len(names) else None
+
+
+def _usual(name: str, there: Sequence[str]) -> str | None:
+    """The column that has one of the usual names."""
+    for usual in NAMES.get(name, (name,)):
+        if usual in there:
+            return usual
+        if like := [each for each in there if folded(each) == folded(usual)]:
+            return like[0]
+    return None
+
+
+def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
+    """The column in whose name a usual one is a word: 'Ticket Text', 'Category ID', 'review_text'."""
+    for usual in NAMES.get(name, (name,)):
+        like = [each for each in there if usual in words_of(each)]
+        if name != "label":
+            like = [each for each in like if words_of(each)[-1] == usual]
+        if name == "text":
+            like = [each for each in like if isinstance(record.values[each], str)]
+        if len(like) == 1:
+            return like[0]
+    return None
+
+
+def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
+    """Which flag names the column, with the likeliest one."""
+    likely = record.likely.get(name) or (free[0] if len(free) == 1 else None)
+    shape = f'"{likely}"' if likely and " " in likely else likely or "NAME"
+    bare = "; of a file without a header line: --names source,target" if pairs else ""
+    return f"; say which it is: --column {name}={shape}{bare}"
 
 
 def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:

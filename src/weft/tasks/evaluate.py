@@ -21,7 +21,7 @@ from weft.tasks.judging import judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, examples_of
-from weft.tasks.saying import ProgressChoice, Say, log, progress_of
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
@@ -142,9 +142,9 @@ def evaluate(
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
     files: Table | Parallel
     if any(sides):
-        files = Parallel(*sides, on_bad_row)
+        files = Parallel(*sides, on_bad_row, encoding=encoding)
     else:
-        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding)
+        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
         task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
     first = next(files.records(Skipped()), None)
@@ -171,6 +171,7 @@ def evaluate(
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing_for(opened), examples, progress=told)
+    tell(skipped.without_bad(), say)
     if scheme is not None and (note := scheme.note()):
         say(f"weft: note: {where}: {note}")
     metrics, reading = found.metrics, found.reading
@@ -190,7 +191,7 @@ def evaluate(
         n_windows=reading.windows,
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count,
+        skipped=skipped.count + len(skipped.empty) + len(skipped.unlabeled),
         signature=getattr(metrics, "signature", None),
         by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
     )

@@ -101,7 +101,7 @@ def finetune(
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe, rows)
+    recipe = _from_anywhere(recipe, rows, say)
     if in_memory and base is not None:
         recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
     with begun(run, recipe) as stop:
@@ -150,12 +150,13 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: Run
     return said
 
 
-def _from_anywhere(recipe: TaskRecipe, rows: RunRows) -> TaskRecipe:
+def _from_anywhere(recipe: TaskRecipe, rows: RunRows, say: Say) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
     values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}}
     for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
         if (names := getattr(recipe.data, key)) and key not in rows.tables:
-            values["data"][key] = [str(path.absolute()) for path in Table(names, {}).paths()]
+            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
+            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))
@@ -252,7 +253,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         window=read_window(window, train),
         pooling=None,
         normalise=None,
-        columns=dict(recipe.data.columns),
+        columns={**material.columns, **recipe.data.columns},
         base=_base_name(recipe),
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),

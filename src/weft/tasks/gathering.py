@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.data.tables import Table
@@ -14,10 +15,11 @@ from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, check_rows, examples_of, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
-from weft.tasks.saying import Progress, Say
+from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.tag import TagTask, normalized
 from weft.tasks.texts import TextTask
-from weft.text.records import Skipped
+from weft.text.column_names import USUAL, folded
+from weft.text.records import Problems, Skipped
 from weft.text.tags import Normalizer
 from weft.training.signals import Stop
 
@@ -58,15 +60,14 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
             raise UserError(
                 f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
             )
-        return Parallel(source, target, d.on_bad_row)
-    return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
+        return Parallel(source, target, d.on_bad_row, encoding=d.encoding)
+    return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row, d.encoding)
 
 
 def read_examples(
-    task: Task, files: Table | Parallel, say: Say, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table | Parallel, skipped: Skipped, say: Say, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
-    skipped = Skipped()
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
@@ -80,8 +81,7 @@ def read_examples(
             read(more)
 
         examples = list(examples_of(files, needed, task.read, skipped, heard))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return task, examples
 
 
@@ -94,12 +94,16 @@ class Material:
     dev: list[Example]
     hashes: dict[str, str]
     held: list[str] | None  # where the held-out rows stand, where they were drawn from the others
+    columns: Mapping[str, str]  # what the file calls those that have no usual name
 
 
 def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
     """The rows of a run, read and checked; some are held out where no others are given."""
     files = files_of(recipe)
-    task, rows = read_examples(fresh_task(recipe), files, say, progress, stop)
+    skipped = Skipped()
+    task, rows = read_examples(fresh_task(recipe), files, skipped, say, progress, stop)
+    # What no name tells is remembered with the model.
+    columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
     where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
@@ -110,7 +114,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
-        _, dev = read_examples(task, other, say, progress, stop)
+        _, dev = read_examples(task, other, Skipped(), say, progress, stop)
         scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
         dev = in_one_scheme(dev, scheme, other.name, say)
         task = task.learned(rows, recipe.task.labels)
@@ -123,7 +127,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
         ):
             say(f"weft: note: {swapped_line(other.name)}")
-        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
+        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
     task = task.learned(rows, recipe.task.labels)
     rows = checked(task, rows, files, say)
     check_rows(len(rows), where)
@@ -138,7 +142,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         if len(twice) < len(held):
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
-    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
 
 
 def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
@@ -159,20 +163,23 @@ def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say:
 
 
 def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) -> list[Example]:
-    """The rows whose labels the task knows; another label stops, or is passed over and counted."""
-    if files.on_bad_row == "stop":
+    """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
+    skipped, problems = Skipped(), Problems()
+    with suppress(UserError):  # most often all is well
         task.check(rows)
         return rows
-    skipped = Skipped()
     kept = []
     for row in rows:
         try:
             task.check([row])
             kept.append(row)
         except UserError as error:
-            skipped.add(str(error))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+            if files.on_bad_row == "stop":
+                problems.add(error)
+            else:
+                skipped.add(str(error))
+    problems.check()
+    tell(skipped, say)
     return kept
 
 

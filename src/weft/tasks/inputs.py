@@ -9,9 +9,10 @@ from weft.data.columns import NAMES, file_of, find_columns, paired_columns
 from weft.data.tables import Table
 from weft.tasks.reading import value_in
 from weft.tasks.recipes import FROM_TEXT
+from weft.tasks.saying import log, tell
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
-from weft.text.records import Record
+from weft.text.records import Record, Skipped
 
 
 def inputs_of(model: Any, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
@@ -26,24 +27,29 @@ def input_of_each(model: Any, table: Table) -> Iterator[Any]:
     """One input for each row; an empty cell is asked about like an empty line of standard input."""
     found: dict[str, str] = {}
     before: str | None = None
-    for record in table.records():
+    skipped, noted = Skipped(), set[str]()
+    for record in table.records(skipped):
         if (file := file_of(record.where)) != before:
-            found, before = _columns(model, table.columns, record), file
+            found, before = _columns(model, table.columns, record, skipped), file
+            tell(Skipped(notes={note: None for note in skipped.notes if note not in noted}), log)
+            noted.update(skipped.notes)
         yield _input(model.task, record, found)
 
 
-def _columns(model: Any, columns: Mapping[str, str], record: Record) -> dict[str, str]:
+def _columns(model: Any, columns: Mapping[str, str], record: Record, skipped: Skipped) -> dict[str, str]:
     """What a file calls the columns that a model reads."""
     usual = {"answer": ("question", "context"), "describe": ("vector",)}
     known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values} | dict(columns)
     if model.task == "tag" and ("words" in known or any(name in record.values for name in NAMES["words"])):
-        return find_columns(("words",), known, record)
+        return find_columns(("words",), known, record, skipped.note)
     if model.task in FROM_TEXT and "text" not in columns:
         both = paired_columns(list(record.values))
         known = ({"source": both[0]} if both else {}) | known
         if "source" in known or "source" in record.values:
-            return find_columns(("source",), known, record)
-    return find_columns(usual.get(model.task, ("text", "pair")[: 1 + wants_two(model.task)]), known, record)
+            return find_columns(("source",), known, record, skipped.note)
+    return find_columns(
+        usual.get(model.task, ("text", "pair")[: 1 + wants_two(model.task)]), known, record, skipped.note
+    )
 
 
 def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:

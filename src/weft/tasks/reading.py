@@ -16,7 +16,7 @@ import numpy as np
 from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.records import Record, Skipped
+from weft.text.records import Problems, Record, Skipped
 
 FEW = 4  # rows; from fewer nothing can be learned
 
@@ -119,23 +119,90 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
+INPUTS = ("text", "pair", "source", "target", "context", "question", "vector")  # a row that lacks one is empty
+TARGETS = ("label", "value")
+NO_LABEL = ("nan", "<na>", "nat", "#n/a")  # as pandas and Excel write a cell that holds nothing
+
+
+def is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value
+
+
+def is_empty(record: Record, columns: Mapping[str, str]) -> bool:
+    """Whether a row has nothing in it, or nothing to read."""
+    texts = [record.values[theirs] for ours, theirs in columns.items() if ours in INPUTS and theirs in record.values]
+    return any(map(is_blank, texts)) or all(map(is_blank, record.values.values()))
+
+
+def is_unlabeled(record: Record, columns: Mapping[str, str]) -> bool:
+    """Whether the cell of the label, or value, holds nothing."""
+    cells = [record.values[theirs] for ours, theirs in columns.items() if ours in TARGETS and theirs in record.values]
+    return any(is_blank(cell) or str(cell).strip().casefold() in NO_LABEL for cell in cells)
+
+
 def examples_of(
     files: RowSource, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
 ) -> Iterator[Example]:
-    """The examples of some files, one at a time; a bad row stops, or is passed over and counted."""
-    columns: dict[str, str] = {}
-    before = ""
-    for record in files.records(skipped):
-        if (name := file_of(record.where)) != before:
-            columns, before = find_columns(needed, files.columns, record), name
+    """The examples of some files, one at a time; bad rows stop, all told at once, or are passed over and counted.
+
+    Empty rows, and those without a label where most have one, are left out and counted.
+    """
+
+    def begin(record: Record) -> tuple[dict[str, str], Callable[[Record], Example]]:
+        columns = find_columns(needed, files.columns, record, skipped.note)
+        skipped.columns |= columns
+        return columns, lambda record: read(record, columns)
+
+    return read_all(files, begin, skipped, progress)
+
+
+def read_all(
+    files: RowSource,
+    begin: Callable[[Record], tuple[Mapping[str, str], Callable[[Record], Example]]],
+    skipped: Skipped,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Example]:
+    """As `examples_of`; `begin` says by the first row of each file which columns count and how a row is read."""
+    columns: Mapping[str, str] = {}
+    read: Callable[[Record], Example] | None = None
+    before, labeled, problems = "", 0, Problems()
+    records = files.records(skipped)
+    while True:
+        try:
+            record = next(records, None)
+        except UserError as error:
+            problems.add(error)
+            break
+        if record is None:
+            break
+        if read is None or file_of(record.where) != before:
+            (columns, read), before = begin(record), file_of(record.where)
         if progress is not None:
             progress(1)
+        if is_empty(record, columns):
+            skipped.empty.append(record.where)
+            continue
+        if is_unlabeled(record, columns):
+            skipped.unlabeled.append(record.where)
+            continue
+        labeled += 1
         try:
-            yield read(record, columns)
+            example = read(record)
         except UserError as error:
             if files.on_bad_row == "stop":
-                raise
-            skipped.add(str(error))
+                problems.add(error)
+            else:
+                skipped.add(str(error))
+            continue
+        if not problems.count:
+            yield example
+    problems.check()
+    if len(skipped.unlabeled) > labeled:
+        column = next(theirs for ours, theirs in columns.items() if ours in TARGETS)
+        raise UserError(
+            f"{file_of(skipped.unlabeled[0])}: {len(skipped.unlabeled):,} of {len(skipped.unlabeled) + labeled:,} rows "
+            f"have nothing in column {shown(column)!r}: is it the label? --column label=NAME names another"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------ labels
@@ -164,6 +231,12 @@ def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
     if len(found) == found.total() >= FEW:
         raise UserError(f"{where}: each of the {len(found)} rows has a label of its own; for numbers: --task regress")
+    if found.total() >= 20 and len(found) > 0.8 * found.total():
+        raise UserError(
+            f"{where}: {len(found):,} different labels for {found.total():,} rows, such as "
+            f"{shown(next(iter(found)))!r}: they look like ids; name the column of labels: "
+            "--column label=NAME; for numbers: --task regress"
+        )
     if len(labels) < 2 and len(found) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from weft.text.records import Skipped
+
 Say = Callable[[str], None]
 Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
 ProgressChoice = Progress | bool | None  # as a caller may ask for it: see `progress_of`
@@ -45,6 +47,12 @@ def on_terminal() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def tell(skipped: Skipped, say: Say) -> None:
+    """Say what reading had to tell: what was found out about files, and which rows were left out."""
+    for line in skipped.lines():
+        say(f"weft: note: {line}")
 
 
 # ---------------------------------------------------------------------------------------------------------- progress

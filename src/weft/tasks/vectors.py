@@ -28,7 +28,7 @@ from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import Words, overlaid, read_recipe
-from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of
+from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of, tell
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
@@ -108,7 +108,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 
 def _text(recipe: VectorsRecipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -177,8 +177,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress:
             if str(error).startswith(recipe.text.files):  # a bad file names itself
                 raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     tokenizer.save(run.folder)
     return tokenizer
 

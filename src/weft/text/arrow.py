@@ -57,7 +57,7 @@ def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
     number = 0
     try:
         schema, batches = opened()
-        check_names(source.name, schema.names, ",")
+        check_names(source.name, schema.names)
         need_columns(schema.names, options, source.name)
         labels = class_names(schema) or _beside(source)
         for batch in batches:
