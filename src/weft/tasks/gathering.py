@@ -13,7 +13,7 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.reading import Example, check_rows, examples_of, split, split_whole
+from weft.tasks.reading import Example, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.tag import TagTask, normalized
@@ -21,6 +21,7 @@ from weft.tasks.texts import TextTask
 from weft.text.column_names import USUAL, folded
 from weft.text.records import Problems, Skipped
 from weft.text.tags import Normalizer
+from weft.text.windows import Framing
 from weft.training.signals import Stop
 
 
@@ -153,6 +154,14 @@ def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, sa
     if note := scheme.note():
         say(f"weft: note: {where}: {note}")
     return rows
+
+
+def announce_long(material: Material, framing: Framing, say: Say) -> None:
+    """A note on each of the first texts that will take long."""
+    how = framing.stride, framing.cutting
+    notes = [note for row in (*material.train, *material.dev) if (note := long_note(row.texts, row.where, *how))]
+    for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
+        say(f"weft: note: {note}")
 
 
 def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
