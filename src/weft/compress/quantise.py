@@ -36,7 +36,7 @@ from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import WRITES
-from weft.tasks.saying import Progress, Say, silent
+from weft.tasks.saying import ProgressChoice, Say
 from weft.text.resampling import Score
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
@@ -240,7 +240,7 @@ def quantise(
     seconds: float = SECONDS,
     online: bool = False,
     say: Say = lambda line: None,
-    progress: Progress = silent,
+    progress: ProgressChoice = None,
 ) -> Quantised:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 

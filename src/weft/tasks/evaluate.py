@@ -15,16 +15,17 @@ from weft.checkpoint.folder import Opened
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
-from weft.picture import page
+from weft.picture import heading, page, paragraph
+from weft.picture import table as table_of
 from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, examples_of, long_note
-from weft.tasks.saying import Progress, silent, warn
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
 from weft.text.metrics import Numbers
 from weft.text.records import Record, Skipped
@@ -106,6 +107,13 @@ class Evaluation:
             found.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
         return found
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every table but that of mistakes."""
+        parts = [paragraph(f"{self.task} on {self.data}: {self.reading}")]
+        for title, header, rows in self.tables():
+            parts += [heading(title), table_of(header, rows)] if title != "Worst mistakes" else []
+        return "".join(parts)
+
     def write(self, out: Path) -> None:
         """One self-contained page."""
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
@@ -142,7 +150,8 @@ def evaluate(
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     encoding: str | None = None,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
@@ -175,22 +184,25 @@ def evaluate(
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
     skipped, framing = Skipped(), framing_for(opened)
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
         if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
-            warnings.warn(note, stacklevel=2)
+            say(f"weft: note: {note}")
         if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
             task.formed(example)
-        else:
-            task.check([example])
+            return normalized(example, scheme)
+        task.check([example])
         return example
 
-    with progress(f"judging on {where}", "examples") as told:
+    with progress_of(progress)(f"judging on {where}", "examples") as told:
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing, examples, progress=told)
-    warn(skipped.without_bad())
+    tell(skipped.without_bad(), say)
+    if scheme is not None and (note := scheme.note()):
+        say(f"weft: note: {where}: {note}")
     return evaluation_of(found, name, where, files.hash(), skipped)
 
 

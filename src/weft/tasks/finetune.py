@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import inspect
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -35,7 +32,7 @@ from weft.tasks.baseline import announce_baselines, compare_baselines, train_bas
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
-from weft.tasks.driving import Altered, begin, begun, device_for, drive
+from weft.tasks.driving import Altered, begin, begun, device_for, drive, scratch_folder
 from weft.tasks.evaluate import evaluation_of
 from weft.tasks.gathering import Material, announce_long, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
@@ -43,11 +40,11 @@ from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example
-from weft.tasks.recipes import FROM_TEXT, Rows, TaskName, TaskRecipe, Tuning, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.recipes import FROM_TEXT, Rows, TaskName, TaskRecipe, Tuning, overlaid, read_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
-from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale, task_of
+from weft.tasks.texts import TextTask, can_shift, folded, rescale, task_of
 from weft.tasks.translate import writer_of
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -66,31 +63,33 @@ def finetune(
     settings: Mapping[str, Any] | None = None,
     *,
     task: str | Mapping[str, Any] | None = None,
-    base: str | os.PathLike[str] | None = None,
+    base: str | os.PathLike[str] | Model | None = None,
     vectors: str | os.PathLike[str] | None = None,
     dev: Any = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Fine-tune a model on rows of data; without `out`, in a folder that goes away with the process.
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`). A base
+    that is a model in memory is kept in the run folder, so that the run can be resumed.
     """
     rows = RunRows()
+    in_memory = isinstance(base, Model)
+    if isinstance(base, Model):
+        base = _saved(base)
     if not isinstance(recipe, TaskRecipe):
         said = _said(settings, more, rows, data, dev, task, base, vectors, out)
         if recipe is None and "name" not in said.get("task", {}):
             raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
         recipe = read_recipe(recipe, said, TaskRecipe)
     if recipe.out is None:
-        scratch = tempfile.mkdtemp(prefix="weft-")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        recipe = replace(recipe, out=os.path.join(scratch, "run"))
+        recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
     run = Run(Path(recipe.out))
     run.check_new()
@@ -106,9 +105,20 @@ def finetune(
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
     recipe = _from_anywhere(recipe, rows, say)
+    if in_memory and base is not None:
+        recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
-        return _go(run, recipe, True, stop, say, progress)
+        if in_memory and base is not None:
+            shutil.copytree(base, recipe.model["base"])
+        return _go(run, recipe, True, stop, say, progress_of(progress))
+
+
+def _saved(model: Model) -> Path:
+    """A model in memory as a folder for now, named as the one that it was opened from."""
+    folder = scratch_folder() / (model.folder.name if model.folder is not None and model.folder.name else "model")
+    model.save(folder)
+    return folder
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -118,16 +128,16 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
-    said: dict[str, Any] = {**(settings or {}), **more}
+    said = overlaid(settings or {}, more)
     data, dev, task, base, vectors, out = given
 
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
     if is_section(data, Rows):
-        said["data"], data = {**said.get("data", {}), **data}, None
+        said, data = overlaid(said, {"data": data}), None
     if isinstance(task, Mapping):
-        said["task"], task = {**said.get("task", {}), **task}, None
+        said, task = overlaid(said, {"task": task}), None
     there = said.get("data", {})
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("files", data), ("dev", dev), *sides.items()):
@@ -200,6 +210,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         tokenizers = _vocabularies(run, recipe, family, material, start, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
+    if fresh and begun_with.note:
+        say(f"weft: note: {begun_with.note}")
     if isinstance(task, DescribeTask) and begun_with.fresh:
         task.settle(opened, material.train)
     if start is not None:
@@ -300,7 +312,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         capture=capture,
         faster=_faster(plan, task),
     )
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric, progress)
     trained = load(run.folder)
     if baselines and isinstance(task, TextTask):
         if not best:  # it was kept by the process that this run goes on from
@@ -401,21 +413,3 @@ def _note_run(
             write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     elif read_json(run.about).get("data") != material.hashes:
         raise Altered(f"{run.folder}: the data is not what the run began with")
-
-
-@contextmanager
-def folded(network: Any, task: Task) -> Iterator[None]:
-    """While it is saved, the head of values says them as people write them."""
-    if not isinstance(task, TextTask) or task.kind != "value":
-        yield
-        return
-    moved = list(last_linear(network.heads["classify"]).parameters())
-    moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
-    before = [parameter.detach().clone() for parameter in moved]
-    rescale(network, task.spread, task.center)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(moved, before, strict=True):
-                parameter.copy_(value)

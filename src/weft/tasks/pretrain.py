@@ -20,8 +20,8 @@ from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
 from weft.tasks.material import documents_found, text_of
 from weft.tasks.model import Model, find_folder, new
-from weft.tasks.recipes import Recipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, tell, to_stderr
+from weft.tasks.recipes import Recipe, overlaid, read_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -33,8 +33,8 @@ def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Train a language model on text: a recipe, settings in its place, or both.
@@ -42,7 +42,7 @@ def pretrain(
     `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, {**(settings or {}), **more}, Recipe)
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -60,7 +60,7 @@ def pretrain(
     recipe = _from_anywhere(recipe, paths, dev)
     recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, say, progress)
+        return _go(run, recipe, family, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:

@@ -268,6 +268,11 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return kept
 
 
+def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with settings in place of some; sections are changed key by key, at any depth."""
+    return merged(_room_for(settings, values), settings)
+
+
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
@@ -282,7 +287,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
             raise UserError(f"{where}: nested too deeply") from None
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
-    values = merged(_room_for(settings, values), settings)
+    values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
         given = values.get("training", {})
