@@ -332,8 +332,7 @@ FAMILIES = {
             trained=(),
             sizes={},
             tokenizer="word",
-            # Rare words say much of few texts: measured in benchmarks/from_scratch.py.
-            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},
+            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},  # rare words say much of few texts
             task="embed",
             speaks=False,
         ),

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.folder import TARGET
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.tasks.model import find_folder
-from weft.tasks.recipes import Vocabulary
+from weft.tasks.reading import Example
+from weft.tasks.recipes import TaskRecipe, Vocabulary
 from weft.tasks.saying import Progress, Say
-from weft.tasks.starting import check_vectors
+from weft.tasks.starting import Start, check_vectors
 from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
@@ -180,3 +183,29 @@ def vocabulary_for(
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
+
+
+def vocabularies_for(
+    run: Run,
+    recipe: TaskRecipe,
+    family: Family,
+    rows: Sequence[Example],
+    start: Start | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> tuple[Tokenizer, ...]:
+    """One vocabulary for all texts, or one for what is read and another for what is written."""
+
+    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
+        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
+
+    ahead = recipe.task.prefix or ""
+    read = (ahead + text for row in rows for text in row.texts)
+    if not family.reads:
+        return (learned(read),)
+    written = (row.target for row in rows)
+    if recipe.tokenizer.apart:
+        return learned(read), learned(written, TARGET)
+    return (learned(chain(read, written)),)

@@ -7,11 +7,10 @@ import inspect
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
-from weft.checkpoint.families import Family
-from weft.checkpoint.folder import TARGET, Opened
+from weft.checkpoint.folder import Opened
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -28,9 +26,9 @@ from weft.data.pairs import Sequences, Vectors
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
-from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
+from weft.tasks.baseline import announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive, scratch_folder
 from weft.tasks.evaluate import evaluation_of
@@ -44,9 +42,8 @@ from weft.tasks.recipes import FROM_TEXT, Rows, TaskName, TaskRecipe, Tuning, ov
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
-from weft.tasks.texts import TextTask, can_shift, folded, rescale, task_of
+from weft.tasks.texts import TextTask, can_shift, folded, rescale
 from weft.tasks.translate import writer_of
-from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
 from weft.training.run import Run
@@ -207,7 +204,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
             model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
             recipe = replace(recipe, model=model)
-        tokenizers = _vocabularies(run, recipe, family, material, start, stop, say, progress)
+        tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
     if fresh and begun_with.note:
@@ -264,12 +261,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     opened = replace(opened, card=card)
     announce(run, recipe, opened, material, train, framing, steps, say)
-    baselines = []
-    if recipe.task.baseline and isinstance(task, TextTask):
-        opened.network.to(device)
-        base = replace(opened, card=begun_with.opened.card) if "base" in recipe.model else None
-        baselines = train_baselines(task, material.train, material.dev, base, progress)
-        announce_baselines(baselines, metric, say)
+    baselines = train_baselines(recipe, task, material, opened, begun_with.opened.card, device, progress)
+    announce_baselines(baselines, metric, say)
     last: list[Judgement] = []
     best: list[Judgement] = []
 
@@ -314,13 +307,10 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric, progress)
     trained = load(run.folder)
-    if baselines and isinstance(task, TextTask):
-        if not best:  # it was kept by the process that this run goes on from
-            trained.to(device)
-            own = task_of(trained.opened, recipe.task.name)
-            best[:] = [judged(own, trained.opened, framing, material.dev, tune=True)]
-            trained.to("cpu")
-        compare_baselines(run, task, best[0], baselines, metric, say)
+    if baselines:
+        # Without a judgement the best model was kept by the process that this run goes on from.
+        judgement = best[0] if best else judged_again(trained, recipe.task.name, material, framing, device)
+        compare_baselines(run, judgement, baselines, metric, say)
     return trained
 
 
@@ -354,32 +344,6 @@ def read_window(window: Window, train: Examples | Sequences) -> Window:
         return window
     length = min(window.length, (train.written if isinstance(train.read, Vectors) else train.read).longest)
     return Window(length=length, stride=length)
-
-
-def _vocabularies(
-    run: Run,
-    recipe: TaskRecipe,
-    family: Family,
-    material: Material,
-    start: Start | None,
-    stop: Stop,
-    say: Say,
-    progress: Progress,
-) -> tuple[Tokenizer, ...]:
-    """One vocabulary for all texts, or one for what is read and another for what is written."""
-
-    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
-        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
-
-    ahead = recipe.task.prefix or ""
-    read = (ahead + text for row in material.train for text in row.texts)
-    if not family.reads:
-        return (learned(read),)
-    written = (row.target for row in material.train)
-    if recipe.tokenizer.apart:
-        return learned(read), learned(written, TARGET)
-    return (learned(chain(read, written)),)
 
 
 def tabled(task: Task, rows: Sequence[Example], opened: Opened, framing: Framing) -> Examples | Sequences:
