@@ -20,6 +20,7 @@ from weft.cli import (
     export,
     ladder,
     models,
+    predict,
     prune,
     quantise,
     search,
@@ -60,7 +61,7 @@ app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
 app.add_typer(training.cache, name="cache")
-app.command("predict")(tasks.predict)
+app.command("predict")(predict.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("distill")(distill.distill)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_device, find_model
 from weft.cli.models import Online
 from weft.cli.show import Ticker, harmless, leaving_at_once, progress
 from weft.errors import UserError
@@ -26,6 +27,8 @@ Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per 
 
 def opened(folder: str, task: str | None, device: str | None, online: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
+    find_model(folder, online)
+    check_device(device)
     with leaving_at_once():
         import torch
 

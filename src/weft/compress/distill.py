@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.locate import find_folder
 from weft.compress.recipe import DistillRecipe
 from weft.compress.running import go
 from weft.compress.stages import staged
@@ -19,7 +20,7 @@ from weft.config import changed, read_toml
 from weft.errors import UserError
 from weft.tasks.driving import begun
 from weft.tasks.finetune import SIDES
-from weft.tasks.model import Model, find_folder
+from weft.tasks.model import Model
 from weft.tasks.reading import Files
 from weft.tasks.recipes import read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr

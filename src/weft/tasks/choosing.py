@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
-from weft.tasks.model import find_folder
 from weft.tasks.recipes import Vocabulary
 from weft.tasks.saying import Progress, Say
 from weft.tasks.starting import check_vectors

@@ -24,6 +24,7 @@ from torch import Tensor
 from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import TARGET, Opened
+from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -36,7 +37,7 @@ from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import Model, find_folder, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
-from weft.objectives.language import Name
 from weft.training.plan import Schedule, Training
 
 T = TypeVar("T")
+ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Vocabulary:
 class Aim:
     """`[objective]`: what is learned, and how documents become rows."""
 
-    name: Name | None = None  # next for models that speak, spans for T5, mlm for the others
+    name: ObjectiveName | None = None  # next for models that speak, spans for T5, mlm for the others
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
