@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from weft.errors import UserError, did_you_mean, shown
+from weft.errors import UserError, hint, shown
 from weft.files import reason
 
 # Families and their published sizes, as `families.FAMILIES` has them.
@@ -47,7 +47,7 @@ def check_name(name: str, size: str | None = None) -> None:
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
     known = [*SIZE_NAMES, *(size for sizes in SIZE_NAMES.values() for size in sizes)]
-    raise UserError(f"no model is called {name!r}{did_you_mean(name, known)} (see: weft models)")
+    raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
 
 
 def find_folder(name: str, online: bool = False) -> Path:

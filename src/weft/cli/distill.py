@@ -99,7 +99,10 @@ def distill(
     epochs: Annotated[float | None, typer.Option(help="Times through the texts; more where they are few.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Texts in a step; 32.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the student's width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the student's width."),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides fresh weights, order and dropout; 0.")] = None,

@@ -243,9 +243,11 @@ def _tabbed(task: str, row: Row, answer: Any) -> str:
     from weft.data.table_writer import cell
     from weft.tasks.predicting import COLUMNS, columns_of
     from weft.tasks.recipes import WRITES
+    from weft.tasks.understand import wants_two
 
     added = dict.fromkeys(COLUMNS[task]) if answer is None else columns_of(answer)
-    texts = [] if task in WRITES else _inputs(row)
+    unread = [""] * (1 + wants_two(task))  # as many cells as the other lines have
+    texts = [] if task in WRITES else unread if row.input is None else _inputs(row)
     return "\t".join(BREAKS.sub(" ", text) for text in (*map(cell, added.values()), *texts))
 
 

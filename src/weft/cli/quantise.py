@@ -1,4 +1,4 @@
-"""`weft quantise`: a smaller, faster model, if it is as good."""
+"""`weft quantize`: a smaller, faster model, if it is as good."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quantise(
     --max-drop points is written; where none passes, nothing is, and the exit status is 2.
     The folder has a report in run/quantise.html.
 
-    Example: weft quantise runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
+    Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
     with leaving_at_once():
         from weft.compress.quantise import Quantised, Refused

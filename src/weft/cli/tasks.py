@@ -66,7 +66,12 @@ def finetune(
     epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of pairs from scratch.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; 32, more of pairs from scratch.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest rate; 5e-5 from a base, else by the width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", "--lr", "--learning-rate", help="The highest rate; 5e-5 from a base, else by the width."
+        ),
+    ] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
     ] = None,
@@ -100,6 +105,7 @@ def finetune(
         from weft.tasks.recipes import TaskName
         from weft.tasks.seeds import with_seeds
 
+    task = "summarise" if task == "summarize" else task
     for flag, value, choices in (
         ("--task", task, get_args(TaskName)),
         ("--class-weights", class_weights, ("none", "balanced")),

@@ -56,7 +56,10 @@ def pretrain(
         float | None, typer.Option(help="As many steps as fit into so much time of training, at most.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the model's width."),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
     ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,

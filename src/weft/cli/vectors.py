@@ -38,7 +38,9 @@ def learn(
     vocabulary: Annotated[int | None, typer.Option(help="The so many most frequent words alone.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Make all letters small first; yes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times through the text; 5, of glove 25.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The first learning rate.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "--lr", "--learning-rate", help="The first learning rate.")
+    ] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
     documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
