@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from weft.errors import UserError
+from weft.errors import UserError, one_of
+
+BAD_ROWS = ("stop", "skip")
 
 
 def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
@@ -50,3 +53,46 @@ def find_model(name: str, online: bool = False) -> Path:
 def check_models(names: Iterable[str], online: bool = False) -> None:
     for name in names:
         find_model(name, online)
+
+
+def check_choices(*given: tuple[str, str | None, Iterable[str]]) -> None:
+    """Each flag that was given has one of its values."""
+    for flag, value, choices in given:
+        if value is not None:
+            one_of(value, choices, flag)
+
+
+def check_reading(format: str | None, column: Mapping[str, str], *names: Sequence[str] | None) -> None:
+    """Refuse a format that nobody reads, columns that no task has, and files that are not there."""
+    from weft.tasks.reading import Files
+    from weft.text.records import FORMATS
+
+    check_choices(("--format", format, FORMATS))
+    Files((), column)
+    check_data(*names)
+
+
+def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:
+    """Refuse a run without a place for it, and a model that is not there; `several` runs go into a folder together."""
+    from weft.checkpoint.locate import check_name
+    from weft.files import check_new_run
+
+    if out is None:
+        raise UserError("where should the run go? give --out FOLDER")
+    if not several:
+        check_new_run(Path(out))
+    family, base = model.get("family"), model.get("base")
+    if isinstance(family, str):
+        check_name(family, model.get("size"))
+    if isinstance(base, str) and not Path(base).is_file():  # word vectors may come in a file
+        find_model(base, online)
+
+
+def check_written(folder: str, out: Path | None, online: bool = False) -> None:
+    """A model folder that is there, and a place for the one that is made of it."""
+    from weft.files import check_new_folder
+
+    if out is None:
+        raise UserError("where should the model go? give --out FOLDER")
+    find_model(folder, online)
+    check_new_folder(out)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
@@ -42,6 +43,8 @@ def quantise(
 
     Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
+    check_written(folder, out, online)
+    check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
         from weft.compress.quantise import Quantised, Refused
         from weft.compress.quantise import quantise as run

@@ -10,10 +10,11 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_reading, check_run
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError, one_of
+from weft.errors import UserError
 
 Columns = Annotated[
     list[str] | None,
@@ -99,22 +100,17 @@ def finetune(
 
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.finetune import finetune as train
-        from weft.tasks.recipes import TaskName
-        from weft.tasks.seeds import with_seeds
+    from weft.config import merged, settings_of
+    from weft.tasks.recipes import TaskName, task_recipe
 
     task = "summarise" if task == "summarize" else task
-    for flag, value, choices in (
+    check_choices(
         ("--task", task, get_args(TaskName)),
         ("--class-weights", class_weights, ("none", "balanced")),
         ("--long", long, ("windows", "cut")),
-        ("--on-bad-row", on_bad_row, ("stop", "skip")),
+        ("--on-bad-row", on_bad_row, BAD_ROWS),
         ("--vocabularies", vocabularies, ("joint", "apart")),
-    ):
-        if value is not None:
-            one_of(value, choices, flag)
+    )
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
@@ -158,13 +154,20 @@ def finetune(
         },
     }
     said = merged(settings_of(settings or []), sections_of(flags))
-    if out is None and "out" not in said and recipe is None:
-        raise UserError("where should the run go? give --out FOLDER")
+    plan = task_recipe(recipe, said)
+    check_run(plan.out, plan.model, online, several=seeds is not None)
+    d = plan.data
+    check_reading(d.format, d.columns, d.files, d.dev, d.source, d.target, d.dev_source, d.dev_target)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.finetune import finetune as train
+        from weft.tasks.seeds import with_seeds
+
     if seeds is not None:
         summary = with_seeds(recipe, said, seeds, online=online, progress=progress)
         print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
-    trained = train(None, recipe, said, online=online, progress=progress)
+    trained = train(None, plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in trained.card.metrics]
     if rows:
         print(table(["held-out score", "value", "95 % from", "to"], rows))
@@ -214,12 +217,12 @@ def answer(
         raise UserError("what is the question? give one or several after the model")
     if context is None:
         raise UserError("in which text? give --context FILE, or - for standard input")
+    if not 1 <= best <= 20:
+        raise UserError(f"--best must be between 1 and 20, not {best}")
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
     model = opened(folder, "answer", device, online)
-    if not 1 <= best <= 20:
-        raise UserError(f"--best must be between 1 and 20, not {best}")
     answers: list[Any] = model([(question, text) for question in questions], best=best)
     for question, found in zip(questions, answers, strict=True):
         if jsonl:
@@ -258,6 +261,8 @@ def evaluate(
     """
     if not (data or source or target):
         raise UserError("what to judge by? give --data FILE; to a model that writes also --source and --target")
+    check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
+    check_reading(format, columns_of(column), data, source, target)
     model = opened(folder, None, device, online)
     found = model.evaluate(
         data,

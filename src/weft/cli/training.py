@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, check_device, check_run
 from weft.cli.ladder import ladder as climb
 from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
@@ -87,10 +88,8 @@ def pretrain(
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.pretrain import pretrain as train
-        from weft.tasks.recipes import shipped
+    from weft.config import merged, settings_of
+    from weft.tasks.recipes import Recipe, read_recipe, shipped
 
     names = list(given or [])
     a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
@@ -121,7 +120,16 @@ def pretrain(
             "watch_gradients": watch_gradients,
         },
     }
-    train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
+    plan = read_recipe(recipe, merged(settings_of(settings or []), sections_of(flags)), Recipe)
+    check_run(plan.out, plan.model)
+    if not plan.text.files:
+        raise UserError("no text: give --text FILE")
+    check_data(plan.text.files, plan.text.dev)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.pretrain import pretrain as train
+
+    train(plan, progress=progress)
 
 
 def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
@@ -129,6 +137,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
 
     Example: weft resume runs/gpt
     """
+    if not (Path(run) / "run" / "recipe.toml").is_file():
+        raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
         from weft.compress.resume import resume as go_on
         from weft.tasks.ladder import is_ladder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, check_device, check_run, find_model
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -56,9 +57,8 @@ def learn(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.vectors import learn_vectors
+    from weft.config import merged, settings_of
+    from weft.tasks.vectors_recipe import vectors_recipe
 
     names = list(files or [])
     if names and text is None:
@@ -80,10 +80,21 @@ def learn(
             "rate": rate,
         },
     }
-    learn_vectors(None, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
+    plan = vectors_recipe(None, merged(settings_of(settings or []), sections_of(flags)))
+    check_run(plan.out, {})
+    if not plan.text.files:
+        raise UserError("no text: give --text FILE")
+    check_data(plan.text.files)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.vectors import learn_vectors
+
+    learn_vectors(plan, progress=progress)
 
 
 def _opened(vectors: str) -> WordSpace:
+    if not Path(vectors).is_file() and Path(vectors).suffix not in (".txt", ".bin", ".vec", ".gz", ".xz", ".zip"):
+        find_model(vectors)
     with leaving_at_once():
         from weft.tasks.words import open_words
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.locate import find_folder
-from weft.compress.recipe import DistillRecipe
+from weft.compress.recipe import DistillRecipe, recipe_of
 from weft.compress.running import go
 from weft.compress.stages import staged
 from weft.config import changed, read_toml
@@ -22,7 +22,6 @@ from weft.tasks.driving import begun
 from weft.tasks.finetune import SIDES
 from weft.tasks.model import Model
 from weft.tasks.reading import Files
-from weft.tasks.recipes import read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -80,16 +79,6 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
     """In one stage, or in several."""
     return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
-
-
-def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
-    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
-    found = read_recipe(name, settings, DistillRecipe)
-    if not found.teacher.folders:
-        raise UserError("a distillation needs a teacher: give its folder")
-    if not found.student.model:
-        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
-    return found
 
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
+from weft.tasks.recipes import FROM_TEXT, TaskRecipe, task_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
@@ -79,10 +79,7 @@ def finetune(
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
     """
     if not isinstance(recipe, TaskRecipe):
-        said = _said(settings, more, data, dev, task, base, vectors, out)
-        if recipe is None and "name" not in said.get("task", {}):
-            raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
-        recipe = read_recipe(recipe, said, TaskRecipe)
+        recipe = task_recipe(recipe, _said(settings, more, data, dev, task, base, vectors, out))
     if recipe.out is None:
         scratch = tempfile.mkdtemp(prefix="weft-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)

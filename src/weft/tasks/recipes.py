@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -260,6 +260,14 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
         if isinstance(value, Mapping) and isinstance(kept.get(key), Mapping):
             kept[key] = _room_for(value, kept[key])
     return kept
+
+
+def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
+    """The recipe of a fine-tuning run; its task must be given by either."""
+    if name is None and "name" not in settings.get("task", {}):
+        known = get_args(TaskName)
+        raise UserError(f"which task? give --task {', '.join(known[:-1])} or {known[-1]}")
+    return read_recipe(name, settings, TaskRecipe)
 
 
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
