@@ -166,7 +166,7 @@ def _refuse(arguments: Sequence[str], message: str) -> int:
 def _usage(error: Any) -> str:
     """What is wrong with a call, with a hint at the option or verb that was meant."""
     message = error.format_message().replace("\n", " ") or "see --help"
-    command = getattr(getattr(error, "ctx", None), "command", None)
+    command: Any = getattr(getattr(error, "ctx", None), "command", None)
     if type(error).__name__ == "NoSuchOption":
         options = [name for each in command.params if not each.hidden for name in (*each.opts, *each.secondary_opts)]
         return f"No such option: {error.option_name}{hint(error.option_name, options)}"

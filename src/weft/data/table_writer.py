@@ -30,7 +30,7 @@ Rows = Iterable[dict[str, Any]]
 
 def id_of(values: Mapping[str, Any]) -> Any:
     """What identifies a row: its first column with a usual name for an id; None where it has none."""
-    folded = {name.casefold().strip(): value for name, value in reversed(values.items())}
+    folded = {name.casefold().strip(): value for name, value in reversed(list(values.items()))}
     return next((folded[name] for name in ID_COLUMNS if folded.get(name) not in (None, "")), None)
 
 
