@@ -103,6 +103,7 @@ ELSEWHERE = {
     **dict.fromkeys(("gradient-accumulation-steps", "accumulate"), "write it as --set training.pass_tokens=4096"),
     **dict.fromkeys(("num-workers", "threads", "num-threads"), "write it as --set training.threads=4"),
     **dict.fromkeys(("dropout",), "write it as --set model.dropout=0.1"),
+    **dict.fromkeys(("do-lower-case", "uncased", "lowercase"), "write it as --set tokenizer.lowercase=true"),
     **dict.fromkeys(("label-smoothing",), "write it as --set task.smoothing=0.1"),
     **dict.fromkeys(("test-size", "val-split", "validation-split"), "write it as --set data.holdout=0.1"),
     **dict.fromkeys(("sbert", "sentence-transformers", "mpnet"), "give it as --base all-MiniLM-L6-v2"),

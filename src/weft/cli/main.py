@@ -173,6 +173,9 @@ def _usage(error: Any) -> str:
     if unknown := re.match(r"No such command '(.*?)'\.", message):
         verbs = [name for name, verb in command.commands.items() if not verb.hidden]
         return f"No such command {unknown[1]!r}{hint(unknown[1], verbs) or '.'}"
+    extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((\S+)\)", message)
+    if extra and os.path.isfile(extra[1]) and any("--data" in each.opts for each in command.params):
+        return f"{message}; did you mean '--data {extra[1]}'?"
     return message
 
 

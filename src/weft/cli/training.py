@@ -89,7 +89,7 @@ def pretrain(
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
     from weft.config import merged, settings_of
-    from weft.tasks.recipes import Recipe, read_recipe, shipped
+    from weft.tasks.recipes import Recipe, check_has_model, read_recipe, shipped
 
     names = list(given or [])
     a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
@@ -122,6 +122,7 @@ def pretrain(
     }
     plan = read_recipe(recipe, merged(settings_of(settings or []), sections_of(flags)), Recipe)
     check_run(plan.out, plan.model)
+    check_has_model(plan.model)
     if not plan.text.files:
         raise UserError("no text: give --text FILE")
     check_data(plan.text.files, plan.text.dev)

@@ -14,7 +14,7 @@ from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
-from weft.tasks.recipes import Vocabulary
+from weft.tasks.recipes import Vocabulary, check_has_model
 from weft.tasks.saying import Progress, Say
 from weft.tasks.starting import check_vectors
 from weft.text.learning import LARGEST, learn, learn_like
@@ -53,8 +53,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if family is None:
             raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
         return family
-    if "family" not in chosen:
-        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    check_has_model(model)
     family, config = find_size(chosen["family"], chosen.get("size"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:

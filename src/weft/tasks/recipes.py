@@ -262,6 +262,12 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return kept
 
 
+def check_has_model(model: Mapping[str, Any]) -> None:
+    """Refuse a run that says neither which model it trains nor from which it begins."""
+    if not {"base", "family"} & set(model):
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+
+
 def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
     """The recipe of a fine-tuning run; its task must be given by either."""
     if name is None and "name" not in settings.get("task", {}):
