@@ -34,6 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch  # noqa: E402
+from common import RESULTS, parse, write  # noqa: E402
 
 import weft  # noqa: E402
 from weft.checkpoint.folder import Opened  # noqa: E402
@@ -232,8 +233,8 @@ def main() -> int:
         "--lmplz", default=shutil.which("lmplz"), help="KenLM's program; found on the path unless given"
     )
     parser.add_argument("--order", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ngram.json")
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS / "ngram.json")
+    given = parse(parser, order=3)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core, children too
     torch.set_num_threads(1)
@@ -272,8 +273,7 @@ def main() -> int:
                 f"{row['weft_queries_per_second']:>12,.0f} ({row['times']:,.0f} x), one by one "
                 f"{row['weft_one_by_one_per_second']:,.0f} ({row['times_one_by_one']:,.1f} x)"
             )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    write(given.out, found)
     print(f"\n{given.out}")
     return 0
 

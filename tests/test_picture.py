@@ -32,9 +32,23 @@ SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title></text><script>alert('1')</script>\" onload=\"x & y\x00\x1b\ud800"
 
 
-def drawn(*lines: Line, log_y: bool = False) -> ElementTree.Element:
-    """A chart, read back as XML."""
+def figure(*lines: Line, log_y: bool = False) -> ElementTree.Element:
+    """A chart with its title and legend, read back as XML."""
     return ElementTree.fromstring(line_chart("Loss", lines, "step", "nats", log_y=log_y))
+
+
+def drawing(chart: ElementTree.Element, name: str = "wide") -> ElementTree.Element:
+    """One of the two drawings of a chart."""
+    (found,) = [node for node in chart.iter(f"{SVG}svg") if node.get("class") == name]
+    return found
+
+
+def drawn(*lines: Line, log_y: bool = False) -> ElementTree.Element:
+    return drawing(figure(*lines, log_y=log_y))
+
+
+def legend(chart: ElementTree.Element) -> list[str]:
+    return ["".join(node.itertext()).strip() for node in chart.iter("li")]
 
 
 def texts(chart: ElementTree.Element, kind: str | None = None) -> list[str]:
@@ -66,9 +80,10 @@ def colour(node: ElementTree.Element) -> str:
 
 
 def test_a_chart_says_what_it_shows() -> None:
-    chart = drawn(Line("train", [(0, 4.0), (10_000, 1.0), (20_000, 0.5)]), Line("base", [(0, 2.0), (1, 2.0)]))
-    found = texts(chart)
-    assert {"Loss", "step", "nats", "train", "base"} <= set(found)
+    whole = figure(Line("train", [(0, 4.0), (10_000, 1.0), (20_000, 0.5)]), Line("base", [(0, 2.0), (1, 2.0)]))
+    assert whole.findtext("figcaption") == "Loss" and legend(whole) == ["train", "base"]
+    chart = drawing(whole)
+    assert {"step", "nats"} <= set(texts(chart))
     assert texts(chart, "x") == ["0", "5k", "10k", "15k", "20k"]
     assert texts(chart, "y") == ["0", "1", "2", "3", "4"]
     tips = [node.text for node in chart.iter(f"{SVG}title")]
@@ -185,7 +200,7 @@ def test_a_long_line_makes_a_small_chart_with_its_extremes() -> None:
     points[123_456], points[3] = (123_456.0, 11.0), (3.0, 1.0)
     text = line_chart("t", [Line("a", points)], "x", "y")
     assert len(text) < 50_000
-    _, level = grid(chart := ElementTree.fromstring(text))
+    _, level = grid(chart := drawing(ElementTree.fromstring(text)))
     at_y = dict(zip(texts(chart, "y"), level, strict=True))
     heights = [y for _, y in corners(strokes(chart)[0])]
     assert min(heights) <= at_y["10"] and max(heights) > at_y["2"]
@@ -197,9 +212,9 @@ def test_a_long_line_makes_a_small_chart_with_its_extremes() -> None:
 
 @pytest.mark.parametrize("lines", [[], [Line("run", [])], [Line("run", [(0, math.nan)])]])
 def test_nothing_to_show(lines: list[Line]) -> None:
-    chart = drawn(*lines)
-    assert "nothing yet" in texts(chart) and not strokes(chart)
-    assert texts(chart, "legend") == [line.name for line in lines]
+    whole = figure(*lines)
+    assert "nothing yet" in texts(drawing(whole)) and not strokes(drawing(whole))
+    assert legend(whole) == [line.name for line in lines]
     assert "nothing yet" not in texts(drawn(*lines, Line("b", [(0, 1)])))
     assert "nothing yet" in texts(drawn(Line("a", [(0, -1), (1, 0)]), log_y=True))
     assert "nothing yet" in table(["a", "b"], [])
@@ -207,36 +222,46 @@ def test_nothing_to_show(lines: list[Line]) -> None:
 
 def test_groups_share_a_colour_and_faint_lies_beneath() -> None:
     points = [(0.0, 1.0), (1.0, 2.0)]
-    chart = drawn(
+    whole = figure(
         Line("train", points, group="one", faint=True),
         Line("valid", points, group="one"),
         Line("other", points, group="two", dashed=True),
         Line("late", points, group="two", faint=True),
         Line("alone", points),
     )
+    chart = drawing(whole)
     first, second, valid, other, alone = strokes(chart)
     assert colour(first) == colour(valid) and colour(second) == colour(other)
     assert len({colour(valid), colour(other), colour(alone)}) == 3
     assert [float(path.get("stroke-opacity", 1)) < 1 for path in strokes(chart)] == [True, True, False, False, False]
     assert [path.get("stroke-dasharray") != "none" for path in (valid, other)] == [False, True]
-    assert texts(chart, "legend") == ["train", "valid", "other", "late", "alone"]
+    assert legend(whole) == ["train", "valid", "other", "late", "alone"]
 
 
-def test_many_lines_stay_apart_and_inside() -> None:
+@pytest.mark.parametrize("name", ["wide", "narrow"])
+def test_many_lines_stay_apart_and_inside(name: str) -> None:
     lines = [Line(f"run {number} with rather a long name " * 2, [(0, number), (1, 1)]) for number in range(12)]
-    chart = drawn(*lines, Line("長" * 500, [(0, 1)]))
+    whole = figure(*lines, Line("長" * 500, [(0, 1)]))
+    chart = drawing(whole, name)
     looks = {(colour(path), path.get("stroke-dasharray")) for path in strokes(chart)[:12]}
     assert len(looks) == 12
     _, _, width, height = map(float, chart.get("viewBox", "").split())
+    assert width < 360 or name == "wide", "a telephone shows it without scaling"
     places = set()
     for node in chart.iter(f"{SVG}text"):
         seen = (node.text or "") + "".join(child.tail or "" for child in node)
-        size = len(seen) * (13 if "長" in seen else 6.5)
+        size = len(seen) * 6.5
         begin = float(node.get("x", 0)) - {"end": 1, "middle": 0.5}.get(node.get("text-anchor", ""), 0) * size
         assert begin >= 0 and begin + size <= width and 0 < float(node.get("y", 0)) < height, seen
         places.add((node.get("x"), node.get("y")))
     assert len(places) == len(list(chart.iter(f"{SVG}text"))), "two texts in one place"
-    assert "長" * 500 in "".join(chart.itertext()), "the mouse shows what was cut"
+    assert legend(whole) == [line.name.strip() for line in lines] + ["長" * 500], "no name is cut"
+
+
+def test_a_scatter_has_points_and_no_line() -> None:
+    chart = drawn(Line("rows", [(0, 1), (2, 3), (1, math.nan)], joined=False), Line("equal", [(0, 0), (3, 3)]))
+    (group,) = [node for node in chart.iter(f"{SVG}g") if node.get("class") == "scatter"]
+    assert len(list(group)) == 2 and len(strokes(chart)) == 1
 
 
 def test_a_heat_map_shows_each_value_in_its_square() -> None:
@@ -253,24 +278,38 @@ def test_a_heat_map_shows_each_value_in_its_square() -> None:
     assert not list(chart.iter(f"{SVG}script"))
 
 
+def test_a_heat_map_wraps_its_names_and_writes_into_its_squares() -> None:
+    name = "what customers ask about deliveries"
+    text = heat_map(
+        "Right label by row, predicted label by column", [name, "b"], [name, "b"], [[1, 0]] * 2, ["90", "12"]
+    )
+    chart = ElementTree.fromstring(text)
+    assert " ".join(texts(chart, "down")) == f"{name} b" and texts(chart, "cell") == ["9", "0", "1", "2"]
+    assert "…" not in text
+
+
 def test_bars_are_as_long_as_their_values() -> None:
     bars = [Bar("one", 2.0, 1.5, 2.5), Bar(HOSTILE, 4.0, note="best"), Bar("none", math.nan, note="failed")]
     chart = ElementTree.fromstring(bar_chart("Bits", bars, "bits per byte"))
-    first, second = chart.iter(f"{SVG}rect")
-    assert 2 * float(first.get("width", 0)) == pytest.approx(float(second.get("width", 0)), abs=0.2)
-    (interval,) = [node for node in chart.iter(f"{SVG}path") if node.get("class") == "interval"]
-    near, far = map(float, re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", interval.get("d", ""))[0])
-    end = float(first.get("x", 0)) + float(first.get("width", 0))
-    assert near < end < far and far - end == pytest.approx(end - near, abs=0.2)
-    assert {"Bits", "bits per byte", "one", "2.000", "4.000 best", "failed"} <= set(texts(chart))
-    assert not list(chart.iter(f"{SVG}script"))
-    assert list(ElementTree.fromstring(bar_chart("Bits", [], "bits")).iter(f"{SVG}rect")) == []
+
+    def style(kind: str, key: str) -> list[float]:
+        styles = [node.get("style", "") for node in chart.iter("span") if node.get("class") == kind]
+        return [float(found[1]) for text in styles if (found := re.search(rf"{key}: ([\d.]+)%", text))]
+
+    first, second = style("fill", "width")
+    assert second == 100 and first == pytest.approx(50, abs=0.1)
+    (near,), (far,) = style("interval", "left"), style("interval", "width")
+    assert (near, near + far) == pytest.approx((37.5, 62.5), abs=0.1)
+    assert [["".join(span.itertext()) for span in row][0::2] for row in chart.iter("li")][0] == ["one", "2.000"]
+    words = "|".join(chart.itertext())
+    assert all(word in words for word in ("Bits", "bits per byte", "4.000 best", "failed"))
+    assert not list(chart.iter("script"))
+    assert not list(ElementTree.fromstring(bar_chart("Bits", [], "bits")).iter("li"))
 
 
 def test_even_steps_for_equal_factors_across() -> None:
-    chart = ElementTree.fromstring(
-        line_chart("t", [Line("a", [(0, 9), (1, 1), (10, 1), (100, 1)])], "x", "y", log_x=True)
-    )
+    lines = [Line("a", [(0, 9), (1, 1), (10, 1), (100, 1)])]
+    chart = drawing(ElementTree.fromstring(line_chart("t", lines, "x", "y", log_x=True)))
     places = [x for x, _ in corners(strokes(chart)[0])]
     assert len(places) == 3 and places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
     assert places == [dict(zip(texts(chart, "x"), grid(chart)[0], strict=True))[name] for name in ("1", "10", "100")]

@@ -1,79 +1,206 @@
-"""Loss curves of several runs on one page, from the records in their folders."""
+"""The page of a run, and the curves of several: runs whose losses can be compared share a chart, others never do."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.folder import TARGET
 from weft.errors import UserError
-from weft.files import read_json, write_text
-from weft.picture import Line, Point, line_chart, page, table
+from weft.files import read_json, read_text, write_text
+from weft.picture import Line, Point, entries, heading, line_chart, page, paragraph, table
+from weft.tasks.evaluate import Evaluation
+from weft.tasks.evaluation_page import evaluation_parts
+from weft.tasks.recipes import WRITES
 from weft.training.log import time_left
 from weft.training.run import Run
 
+PERCENT = ("bleu", "chrf")  # scores between 0 and 100
+ERRORS = ("mse", "mae")  # scores in the unit of the data
+NAMED = 6  # labels named in a heading
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run folder says of its training."""
+
+    name: str
+    folder: Path
+    lines: list[dict[str, Any]]
+    recipe: dict[str, Any]
+    unit: str  # in words: what its loss is of; losses of one unit can be compared
+    key: str  # equal for runs of one unit
+
+    @property
+    def scores(self) -> list[str]:
+        """The scores that its evaluations have beside the loss, that by which the model is chosen first."""
+        judged = [line for line in self.lines if "validation_loss" in line]
+        # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
+        parts = {f"validation_{name}" for line in self.lines if "validation_loss" not in line for name in line}
+        names = {name for line in judged for name in line if name.startswith("validation_")} - parts
+        known = [name for name in sorted(names) if any(line.get(name) != line["validation_loss"] for line in judged)]
+        chosen = self.recipe.get("task", {}).get("metric")
+        return sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
+
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
-    """One self-contained page: training and held-out loss by step and by tokens, rates, and a table of the ends."""
-    runs = {}
-    for folder in folders:
-        run = Run(folder)
-        if not run.metrics.is_file():
-            raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-        runs[str(folder)] = run.lines()
-    charts = [
-        line_chart("Loss by step", _losses(runs, "step"), "step", "loss"),
-        line_chart("Loss by tokens read", _losses(runs, "tokens"), "tokens", "loss"),
-        line_chart("Learning rate", _lines(runs, "rate"), "step", "rate"),
-        line_chart("Length of the gradient", _lines(runs, "norm"), "step", "norm", log_y=True),
-    ]
-    header = ["run", "model", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "time", "tokens/s"]
-    rows = [_row(Path(name), lines) for name, lines in runs.items()]
+    """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
+    records = [_record(folder) for folder in folders]
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.key, []).append(record)
+    alone = records[0] if len(records) == 1 else None
+    parts = [] if alone is None else _reached(alone)
+    rows = [_row(record) for record in records]
+    facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
+    parts.append(heading("Training") + facts)
+    if len(groups) > 1:
+        note = "Losses of different objectives or vocabularies cannot be compared: each has charts of its own."
+        parts.append(paragraph(note))
+    for group in groups.values():
+        charts = [*([] if alone else _metrics(group)), *_losses_and_rates(group)]
+        if len(groups) > 1:
+            charts[0] = heading(group[0].unit) + charts[0]
+        parts += charts
     title = f"Run {folders[0].name}" if len(folders) == 1 else f"{len(folders)} runs"
-    write_text(out, page(title, [table(header, rows), *charts]))
+    write_text(out, page(title, parts))
 
 
-def _losses(runs: dict[str, list[dict[str, Any]]], by: str) -> list[Line]:
+def _record(folder: Path) -> Record:
+    run = Run(folder)
+    if not run.metrics.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+    try:
+        recipe = tomllib.loads(read_text(run.recipe)) if run.recipe.is_file() else {}
+    except ValueError:
+        recipe = {}
+    unit, key = _unit(folder, recipe)
+    return Record(str(folder), folder, run.lines(), recipe, unit, key)
+
+
+def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
+    """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
+    task, objective = recipe.get("task", {}), recipe.get("objective", {}).get("name") or "next"
+    kind = "distill " if "distill" in recipe else ""
+    labels = task.get("labels", [])
+    if task.get("name") in WRITES or task.get("name") == "answer" or not task:
+        # A loss by token: of other tokens, it is another measure.
+        paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
+        digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "none"
+        unit = f"{kind}{task.get('name') or objective}, vocabulary {digest}"
+        return unit, unit
+    named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+    unit = f"{kind}{task['name']}" + (f": {named}" if named else "")
+    return unit, "\n".join([kind, task["name"], *labels])
+
+
+# ----------------------------------------------------------------------------------------------------------- charts
+
+
+def _reached(record: Record) -> list[str]:
+    """What the best model of a single run reached on the held-out rows, and its scores over time."""
+    path = Run(record.folder).evaluation
+    first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
+    return [part for part in (first, *_metrics([record]), *others) if part]
+
+
+def _losses_and_rates(group: Sequence[Record]) -> list[str]:
+    """Losses, learning rate and gradient of runs that can be compared."""
+    charts = []
+    for by, name in (("step", "step"), ("tokens", "tokens read")):
+        charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
+    charts.append(line_chart("Learning rate", _lines(group, "rate"), "step", "rate"))
+    charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
+    return charts
+
+
+def _metrics(group: Sequence[Record]) -> list[str]:
+    """A chart for each scale of scores: of a single run all its scores, of several the first score of each."""
+    scales: dict[str, list[Line]] = {}
+    for record in group:
+        for score in record.scores if len(group) == 1 else record.scores[:1]:
+            points = [(line["step"], line[key]) for line in record.lines if (key := f"validation_{score}") in line]
+            scale = score if score in ERRORS else "score, 0 to 100" if score in PERCENT else "score"
+            faint = len(group) == 1 and scale not in ERRORS and score != record.scores[0]
+            name = score if len(group) == 1 else f"{record.name}: {score}"
+            scales.setdefault(scale, []).append(Line(name, points, faint=faint))
+    return [
+        line_chart(f"Held-out {scale if scale in ERRORS else 'scores'} by step", lines, "step", scale)
+        for scale, lines in scales.items()
+    ]
+
+
+def _losses(group: Sequence[Record], by: str) -> list[Line]:
     found = []
-    for name, lines in runs.items():
-        tokens = {line["step"]: line["tokens"] for line in lines if "tokens" in line}
-        at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in lines}
-        places = {step: place for step, place in at.items() if place is not None}
+    for record in group:
+        tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
+        at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in record.lines}
 
-        def points(key: str, lines: list[dict[str, Any]] = lines, at: dict[int, int] = places) -> list[Point]:
-            return [(at[line["step"]], line[key]) for line in lines if key in line and line["step"] in at]
+        def points(key: str, record: Record = record, at: dict[int, int | None] = at) -> list[Point]:
+            pairs = [(at[line["step"]], line[key]) for line in record.lines if key in line]
+            return [(place, value) for place, value in pairs if place is not None]
 
         judged = points("validation_loss")
-        found.append(Line(f"{name}: training", points("loss"), group=name, faint=bool(judged)))
+        name = "" if len(group) == 1 else f"{record.name}: "
+        found.append(Line(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
         if judged:
-            found.append(Line(f"{name}: held out", judged, group=name))
+            found.append(Line(f"{name}held out", judged, group=record.name))
     return found
 
 
-def _lines(runs: dict[str, list[dict[str, Any]]], key: str) -> list[Line]:
+def _lines(group: Sequence[Record], key: str) -> list[Line]:
     return [
-        Line(name, [(line["step"], line[key]) for line in lines if key in line], group=name)
-        for name, lines in runs.items()
+        Line(
+            record.name if len(group) > 1 else "",
+            [(line["step"], line[key]) for line in record.lines if key in line],
+            group=record.name,
+        )
+        for record in group
     ]
 
 
-def _row(folder: Path, lines: list[dict[str, Any]]) -> list[str]:
-    about = read_json(Run(folder).about) if Run(folder).about.exists() else {}
-    train = [line for line in lines if "loss" in line]
-    judged = [line for line in lines if "validation_loss" in line]
+# ------------------------------------------------------------------------------------------------------------ table
+
+HEADER = [
+    "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
+    "time", "tokens/s",
+]  # fmt: skip
+
+
+def _row(record: Record) -> list[str]:
+    run = Run(record.folder)
+    about = read_json(run.about) if run.about.exists() else {}
+    train = [line for line in record.lines if "loss" in line]
+    judged = [line for line in record.lines if "validation_loss" in line]
     last = train[-1] if train else {}
     best = min(judged, key=lambda line: line["validation_loss"], default={})
     words = best.get("validation_words")
     return [
-        str(folder),
-        f"{about.get('parameters', 0):,} parameters",
+        record.name,
+        record.unit,
+        f"{about.get('parameters', 0):,}",
         f"{last.get('step', 0):,}",
         f"{last.get('tokens', 0):,}",
         f"{last['loss']:.4f}" if last else "",
         f"{best['validation_loss']:.4f}" if best else "",
         f"{best['step']:,}" if best else "",
         f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
+        _best_score(record, judged),
         time_left(last.get("seconds", 0)),
         f"{last.get('tokens_per_second', 0):,}",
     ]
+
+
+def _best_score(record: Record, judged: Sequence[dict[str, Any]]) -> str:
+    if not record.scores:
+        return ""
+    name = record.scores[0]
+    values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+    finite = [value for value in values if math.isfinite(value)]
+    best = (min if name in ERRORS else max)(finite, default=math.nan)
+    return f"{name} {best:.4f}"

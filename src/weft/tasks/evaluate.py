@@ -12,11 +12,11 @@ from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, listed
-from weft.files import write_text
-from weft.picture import heading, page, paragraph
-from weft.picture import table as table_of
+from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.picture import page
 from weft.tasks.describe import DescribeTask
-from weft.tasks.judging import judged
+from weft.tasks.evaluation_page import MATRIX, cell, evaluation_parts
+from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, Files, examples_of
@@ -24,11 +24,12 @@ from weft.tasks.saying import Progress, silent
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask
 from weft.tasks.understand import task_of
+from weft.text.metrics import Numbers
 from weft.text.records import Record, Skipped
 from weft.text.resampling import Score
 
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
-LABELS = 40  # a confusion matrix of more is not printed
+POINTS = 1000  # predicted and true values that are kept for a scatter
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,27 @@ class Evaluation:
     skipped: int = 0
     signature: str | None = None  # how BLEU was counted, in sacreBLEU's words
     by_length: list[dict[str, Any]] = field(default_factory=list)  # of what was written, by the words of its source
+    points: list[list[float]] = field(default_factory=list)  # of values: true and predicted, evenly from all
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
+        left_out = ("reading", "points")
         found = asdict(self)
-        return {name: value for name, value in found.items() if name != "reading" and value not in ([], (), None)}
+        return {name: value for name, value in found.items() if name not in left_out and value not in ([], (), None)}
+
+    def save(self, path: Path) -> None:
+        """All of it as one JSON file, which `read` reads."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Evaluation:
+        """What `save` wrote."""
+        values = read_json(path, 256 * MEGABYTE)
+        try:
+            scores = {name: Score(**score) for name, score in values["scores"].items()}
+            return cls(**{**values, "scores": scores, "labels": tuple(values["labels"])})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{path}: is not an evaluation: {error}") from None
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
@@ -68,13 +85,13 @@ class Evaluation:
         ]
         if self.by_label:
             header = list(self.by_label[0])
-            rows = [[_cell(row[name]) for name in header] for row in self.by_label]
+            rows = [[cell(row[name]) for name in header] for row in self.by_label]
             found.append(("By label", header, rows))
         if self.by_length:
             header = list(self.by_length[0])
-            rows = [[_cell(row[name]) for name in header] for row in self.by_length]
+            rows = [[cell(row[name]) for name in header] for row in self.by_length]
             found.append(("By words of the source", header, rows))
-        if 2 <= len(self.labels) <= LABELS and self.confusion:
+        if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             found.append(("Right label by row, taken for by column", ["", *self.labels], rows))
         if self.worst:
@@ -84,15 +101,7 @@ class Evaluation:
 
     def write(self, out: Path) -> None:
         """One self-contained page."""
-        parts = [paragraph(f"{self.data}: {self.reading}")]
-        parts += [paragraph(self.signature)] if self.signature else []
-        for title, header, rows in self.tables():
-            parts += [heading(title), table_of(header, rows)]
-        write_text(out, page(f"{self.task} on {self.data}", parts))
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
 
 
 def _short(text: str, most: int = 100) -> str:
@@ -160,13 +169,21 @@ def evaluate(
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing_for(opened), examples, progress=told)
-    metrics, reading = found.metrics, found.reading
+    return evaluation_of(found, name, where, files.hash(), skipped)
+
+
+def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
+    """What was reached on some data, with all that a page shows of it."""
+    task, metrics, reading = found.task, found.metrics, found.reading
+    skipped = skipped or Skipped()
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
+    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, Numbers) else []
+    some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
     return Evaluation(
         task=name,
-        data=where,
-        hash=files.hash(),
+        data=data,
+        hash=hash,
         scores=found.scores,
         by_label=by_label,
         labels=task.labels if confusion else (),
@@ -180,6 +197,7 @@ def evaluate(
         skipped=skipped.count,
         signature=getattr(metrics, "signature", None),
         by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
+        points=[list(point) for point in some],
     )
 
 

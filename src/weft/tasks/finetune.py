@@ -31,21 +31,23 @@ from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
+from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
+from weft.tasks.evaluate import evaluation_of
 from weft.tasks.gathering import Material, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskRecipe, task_recipe
+from weft.tasks.recipes import FROM_TEXT, TaskRecipe, Tuning, task_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
-from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
+from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale, task_of
 from weft.tasks.translate import writer_of
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -219,7 +221,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)  # for the loss; the scores are those of whole texts
-    plan = resolved(recipe, train, opened, device)
+    plan = resolved(recipe, train, opened, task, len(material.dev), begun_with.fresh, device)
     recipe = replace(
         recipe,
         training=plan,
@@ -242,7 +244,14 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     opened = replace(opened, card=card)
     announce(run, recipe, opened, material, train, framing, steps, say)
+    baselines = []
+    if recipe.task.baseline and isinstance(task, TextTask):
+        opened.network.to(device)
+        base = replace(opened, card=begun_with.opened.card) if "base" in recipe.model else None
+        baselines = train_baselines(task, material.train, material.dev, base, progress)
+        announce_baselines(baselines, metric, say)
     last: list[Judgement] = []
+    best: list[Judgement] = []
 
     def judge() -> Verdict:
         rows = task.sample(material.dev) if isinstance(task, SequenceTask) else material.dev
@@ -260,6 +269,9 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
             metrics = (Metric(data=data, name="loss", value=found["loss"]),)
         with folded(opened.network, settled):
             run.save_model(replace(opened, card=settled.carded(card)), metrics)
+        best[:] = last
+        if last:
+            evaluation_of(last[0], recipe.task.name, "held-out rows", data).save(run.evaluation)
 
     setup = Setup(
         network=opened.network,
@@ -278,9 +290,18 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         judge=None if metric == "loss" else judge,
         pace=_own_words(recipe, opened, steps),
         capture=capture,
+        faster=_faster(plan, task),
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
-    return load(run.folder)
+    trained = load(run.folder)
+    if baselines and isinstance(task, TextTask):
+        if not best:  # it was kept by the process that this run goes on from
+            trained.to(device)
+            own = task_of(trained.opened, recipe.task.name)
+            best[:] = [judged(own, trained.opened, framing, material.dev, tune=True)]
+            trained.to("cpu")
+        compare_baselines(run, task, best[0], baselines, metric, say)
+    return trained
 
 
 def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
@@ -290,6 +311,11 @@ def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
         length = length or min(384, opened.config.context)
         stride = stride or max(1, length // 3)
     return window_for(opened, length, stride, work.long, task.overlap)
+
+
+def _faster(plan: Tuning, task: Task) -> dict[str, float]:
+    """Weights that learn at a multiple of the learning rate: those of a new head."""
+    return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 
 
 def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int], dict[str, Tensor]] | None:

@@ -152,6 +152,7 @@ class Work:
     prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
     smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
     own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
+    baseline: bool = True  # a linear model is trained beside, and the result says which is better
     judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
@@ -180,9 +181,12 @@ class Tuning(Training):
     beta2: float = 0.999
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
+    head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 from a base
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head_rate is not None and not 0 < self.head_rate <= 1000:
+            raise UserError(f"head_rate must be above 0 and at most 1000, not {self.head_rate}")
         if self.minutes is not None:
             raise UserError("minutes are for pre-training; give steps or epochs")
 

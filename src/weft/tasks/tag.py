@@ -257,7 +257,7 @@ class TagTask:
         words = [example.target.text[start:end] for start, end in example.target.words]
 
         def told(which: Sequence[str]) -> str:
-            return " ".join(f"{words[n]}/{which[n]}" for n in wrong[:8])
+            return " ".join(f"{words[n]}/{which[n]}" for n in wrong)
 
         return float(len(wrong)), {
             "right": told(gold),

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 from weft.data.batching import Ahead
-from weft.data.chance import key_of
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
 from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
-from weft.training.judging import evaluated, judge, keep, total
+from weft.training.judging import evaluated, judge, keep
 from weft.training.log import Log, memory_used, peak_of, time_left
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
-from weft.training.passes import Passes, graphs_compiled
+from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
+from weft.training.passes import graphs_compiled
 from weft.training.plan import rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.step import Group, Stepper, group_of
 from weft.training.watching import Watch
 from weft.training.work import Work
 
@@ -94,9 +94,8 @@ def train(
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
     s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
-    network = s.network.to(device).train()
-    beside = None if s.beside is None else s.beside.to(device)
-    optimizer = make_optimizer(network, plan, s.rate, beside)
+    stepper = Stepper(s, state.scale, state.steady)
+    network, beside, optimizer, scaler = stepper.network, stepper.beside, stepper.optimizer, stepper.scaler
     mean = Mean(network, plan.ema) if plan.ema is not None else None
     # The losses of the steps since the last line stay on the device: reading them would make it wait.
     terms = s.objective.terms
@@ -110,14 +109,6 @@ def train(
     if stored is not None:
         for name in tensors:
             fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
-    scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
-    if scaler.is_enabled():
-        scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
-    sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
-    capture = device.type == "cuda" and (s.capture or (plan.compile and s.feed.source.even))
-    ragged = plan.compile and not s.feed.source.even
-    finish = None if scaler.is_enabled() else lambda: update(s, optimizer, scaler)
-    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged, finish, s.weights)
     work, peak = Work(network), peak_of(device)
     feed = _feed(s, state)
     groups = iter(feed)
@@ -168,18 +159,18 @@ def train(
             if (
                 state.step == s.feed.border
             ):  # other rows from here on: what was captured for the ones before is of no use
-                passes.release()
+                stepper.passes.release()
             try:
-                norm = passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
+                norm = stepper.step(group.batches, group.counts, state.step)
             except torch.OutOfMemoryError:
-                passes.release()
+                stepper.passes.release()
                 feed.close()
                 _halve(s, state, group.batches, log)
                 feed = _feed(s, state)
                 groups = iter(feed)
                 continue
-            history[slot, :-1] = passes.losses
-            history[slot, -1] = update(s, optimizer, scaler) if norm is None else norm
+            history[slot, :-1] = stepper.losses
+            history[slot, -1] = norm
             state.step += 1
             if memory is not None:
                 memory.settle()
@@ -210,48 +201,13 @@ def train(
     return state
 
 
-@dataclass(frozen=True)
-class Group:
-    """The passes of one step, and how many predictions of each kind they ask for together."""
-
-    batches: list[Batch]
-    counts: Tensor  # float32, one for each term
-
-
 def _feed(s: Setup, state: State) -> Ahead[Group]:
-    def make(step: int) -> Group:
-        told = s.pace(step) if s.pace is not None else {}
-        batches = [
-            replace(batch, targets={**batch.targets, **told}) for batch in s.feed.passes(step, state.pass_tokens)
-        ]
-        counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()])
-        if s.device.type == "cuda":
-            return Group([batch.pinned() for batch in batches], counts.float().pin_memory())
-        return Group(batches, counts.float())
-
-    return Ahead(make, state.step, s.steps)
+    return Ahead(lambda step: group_of(s, step, state.pass_tokens), state.step, s.steps)
 
 
 def _slots(batch: Batch) -> int:
     sides = [(batch.rows, batch.tokens), *([(batch.source.rows, batch.source.tokens)] if batch.source else [])]
     return sum(slots_of(rows, len(tokens)) for rows, tokens in sides)
-
-
-def seed_of(seed: int, step: int) -> Callable[[int], int]:
-    """What dropout follows from in each pass of a step."""
-    return lambda number: key_of(seed, "dropout", step, number) >> 1
-
-
-def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler) -> Tensor:
-    """Clip the gradients that the passes have left and take one step along them; how long they were."""
-    scaler.unscale_(optimizer)
-    moved = [parameter for parameter in s.weights if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in moved if parameter.grad is not None])
-    if s.plan.clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(moved, s.plan.clip, norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
 
 
 def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) -> list[list[float]]:

@@ -18,12 +18,17 @@ def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parame
 
 
 def make_optimizer(
-    network: nn.Module, plan: Training, rate: float, beside: nn.Module | None = None
+    network: nn.Module,
+    plan: Training,
+    rate: float,
+    beside: nn.Module | None = None,
+    faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
     Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
-    network says in `shares` of weights that begin larger than the others.
+    network says in `shares` of weights that begin larger than the others. `faster` has beginnings of names whose
+    weights take a multiple of the rate.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
@@ -34,7 +39,7 @@ def make_optimizer(
     for name, parameter in named:
         share = plan.layer_decay ** below_heads(network, name) if plan.layer_decay < 1 else 1.0
         larger = next((found for prefix, found in shares.items() if name.startswith(prefix)), 1.0)
-        share *= larger
+        share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
         sorted_out.setdefault((share, decay), []).append(parameter)
     groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]

@@ -36,6 +36,7 @@ class Run:
         self.metrics = self.inside / "metrics.jsonl"
         self.board = self.inside / "tensorboard"
         self.report = self.inside / "report.html"
+        self.evaluation = self.inside / "evaluation.json"  # of the best model of a task, on the held-out rows
         self.gradients = self.inside / "gradients.jsonl"
         self.gradients_page = self.inside / "gradients.html"
 
