@@ -13,13 +13,14 @@ import torch
 import weft
 from tests.tasks.small import quiet
 from tests.tasks.written import SIZES, worded, write_sides, write_table
+from weft.data.columns import paired_columns
 from weft.data.examples import batch_of
 from weft.data.masking import NOTHING
 from weft.data.pairs import Sequences, Side, few
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
-from weft.tasks.reading import Example, paired_columns
+from weft.tasks.reading import Example
 from weft.text.records import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}

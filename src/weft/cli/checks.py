@@ -64,12 +64,12 @@ def check_choices(*given: tuple[str, str | None, Iterable[str]]) -> None:
 
 def check_reading(format: str | None, column: Mapping[str, str], *names: Sequence[str] | None) -> None:
     """Refuse a format that nobody reads, columns that no task has, and files that are not there."""
-    from weft.tasks.reading import Files
+    from weft.data.tables import Table
     from weft.text.records import FORMATS
 
     check_choices(("--format", format, FORMATS))
-    Files((), column)
-    check_data(*names)
+    for files in names:
+        Table(tuple(files or ()), column, format).paths()
 
 
 def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:

@@ -11,7 +11,7 @@ import typer
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
 from weft.errors import UserError
 
@@ -29,6 +29,7 @@ def compare(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     task: Annotated[str | None, typer.Option(help="What to ask for, where a model can do several: embed.")] = None,
     max_drop: Annotated[
@@ -74,6 +75,7 @@ def compare(
         names=[part.strip() for part in (names or "").split(",") if part.strip()],
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         on_bad_row=on_bad_row,
         task=task,
         max_drop=max_drop,

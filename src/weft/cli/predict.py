@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.batches import as_they_come, chunked
-from weft.cli.checks import check_data, check_no_data_file, find_model
+from weft.cli.checks import check_no_data_file, check_reading, find_model
 from weft.cli.models import Online
 from weft.cli.sequences import parted
 from weft.cli.show import harmless, progress
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Device, Folder, from_input, opened
 from weft.errors import UserError
 
 if TYPE_CHECKING:
+    from weft.data.tables import Table
     from weft.tasks.inputs import Row
     from weft.tasks.model import Model
-    from weft.tasks.reading import Files
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -54,6 +54,7 @@ def predict(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text, with the row's id.")] = False,
     device: Device = None,
     online: Online = False,
@@ -75,28 +76,28 @@ def predict(
         raise UserError("--overwrite is for --out: give --out FILE too")
     if out is not None:
         _check_out(out, overwrite, data, jsonl)
-    check_data(data)
+    check_reading(format, columns_of(column), data)
     for name in (folder, *folders):
         find_model(name, online)
     model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
-    from weft.tasks.inputs import Unanswered
+    from weft.data.tables import Table
     from weft.tasks.predicting import COLUMNS
-    from weft.tasks.reading import Files
+    from weft.text.records import Skipped
 
     if model.task not in COLUMNS:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
-    counts, unanswered = _Counts(), Unanswered()
+    counts, skipped = _Counts(), Skipped()
     if data:
-        how = (format, delimiter, tuple(listed_in(names) or ()))
-        files = Files(tuple(data), columns_of(column), *how, on_bad_row="skip")
+        how = (format, delimiter, tuple(listed_in(names) or ()), "keep", encoding, "test")
+        rows = Table(tuple(data), columns_of(column), *how)
         if out is not None:
-            _write(model, others, files, out, overwrite, (folder, *folders), counts, unanswered, online)
+            _write(model, others, rows, out, overwrite, (folder, *folders), counts, skipped, online)
         else:
             from weft.tasks.inputs import rows_of
 
-            _print(model, others, chunked(rows_of(model, files, unanswered), 256), counts, jsonl)
-        if unanswered.count:
-            print(f"weft: note: {_unanswered(unanswered, counts.read)}", file=sys.stderr)
+            _print(model, others, chunked(rows_of(model, rows, skipped), 256), counts, jsonl)
+        if skipped.count:
+            print(f"weft: note: {_unanswered(skipped, counts.read)}", file=sys.stderr)
     else:
         _print(model, others, _asked(model.task, texts), counts, jsonl)
     counts.note(model)
@@ -112,10 +113,10 @@ def _check_out(out: Path, overwrite: bool, data: list[str] | None, jsonl: bool) 
     check_table(out, None, overwrite)
 
 
-def _unanswered(unanswered: Any, rows: int) -> str:
+def _unanswered(skipped: Any, rows: int) -> str:
     """How many rows have no prediction, and why the first of them has none."""
-    has = "has" if unanswered.count == 1 else "have"
-    return f"{unanswered.count:,} of {rows:,} rows {has} no prediction; the first: {unanswered.first[0]}"
+    has = "has" if skipped.count == 1 else "have"
+    return f"{skipped.count:,} of {rows:,} rows {has} no prediction; the first: {skipped.first[0]}"
 
 
 class _Counts:
@@ -146,12 +147,12 @@ class _Counts:
 def _write(
     model: Model,
     others: Sequence[Model],
-    files: Files,
+    data: Table,
     out: Path,
     overwrite: bool,
     folders: Sequence[str],
     counts: _Counts,
-    unanswered: Any,
+    skipped: Any,
     online: bool,
 ) -> None:
     """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
@@ -160,7 +161,7 @@ def _write(
 
     check_table(out, model.task, overwrite)
     with (
-        closing(PartialTable(out, source_of(folders, files, online), overwrite)) as table,
+        closing(PartialTable(out, source_of(folders, data, online), overwrite)) as table,
         progress("predicting", "rows") as tick,
     ):
         if table.count:
@@ -172,7 +173,7 @@ def _write(
             tick(len(chunk))
 
         try:
-            named = predict_table(model, files, table, unanswered, others, on_chunk)
+            named = predict_table(model, data, table, skipped, others, on_chunk)
         except KeyboardInterrupt:
             print(f"weft: {table.count:,} rows are in {table.path}; the same command continues", file=sys.stderr)
             raise

@@ -10,7 +10,7 @@ import typer
 from weft.cli.checks import check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Folder
 
 
@@ -31,6 +31,7 @@ def quantise(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
     online: Online = False,
@@ -67,6 +68,7 @@ def quantise(
             names=listed_in(names) or (),
             format=format,
             delimiter=delimiter,
+            encoding=encoding,
             texts=texts,
             seconds=seconds,
             online=online,

@@ -21,8 +21,11 @@ Columns = Annotated[
     typer.Option("--column", help="text=NAME, label=NAME, source=NAME ...: what a file calls a column; repeatable."),
 ]
 Names = Annotated[str | None, typer.Option(help="Of a file without a header line: the names of its columns, a,b,c.")]
-Format = Annotated[str | None, typer.Option(help="csv, tsv, jsonl, parquet, conll, squad; else by the file's name.")]
-Delimiter = Annotated[str | None, typer.Option(help="What parts the columns of a table.")]
+Format = Annotated[
+    str | None, typer.Option(help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll, squad; else by name or content.")
+]
+Delimiter = Annotated[str | None, typer.Option(help="Between the columns of a table; else found by its lines.")]
+Encoding = Annotated[str | None, typer.Option(help="utf-8, cp1252, utf-16 ...; else by the bytes of the file.")]
 OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 
@@ -52,6 +55,7 @@ def finetune(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     labels: Annotated[
         str | None, typer.Option(help="The labels in their order: a,b,c; else those of the rows.")
@@ -127,6 +131,7 @@ def finetune(
             "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
+            "encoding": encoding,
             "on_bad_row": on_bad_row,
         },
         "task": {
@@ -249,6 +254,7 @@ def evaluate(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     out: Annotated[Path | None, typer.Option(help="Write a page with all tables here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -274,6 +280,7 @@ def evaluate(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=listed_in(names) or (),
         on_bad_row=on_bad_row,
         progress=progress,

@@ -39,6 +39,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     task: str | None = None,
@@ -74,6 +75,7 @@ def compare(
         columns=columns,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=names,
         on_bad_row=on_bad_row,
     )

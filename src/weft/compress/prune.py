@@ -102,6 +102,7 @@ def prune(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     costs: bool = True,
@@ -129,7 +130,7 @@ def prune(
     if before.card.backend not in (None, "torch"):
         raise UserError(f"a model for {before.card.backend} cannot be cut down: prune the one it was made from")
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
-    reader |= {"delimiter": delimiter, "names": names, "on_bad_row": on_bad_row}
+    reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
     judge = _Judge(before, data, reader, progress)
     if rowed:
         judge.examples()  # a file that cannot be read is told before anything is weighed

@@ -46,6 +46,7 @@ class Texts:
     format: str | None = None
     delimiter: str | None = None
     names: tuple[str, ...] = ()
+    encoding: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     source: tuple[str, ...] = ()  # of a teacher that writes: texts to read, one on each line ...
     target: tuple[str, ...] = ()  # ... and what was written from them, where that is known

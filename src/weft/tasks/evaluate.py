@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import Opened
-from weft.errors import UserError, listed
+from weft.data.tables import Table
+from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.picture import page
 from weft.tasks.describe import DescribeTask
@@ -19,8 +20,8 @@ from weft.tasks.evaluation_page import MATRIX, cell, evaluation_parts
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
-from weft.tasks.reading import Example, Files, examples_of
-from weft.tasks.saying import Progress, silent
+from weft.tasks.reading import Example, examples_of
+from weft.tasks.saying import Progress, silent, warn
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask
 from weft.tasks.understand import task_of
@@ -112,7 +113,7 @@ def _short(text: str, most: int = 100) -> str:
 def evaluate(
     opened: Opened,
     name: str,
-    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    data: Any = None,
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
@@ -123,6 +124,7 @@ def evaluate(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
+    encoding: str | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
@@ -139,19 +141,19 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Files | Parallel
+    files: Table | Parallel
     if any(sides):
-        files = Parallel(*sides, on_bad_row)
+        files = Parallel(*sides, on_bad_row, encoding=encoding)
     else:
-        files = Files(_names(data), wanted, format, delimiter, tuple(names), on_bad_row)
+        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
         task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
     first = next(files.records(Skipped()), None)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None and isinstance(files, Files):  # the columns of the training data may be called otherwise here
-        files = Files(files.files, {k: v for k, v in wanted.items() if v in first.values}, *_rest(files))
+    if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
+        files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
     _, needed = task.needed(first, files.columns)
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
@@ -169,6 +171,7 @@ def evaluate(
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing_for(opened), examples, progress=told)
+    warn(skipped.without_bad())
     return evaluation_of(found, name, where, files.hash(), skipped)
 
 
@@ -194,7 +197,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
         n_windows=reading.windows,
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count,
+        skipped=skipped.count + len(skipped.empty) + len(skipped.unlabeled),
         signature=getattr(metrics, "signature", None),
         by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
         points=[list(point) for point in some],
@@ -206,12 +209,8 @@ def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return tuple(os.fspath(each) for each in several)
 
 
-def _warn_swapped(task: SequenceTask, files: Files | Parallel, needed: Sequence[str], where: str) -> None:
+def _warn_swapped(task: SequenceTask, files: Table | Parallel, needed: Sequence[str], where: str) -> None:
     """A note where the first rows look as if their two sides stood in each other's place."""
     some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
     if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):
         warnings.warn(swapped_line(where), stacklevel=3)
-
-
-def _rest(files: Files) -> tuple[Any, ...]:
-    return files.format, files.delimiter, files.names, files.on_bad_row

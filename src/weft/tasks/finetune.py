@@ -29,6 +29,7 @@ from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
+from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
@@ -42,8 +43,8 @@ from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
-from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskRecipe, Tuning, task_recipe
+from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_TEXT, Rows, TaskRecipe, Tuning, task_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
@@ -61,14 +62,14 @@ SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong
 
 
 def finetune(
-    data: str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | None = None,
+    data: Any = None,
     recipe: TaskRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
     task: str | Mapping[str, Any] | None = None,
     base: str | os.PathLike[str] | None = None,
     vectors: str | os.PathLike[str] | None = None,
-    dev: str | os.PathLike[str] | Sequence[str] | None = None,
+    dev: Any = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
     say: Say = to_stderr,
@@ -79,9 +80,11 @@ def finetune(
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
     """
+    rows = RunRows()
     if not isinstance(recipe, TaskRecipe):
-        recipe = task_recipe(recipe, _said(settings, more, data, dev, task, base, vectors, out))
+        recipe = task_recipe(recipe, _said(settings, more, rows, data, dev, task, base, vectors, out))
     if recipe.out is None:
         scratch = tempfile.mkdtemp(prefix="weft-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -99,8 +102,9 @@ def finetune(
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe)
+    recipe = _from_anywhere(recipe, rows, say)
     with begun(run, recipe) as stop:
+        rows.write(recipe.out or "")
         return _go(run, recipe, True, stop, say, progress)
 
 
@@ -109,7 +113,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
     return _go(run, read_toml(TaskRecipe, run.recipe), False, stop, say, progress)
 
 
-def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
     said: dict[str, Any] = {**(settings or {}), **more}
     data, dev, task, base, vectors, out = given
@@ -117,7 +121,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
-    if isinstance(data, Mapping):
+    if is_section(data, Rows):
         said["data"], data = {**said.get("data", {}), **data}, None
     if isinstance(task, Mapping):
         said["task"], task = {**said.get("task", {}), **task}, None
@@ -125,8 +129,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("files", data), ("dev", dev), *sides.items()):
         if value is not None:
-            several = [value] if isinstance(value, str | os.PathLike) else list(value)
-            put("data", key, [os.fspath(name) for name in several])
+            put("data", key, rows.names(key, value))
     if task is not None:
         put("task", "name", task)
     for key, value in (("base", base), ("vectors", vectors)):
@@ -137,12 +140,13 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     return said
 
 
-def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
+def _from_anywhere(recipe: TaskRecipe, rows: RunRows, say: Say) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
-    values: dict[str, Any] = {"data": {}}
+    values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}}
     for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
-        if names := getattr(recipe.data, key):
-            values["data"][key] = [str(path.absolute()) for path in Files(names, {}).paths()]
+        if (names := getattr(recipe.data, key)) and key not in rows.tables:
+            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
+            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))
@@ -237,7 +241,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         window=read_window(window, train),
         pooling=None,
         normalise=None,
-        columns=dict(recipe.data.columns),
+        columns={**material.columns, **recipe.data.columns},
         base=_base_name(recipe),
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),

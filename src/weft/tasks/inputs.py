@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.data.columns import NAMES, file_of, find_columns, paired_columns
+from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.tasks.describe import vector_in
-from weft.tasks.reading import NAMES, Files, file_of, find_columns, paired_columns, value_in
+from weft.tasks.reading import value_in
 from weft.tasks.recipes import FROM_TEXT
+from weft.tasks.saying import warn
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
 from weft.text.records import Record, Skipped
@@ -24,66 +27,62 @@ class Row:
     problem: str | None = None
 
 
-@dataclass
-class Unanswered(Skipped):
-    """Rows without an answer; those that the reader could not read wait for their turn, so that each keeps its line."""
+def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
+    """Every row of a table; its columns are called as in the training data, as `table` says, or as usual.
 
-    waiting: list[str] = field(default_factory=list)
-
-    def add(self, message: str) -> None:
-        super().add(message)
-        self.waiting.append(message)
-
-    def rows(self) -> Iterator[Row]:
-        """The rows that could not be read since the last call."""
-        while self.waiting:
-            yield Row({}, None, self.waiting.pop(0))
-
-    def row(self, values: dict[str, Any], given: Any, problem: str) -> Row:
-        super().add(problem)
-        return Row(values, given, problem)
-
-
-def rows_of(model: Any, files: Files, unanswered: Unanswered) -> Iterator[Row]:
-    """Every row of a table; its columns are called as in the training data, as `files` says, or as usual."""
+    With `on_bad_row="keep"` a row that cannot be read keeps its place; it is counted as skipped, as an empty one is.
+    """
     found: dict[str, str] = {}
     before: str | None = None
-    for record in files.records(unanswered):
-        yield from unanswered.rows()
-        if (file := file_of(record.where)) != before:
-            found, before = _columns(model, files.columns, record), file
-        try:
-            given = _input(model.task, record, found)
-        except UserError as error:
-            if files.on_bad_row == "stop":
-                raise
-            yield unanswered.row(record.values, None, str(error))
+    likely: Mapping[str, str] = {}
+    noted = set[str]()
+    for record in table.records(skipped):
+        likely = record.likely or likely
+        if record.problem is not None:
+            skipped.add(record.problem)
+            yield Row({}, None, record.problem)
             continue
-        empty = next((name for name, text in _texts(found, given) if not text.strip()), None)
-        if empty is None:
-            yield Row(record.values, given)
-        else:
-            yield unanswered.row(record.values, given, f"{record.where}: column {shown(empty)!r} is empty")
-    yield from unanswered.rows()
+        if (file := file_of(record.where)) != before:
+            found, before = _columns(model, table.columns, replace(record, likely=likely), skipped.note), file
+            warn(Skipped(notes={note: None for note in skipped.notes if note not in noted}))
+            noted.update(skipped.notes)
+        row = _row(model.task, record, found, table.on_bad_row == "stop")
+        if row.problem is not None:
+            skipped.add(row.problem)
+        yield row
 
 
-def inputs_of(model: Any, columns: Mapping[str, str], data: tuple[str, ...]) -> Iterator[Any]:
+def _row(task: str, record: Record, found: Mapping[str, str], stop: bool) -> Row:
+    """One row as its task takes it."""
+    try:
+        given = _input(task, record, found)
+    except UserError as error:
+        if stop:
+            raise
+        return Row(record.values, None, str(error))
+    empty = next((name for name, text in _texts(found, given) if not text.strip()), None)
+    problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
+    return Row(record.values, given, problem)
+
+
+def inputs_of(model: Any, columns: Mapping[str, str], data: Any) -> Iterator[Any]:
     """What a model reads of each row of a table that holds anything."""
-    return (row.input for row in rows_of(model, Files(data, columns), Unanswered()) if row.problem is None)
+    return (row.input for row in rows_of(model, Table(data, columns), Skipped()) if row.problem is None)
 
 
-def _columns(model: Any, columns: Mapping[str, str], record: Record) -> dict[str, str]:
+def _columns(model: Any, columns: Mapping[str, str], record: Record, note: Callable[[str], None]) -> dict[str, str]:
     """What a file calls the columns that a model reads."""
     usual = {"answer": ("question", "context"), "describe": ("vector",)}
     known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values} | dict(columns)
     if model.task == "tag" and ("words" in known or any(name in record.values for name in NAMES["words"])):
-        return find_columns(("words",), known, record)
+        return find_columns(("words",), known, record, note)
     if model.task in FROM_TEXT and "text" not in columns:
         both = paired_columns(list(record.values))
         known = ({"source": both[0]} if both else {}) | known
         if "source" in known or "source" in record.values:
-            return find_columns(("source",), known, record)
-    return find_columns(usual.get(model.task, ("text", "pair")[: 1 + wants_two(model.task)]), known, record)
+            return find_columns(("source",), known, record, note)
+    needed = usual.get(model.task, ("text", "pair")[: 1 + wants_two(model.task)])
+    return find_columns(needed, known, record, note)
 
 
 def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:

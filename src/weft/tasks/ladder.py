@@ -157,7 +157,7 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress:
     if place.about.exists():
         return
     t = recipe.text
-    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row).read())
+    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
     train, held_out = split(documents, t.holdout)
     if len(train) + len(held_out) < LEAST or not held_out.strip():
         raise UserError(

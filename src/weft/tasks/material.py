@@ -16,7 +16,7 @@ from weft.data.streams import held_out as held_out_streams
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.tasks.recipes import Recipe
-from weft.tasks.saying import Progress, Say
+from weft.tasks.saying import Progress, Say, tell
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
@@ -28,7 +28,7 @@ FEW = 12  # tokens; documents that are shorter on average are probably lines of 
 
 def text_of(recipe: Recipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ def gather(
 
             waiting = "another process is tokenising this text; waiting for it"
             found = tokenised(text, tokenizer, pairs, heard, lambda: say(f"weft: note: {waiting}"), skipped)
-        if skipped.count:
-            say(f"weft: note: {skipped}")
+        tell(skipped, say)
         if not found.size:
             raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
         return found

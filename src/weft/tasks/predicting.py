@@ -11,11 +11,12 @@ from typing import Any
 from weft.checkpoint.locate import find_folder
 from weft.data.shards import digest_of
 from weft.data.table_writer import PartialTable
+from weft.data.tables import Table
 from weft.tasks import answers
-from weft.tasks.inputs import Row, Unanswered, rows_of
+from weft.tasks.inputs import Row, rows_of
 from weft.tasks.model import HEADS, Model
-from weft.tasks.reading import Files
 from weft.tasks.recipes import WRITES
+from weft.text.records import Skipped
 from weft.version import VERSION
 
 CHUNK = 256  # rows that are read, and answered, at a time
@@ -78,7 +79,7 @@ def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) ->
     return [(row, next(found) if row.problem is None else None) for row in rows]
 
 
-def source_of(folders: Sequence[str], files: Files, online: bool = False) -> dict[str, str]:
+def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
     """What predictions depend on, for a partial table to be continued: models, data and version."""
     models = hashlib.sha256()
     for name in folders:
@@ -86,20 +87,20 @@ def source_of(folders: Sequence[str], files: Files, online: bool = False) -> dic
         paths = [path for path in folder.rglob("*") if "run" not in path.relative_to(folder).parts and path.is_file()]
         for path in sorted(paths):
             models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
-    return {"model": models.hexdigest(), "data": files.hash(), "version": VERSION}
+    return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
 
 
 def predict_table(
     model: Model,
-    files: Files,
+    data: Table,
     table: PartialTable,
-    unanswered: Unanswered,
+    skipped: Skipped,
     others: Sequence[Model] = (),
     on_chunk: Callable[[Sequence[tuple[Row, Any]]], None] = lambda chunk: None,
 ) -> dict[str, str]:
     """Write all rows with their predictions, after those that the partial table has; names of the added columns."""
     empty = dict.fromkeys(COLUMNS[model.task])
-    rows: Iterator[Row] = islice(rows_of(model, files, unanswered), table.count, None)
+    rows: Iterator[Row] = islice(rows_of(model, data, skipped), table.count, None)
     while some := list(islice(rows, CHUNK)):
         chunk = answered(model, some, others)
         table.add((row.values, empty if answer is None else columns_of(answer)) for row, answer in chunk)

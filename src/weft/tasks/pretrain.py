@@ -22,7 +22,7 @@ from weft.tasks.language import learn_text
 from weft.tasks.material import text_of
 from weft.tasks.model import Model, new
 from weft.tasks.recipes import Recipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, Say, silent, tell, to_stderr
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -209,6 +209,5 @@ def _tokenizer(
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
         raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return found

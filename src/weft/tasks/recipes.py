@@ -28,6 +28,7 @@ class Words:
     holdout: float = 0.05  # how much of the text that is
     column: str = "text"
     delimiter: str | None = None
+    encoding: str | None = None
     documents: Literal["line", "block", "file"] = "line"
     on_bad_row: Literal["stop", "skip"] = "stop"
 
@@ -120,6 +121,7 @@ class Rows:
     format: str | None = None  # where the name of a file does not tell
     delimiter: str | None = None
     names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    encoding: str | None = None  # utf-8, cp1252, utf-16 ...; else as the bytes of each file show
     on_bad_row: Literal["stop", "skip"] = "stop"
     source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
     target: tuple[str, ...] = ()  # ... and what is to be written, line for line

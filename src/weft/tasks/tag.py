@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
+from weft.data.columns import file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, file_of, list_in, number_of, value_in
+from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of

@@ -14,23 +14,13 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
+from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import (
-    NAMES,
-    Example,
-    check_labels,
-    file_of,
-    in_order,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
+from weft.tasks.reading import Example, check_labels, in_order, number_in, number_of, text_in, word_in, words_in_list
 from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
 from weft.text.thresholds import best_thresholds

@@ -27,7 +27,7 @@ from weft.files import read_json
 from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, Say, silent, tell, to_stderr
 from weft.tasks.vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 
 def _text(recipe: VectorsRecipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -157,8 +157,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress:
             if str(error).startswith(recipe.text.files):  # a bad file names itself
                 raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     tokenizer.save(run.folder)
     return tokenizer
 
