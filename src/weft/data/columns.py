@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.text.column_names import LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
@@ -59,7 +60,7 @@ def find_columns(
     if chosen:
         taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
         ours, theirs = next(iter(chosen.items()))
-        note(f"{file_of(record.where)}: {taken} (--column {ours}=NAME for another)")
+        note(f"{Path(file_of(record.where)).name}: {taken} (--column {ours}=NAME for another)")
     return found
 
 

@@ -42,13 +42,13 @@ class ClassFolder:
         """Each file as a row."""
         lost = [folder.name for folder in _folders(self.path) if folder.name.casefold() in UNLABELED]
         if lost:
-            note(f"{self.path}: texts in {listed(lost)} have no label and are left out")
+            note(f"{self.path.name}: texts in {listed(lost)} have no label and are left out")
         for label, path in self.files():
             yield self._row(label, path, encoding, note)
 
     def _row(self, label: str, path: Path, encoding: str | None, note: Note) -> Record | UserError:
         def once(text: str) -> None:  # not for each of a thousand files
-            note(f"{self.path}: some files are {text.partition(': ')[2]}")
+            note(f"{self.path.name}: some files are {text.partition(': ')[2]}")
 
         lines, size = list[str](), 0
         for source in open_sources(path):

@@ -20,7 +20,7 @@ from weft.tasks.evaluation_page import MATRIX, cell, evaluation_parts
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
-from weft.tasks.reading import Example, examples_of
+from weft.tasks.reading import Example, examples_of, long_note
 from weft.tasks.saying import Progress, silent, warn
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import TagTask
@@ -157,10 +157,12 @@ def evaluate(
     _, needed = task.needed(first, files.columns)
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
-    skipped = Skipped()
+    skipped, framing = Skipped(), framing_for(opened)
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
+        if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
+            warnings.warn(note, stacklevel=2)
         if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
             task.formed(example)
         else:
@@ -170,7 +172,7 @@ def evaluate(
     with progress(f"judging on {where}", "examples") as told:
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
-        found = judged(task, opened, framing_for(opened), examples, progress=told)
+        found = judged(task, opened, framing, examples, progress=told)
     warn(skipped.without_bad())
     return evaluation_of(found, name, where, files.hash(), skipped)
 

@@ -38,7 +38,7 @@ from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocab
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.evaluate import evaluation_of
-from weft.tasks.gathering import Material, gather, warn_swapped
+from weft.tasks.gathering import Material, announce_long, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
@@ -215,6 +215,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         freeze(opened.network, recipe.task.freeze)
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
+    announce_long(material, framing, say)
     with progress("tokenising", "rows") as told:
         train = tabled(task, material.train, opened, framing)
         told(len(material.train))

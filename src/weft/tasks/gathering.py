@@ -13,13 +13,14 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.reading import Example, check_rows, examples_of, split, split_whole
+from weft.tasks.reading import Example, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
 from weft.text.column_names import USUAL, folded
 from weft.text.records import Problems, Skipped
+from weft.text.windows import Framing
 from weft.training.signals import Stop
 
 
@@ -138,6 +139,14 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
+
+
+def announce_long(material: Material, framing: Framing, say: Say) -> None:
+    """A note on each of the first texts that will take long."""
+    how = framing.stride, framing.cutting
+    notes = [note for row in (*material.train, *material.dev) if (note := long_note(row.texts, row.where, *how))]
+    for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
+        say(f"weft: note: {note}")
 
 
 def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:

@@ -205,6 +205,19 @@ def read_all(
         )
 
 
+LONG = 1_000_000  # characters; a longer text is announced before work on it begins
+
+
+def long_note(texts: Sequence[str], where: str, stride: int, cutting: bool) -> str | None:
+    """What is said of a text that takes long; None of any other. `cutting`: only its first window is read."""
+    size = max(map(len, texts), default=0)
+    if size <= LONG:
+        return None
+    windows = f"about {max(1, round(size / 4 / stride)):,} windows"  # a token has about four letters
+    rest = "of which the first window is read" if cutting else windows
+    return f"{where}: a text of {size / 1e6:.1f} million characters, {rest}: it takes a while"
+
+
 # ------------------------------------------------------------------------------------------------------------ labels
 
 

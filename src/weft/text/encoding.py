@@ -97,13 +97,15 @@ def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
     mac = tally.returns > 0 and not tally.newlines
     # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
     # ever come about by chance in other encodings.
-    if not tally.stray or 10 * tally.wide >= tally.stray or tally.usual < 0.7 * tally.stray:
+    if not tally.stray or 10 * tally.wide >= tally.stray:
         return Encoding("utf-8", mac)
-    if tally.stray > 2.5 * tally.runs:
+    if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
         raise UserError(
             f"{name}: not UTF-8: it looks like another encoding, of a language that is not written in Latin letters; "
             "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
         )
+    if tally.usual < 0.7 * tally.stray:
+        return Encoding("utf-8", mac)
     encoding = "latin-1" if tally.undefined else "cp1252"
     return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
 

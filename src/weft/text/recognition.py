@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
@@ -93,7 +94,7 @@ def is_conll(lines: list[str]) -> bool:
 
 def _is_workbook(source: Source) -> bool:
     try:
-        with zipfile.ZipFile(cast("zipfile._ZipStream", source.stream)) as archive:
+        with zipfile.ZipFile(cast("io.BytesIO", source.stream)) as archive:
             found = "xl/workbook.xml" in archive.namelist()
     except Exception:  # a hostile table of contents raises nearly anything
         return False

@@ -289,7 +289,7 @@ def _read(
 
     def sources(path: Path) -> Iterator[tuple[Source, str]]:
         for source in open_sources(path):
-            source = replace(source, encoding=encoding, note=told.note)
+            source = replace(source, encoding=encoding, note=lambda text: told.note(short(text, path)))
             yield source, format or _format(source, "txt" if path == STANDARD_INPUT else otherwise)
 
     paths = find_files(patterns)
@@ -305,6 +305,11 @@ def _read(
                 yield from _good(source, rows, on_bad_row, told)
 
     return records()
+
+
+def short(text: str, path: Path) -> str:
+    """A note with the name of a file in place of its whole path."""
+    return text.replace(shown(str(path), 300), shown(path.name, 300), 1)
 
 
 def _tells(path: Path) -> bool:
@@ -328,19 +333,21 @@ def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iter
         if isinstance(row, Record):
             if not problems.count:
                 yield row
-        elif on_bad_row == "stop":
+            continue
+        damaged += isinstance(row, BadBytes)
+        if on_bad_row == "stop":
             problems.add(row)
         elif on_bad_row == "keep":
             yield Record({}, source.name, problem=str(row))
         else:
-            damaged += isinstance(row, BadBytes)
             skipped.add(str(row))
-    problems.check()
     if damaged > MOST_DAMAGED * count and damaged > 2:
+        many = ", too many to skip" if on_bad_row == "skip" else ""
         raise UserError(
-            f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8, too many to skip: "
+            f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "
             "it looks like another encoding; give --encoding NAME, such as cp1252"
         )
+    problems.check()
 
 
 def _texts(source: Source, kind: str, options: Options) -> Rows:
