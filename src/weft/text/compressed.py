@@ -88,16 +88,17 @@ def open_sources(path: Path) -> Iterator[Source]:
     name, suffix = shown(str(file), 300), telling_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
+        place = file if stream.seekable() else None  # a named pipe is read once
         match file.suffix.lower():
             case ".zip":
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place)
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place)
             case _:
-                yield Source(name, stream, (suffix,), plain=True, path=file)
+                yield Source(name, stream, (suffix,), plain=True, path=place)
 
 
 @contextmanager
