@@ -32,7 +32,7 @@ Row = tuple[str, str]
 
 
 def sst2(data: Path) -> tuple[list[Row], list[Row]]:
-    """Whole sentences of the Stanford Sentiment Treebank: GLUE's training set lists their phrases too, left out here."""
+    """Whole sentences of the Stanford Sentiment Treebank; GLUE lists their phrases too, which are left out here."""
     train, test = (_tsv(data / "glue/sst2" / name) for name in ("train.tsv", "dev.tsv"))
     return _whole(train), test
 
@@ -165,7 +165,12 @@ def trained(family: str, files: tuple[str, str, str], seed: int, settings: dict[
 
 
 def measured(
-    name: str, split: tuple[list[Row], list[Row]], families: list[str], seeds: int, settings: dict[str, Any], steps: int | None
+    name: str,
+    split: tuple[list[Row], list[Row]],
+    families: list[str],
+    seeds: int,
+    settings: dict[str, Any],
+    steps: int | None,
 ) -> list[dict[str, Any]]:
     """The baseline and every family on one set of rows."""
     rows, test = split
@@ -183,7 +188,9 @@ def measured(
             begin = time.perf_counter()
             found = [trained(family, files, seed, settings, steps) for seed in range(seeds)]  # type: ignore[arg-type]
             seconds = (time.perf_counter() - begin) / seeds
-            lines.append({**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds})
+            lines.append(
+                {**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds}
+            )
             every = ", ".join(f"{value:.4f}" for value in found)
             print(f"{'':<21}  {family:<11}  {lines[-1]['accuracy']:.4f}  ({every}; {seconds:.0f} s)", flush=True)
     return lines
@@ -204,17 +211,22 @@ def main() -> None:
         return
     if "WEFT_DATA" not in os.environ:
         parser.error("set WEFT_DATA to the folder that holds glue, nltk, sms_spam and imdb")
-    lines = list[dict[str, Any]]()
     for name in given.sets.split(","):
         if name not in SETS:
             parser.error(f"{name} is not one of {', '.join(SETS)}")
         train, test = SETS[name](Path(os.environ["WEFT_DATA"]))
         if given.rows:
             train = random.Random(2).sample(train, min(given.rows, len(train)))
-        lines += measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None)
+        keep(given.out, measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None))
+
+
+def keep(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the lines of one set beside those of the others, after each: a run takes long."""
+    before = json.loads(path.read_text())["lines"] if path.exists() else []
+    others = [line for line in before if line["data"] != lines[0]["data"]]
     about = {"device": platform.processor() or "cpu", "torch": torch.__version__, "threads": torch.get_num_threads()}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**about, "lines": [*others, *lines]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -128,7 +128,10 @@ def tags(text: Text) -> dict[str, str | dict[str, str]]:
     }
     brown = {}
     for letter in GENRES:
-        lines = [" ".join(f"{word}/nn" for word in [*text.words(8), "."]) for _ in range(12)]
+        marks = ("at", "nn", "vbd", "nn-tl", "in", "at", "jj", "nn")
+        lines = []
+        for _ in range(12):
+            lines.append(" ".join(f"{word}/{tag}" for word, tag in zip(text.words(8), marks, strict=True)) + " ./.")
         brown[f"brown/c{letter}01"] = "".join(f"\n\n\t{line}\n" for line in lines)
     brown["brown/cats.txt"] = "".join(f"c{letter}01 genre_{letter}\n" for letter in GENRES)
     files["nltk/brown.zip"] = brown
@@ -167,8 +170,8 @@ def prose(text: Text) -> dict[str, str | dict[str, str]]:
 def pairs(text: Text) -> dict[str, str | dict[str, str]]:
     """Sentences in two languages: Multi30k and Tatoeba."""
     files: dict[str, str | dict[str, str]] = {}
-    for split, count in (("train", 48), ("val", 12), ("test_2016_flickr", 12), ("test_2017_flickr", 12)):
-        english = [text.words(text.dice.randint(4, 24)) for _ in range(count)]
+    for split, count in (("train", 48), ("val", 4), ("test_2016_flickr", 6), ("test_2017_flickr", 4)):
+        english = [text.words(text.dice.randint(3, 12)) for _ in range(count)]
         files[f"multi30k/{split}.en.gz"] = "".join(" ".join(words) + "\n" for words in english)
         files[f"multi30k/{split}.de.gz"] = "".join(" ".join(GERMAN[word] for word in words) + "\n" for words in english)
     english = [text.words(5) for _ in range(400)]

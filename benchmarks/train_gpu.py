@@ -51,6 +51,7 @@ class Sizes:
     bert: tuple[int, int] = (64, 512)  # rows, tokens of a row
     mixed: int = 256  # texts
     gpt2: tuple[int, int] = (32, 1024)
+    vocabulary: int = 30522  # of BERT
     compile: bool = True
 
     @property
@@ -73,7 +74,7 @@ TINY = Sizes(layers=1, width=64, heads=2, bert=(2, 32), mixed=4, gpt2=(2, 32), c
 
 def documents(lengths: list[int], vocabulary: int) -> Framed:
     """Texts of these lengths, of random tokens."""
-    tokens = np.random.default_rng(0).integers(1000, vocabulary, sum(lengths)).astype(np.uint32)
+    tokens = np.random.default_rng(0).integers(5, vocabulary, sum(lengths)).astype(np.uint32)
     return Framed(Corpus([tokens], np.r_[0, np.cumsum(lengths)], None, "random"), Frame())
 
 
@@ -170,18 +171,23 @@ def peer_config(kind: str, sizes: Sizes, **more: Any) -> Any:
 
 def masked(real: torch.Tensor) -> dict[str, torch.Tensor]:
     """Random inputs and labels of a masked language model, where rows have tokens."""
-    ids = torch.randint(1000, 30000, real.shape, device=DEVICE)
+    ids = torch.randint(5, 30000, real.shape, device=DEVICE)
     labels = torch.where((torch.rand(real.shape, device=DEVICE) < 0.15) & (real > 0), ids, -100)
     return {"input_ids": ids, "attention_mask": real, "labels": labels}
 
 
-MASKING = Masking(103, np.arange(1000, 30000), None, 0.15, 0)
+def masking(sizes: Sizes) -> Masking:
+    return Masking(4, np.arange(5, sizes.vocabulary), None, 0.15, 0)
+
+
+def bert_on(sizes: Sizes, feed: Feed, steps: int) -> Callable[[], Any]:
+    return ours("bert", feed, MaskedWords(), sizes, steps, vocabulary=sizes.vocabulary, pooler=False)
 
 
 def our_bert(sizes: Sizes, rows: int, length: int) -> Callable[[], Any]:
     """A step of BERT on full rows: what `weft pretrain --compile` does, without reading a text."""
-    source = Packed(documents([4 * rows * length], 30000), length, 0, False, 0)
-    return ours("bert", Feed(source, MASKING.apply, 0, rows), MaskedWords(), sizes, 2, pooler=False)
+    source = Packed(documents([4 * rows * length], sizes.vocabulary), length, 0, False, 0)
+    return bert_on(sizes, Feed(source, masking(sizes).apply, 0, rows), 2)
 
 
 def steady_bert(sizes: Sizes, rows: int, length: int, repeats: int) -> float:
@@ -198,7 +204,7 @@ def bert(sizes: Sizes, repeats: int) -> dict[str, Any]:
         inputs = masked(torch.ones(rows, length, dtype=torch.long, device=DEVICE))
         make = partial(peer("transformers").BertForMaskedLM, config)
         makers["transformers compiled"] = partial(theirs, make, inputs, sizes.compile)
-    flops = sizes.operations(30522 + sizes.width, rows, length)
+    flops = sizes.operations(sizes.vocabulary + sizes.width, rows, length)
     return compare(f"BERT-base MLM, {rows} x {length}, full rows", rows * length, flops, makers, repeats)
 
 
@@ -206,9 +212,9 @@ def mixed(sizes: Sizes, repeats: int) -> dict[str, Any]:
     count = sizes.mixed
     lengths = [mixed_lengths(count, seed) for seed in range(4)]
     tokens = statistics.mean(sum(some) for some in lengths)
-    source = Pieces(documents([length for some in lengths for length in some], 30000), 512, 0)
-    feed = Feed(source, lambda drawn: MASKING.apply(drawn, 512), 0, count)
-    makers = {"ours": lambda: ours("bert", feed, MaskedWords(), sizes, 4, pooler=False)}
+    source = Pieces(documents([length for some in lengths for length in some], sizes.vocabulary), 512, 0)
+    feed = Feed(source, lambda drawn: masking(sizes).apply(drawn, 512), 0, count)
+    makers = {"ours": partial(bert_on, sizes, feed, 4)}
     if config := peer_config("bert", sizes):
         real = (torch.arange(512) < torch.tensor(lengths[0])[:, None]).long().to(DEVICE)
         make = partial(peer("transformers").BertForMaskedLM, config)

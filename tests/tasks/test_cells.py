@@ -105,11 +105,6 @@ def test_a_tag_of_no_form(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[st
     assert "2 examples" in capsys.readouterr().out
 
 
-def test_a_tuple_is_one_input_only_where_two_texts_belong_together(wordpiece: Tokenizer) -> None:
-    assert len(model_for("classify", 3, wordpiece, LABELS)(("a cat", "a cow"))) == 2  # type: ignore[arg-type]
-    assert not isinstance(model_for("pair", 3, wordpiece, LABELS)(("a cat", "a cow")), list)
-
-
 def test_a_row_of_a_table_is_a_row_of_answers(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
     model_for("classify", 3, wordpiece, LABELS).save("model")
     Path("r.csv").write_text("Text,more\na cat,1\n,2\na cow,3\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def quantise(
     max_drop: Annotated[
         float, typer.Option(help="Points of the score that may be lost: 0.5 is from 0.920 to 0.915.")
     ] = 0.5,
+    prefer: Annotated[str, typer.Option(help="What to choose of those that pass: fast or small.")] = "fast",
     kinds: Annotated[
         str | None,
         typer.Option(help="Some of onnx-fp32, -fp16, -int8, -int8-static, -int4, ctranslate2-fp32, -int8, bf16."),
@@ -36,10 +38,12 @@ def quantise(
     seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
     online: Online = False,
 ) -> None:
-    """Make a model smaller and faster; the gate lets pass only what is as good and faster on this machine.
+    """Make a model smaller and faster; only what is as good, and faster (or smaller), is written.
 
-    Each candidate is judged on your rows and timed in turns with the model. The fastest that loses no more than
-    --max-drop points is written; where none passes, nothing is, and the exit status is 2.
+    Each candidate is evaluated on your rows and timed in turns with the model. It is refused when it loses more than
+    --max-drop points and the paired 95 % interval of the loss lies above --max-drop too; a loss within noise passes,
+    with a warning. Of those that pass, the fastest (or, with --prefer small, the smallest) is written. When none
+    passes, nothing is written and the exit status is 2.
     The folder has a report in run/quantise.html.
 
     Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
@@ -51,6 +55,7 @@ def quantise(
         from weft.compress.quantise import quantise as run
 
     def show(found: Quantised) -> None:
+        print(f"{found.summary()}\n")
         title, header, rows = found.comparison.tables()[0]
         print(f"{found.comparison.data}: {found.comparison.reading}\n\n{title}\n{harmless(table(header, rows))}")
         print(f"\nThe gate\n{harmless(table(*found.rows()))}")
@@ -61,6 +66,7 @@ def quantise(
             data,
             out=out,
             max_drop=max_drop,
+            prefer=prefer,
             kinds=listed_in(kinds),
             source=source or (),
             target=target or (),
@@ -78,4 +84,6 @@ def quantise(
         show(refused.found)
         raise
     show(found)
+    for line in found.warnings():
+        print(f"weft: warning: {line}", file=sys.stderr)
     print(f"\n{out}: {found.chosen}")

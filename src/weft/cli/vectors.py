@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, check_device, check_run, find_model
-from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.show import DOCUMENTS, harmless, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def learn(
         float | None, typer.Option("--rate", "--lr", "--learning-rate", help="The first learning rate.")
     ] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
-    documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
+    documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides all that is drawn; 0.")] = None,
     settings: Annotated[

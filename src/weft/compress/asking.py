@@ -14,10 +14,11 @@ from weft.errors import UserError, shown
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
 from weft.tasks.reading import Example, read_all, text_in
-from weft.tasks.saying import warn
+from weft.tasks.saying import log, tell
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record, Skipped
+from weft.text.tags import Normalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -30,6 +31,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
+    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -73,12 +75,17 @@ def asked_of(
         )
         files = replace(files, columns={**known, **told})
     where = files.name
-    skipped = Skipped()
-    return Asked(_read(task, files, told, where, skipped), where, files.hash(), skipped)
+    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
+    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
 
 
 def _read(
-    task: Task | None, files: Table | Parallel, told: Mapping[str, str], where: str, skipped: Skipped
+    task: Task | None,
+    files: Table | Parallel,
+    told: Mapping[str, str],
+    where: str,
+    skipped: Skipped,
+    scheme: Normalizer | None,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
 
@@ -90,12 +97,12 @@ def _read(
             if task is not None and labelled(example):
                 # A rare tag that was never seen is a mistake like any other.
                 task.formed(example) if isinstance(task, TagTask) else task.check([example])
-            return example
+            return normalized(example, scheme)
 
         return columns, checked
 
     yield from read_all(files, begin, skipped)
-    warn(skipped.without_bad())
+    tell(skipped.without_bad(), log)
 
 
 def _reader(

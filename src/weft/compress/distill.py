@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,10 +16,11 @@ from weft.compress.stages import staged
 from weft.config import changed, read_toml
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError
-from weft.tasks.driving import begun
+from weft.tasks.driving import begun, scratch_folder
 from weft.tasks.finetune import SIDES
 from weft.tasks.model import Model
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.recipes import overlaid
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -40,8 +38,8 @@ def distill(
     student: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
@@ -54,9 +52,7 @@ def distill(
     if not isinstance(recipe, DistillRecipe):
         recipe = recipe_of(recipe, _said(settings, more, rows, teacher, text, data, dev, student, out))
     if recipe.out is None:
-        scratch = tempfile.mkdtemp(prefix="weft-")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        recipe = replace(recipe, out=os.path.join(scratch, "run"))
+        recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
     run = Run(Path(recipe.out))
     run.check_new()
@@ -71,7 +67,7 @@ def distill(
     recipe = _from_anywhere(recipe, rows, say)
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
-        return _gone(run, recipe, stop, say, progress)
+        return _gone(run, recipe, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -86,16 +82,16 @@ def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progr
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
-    said: dict[str, Any] = {**(settings or {}), **more}
+    said = overlaid(settings or {}, more)
     teacher, text, data, dev, student, out = given
 
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
     if is_section(data, Texts):
-        said["data"], data = {**said.get("data", {}), **data}, None
+        said, data = overlaid(said, {"data": data}), None
     if isinstance(student, Mapping):
-        said["student"], student = {**said.get("student", {}), **student}, None
+        said, student = overlaid(said, {"student": student}), None
     there = said.get("data", {})
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("text", text), ("files", data), ("dev", dev), *sides.items()):

@@ -14,6 +14,7 @@ from weft.data.shards import Text
 from weft.data.tables import Table
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
+from weft.tasks.gathering import in_one_scheme
 from weft.tasks.judging import Task
 from weft.tasks.reading import FEW, Example, read_all, split, split_whole, text_in
 from weft.tasks.saying import Progress, Say, tell
@@ -110,6 +111,7 @@ def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop
     skipped, found = Skipped(), list[Example]()
     where = files.name
     answers = set[str]()
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
@@ -123,6 +125,7 @@ def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop
     tell(skipped, say)
     if not found:
         raise UserError(f"{where}: there are no rows")
+    found = in_one_scheme(found, scheme, where, say)
     lost = [name for name in files.columns if name not in answers]
     if lost:
         raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")

@@ -16,10 +16,11 @@ from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.reading import Example, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say, tell
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.texts import TextTask
 from weft.text.column_names import USUAL, folded
 from weft.text.records import Problems, Skipped
+from weft.text.tags import Normalizer
 from weft.text.windows import Framing
 from weft.training.signals import Stop
 
@@ -107,12 +108,16 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
+    scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
+    rows = in_one_scheme(rows, scheme, where, say)
     if isinstance(task, sequences.SequenceTask):
         rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
         check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, Skipped(), say, progress, stop)
+        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
+        dev = in_one_scheme(dev, scheme, other.name, say)
         task = task.learned(rows, recipe.task.labels)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
@@ -139,6 +144,16 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
+
+
+def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
+    """The rows with their tags in one scheme, and a note where they were written otherwise."""
+    if scheme is None:
+        return rows
+    rows = [normalized(row, scheme) for row in rows]
+    if note := scheme.note():
+        say(f"weft: note: {where}: {note}")
+    return rows
 
 
 def announce_long(material: Material, framing: Framing, say: Say) -> None:

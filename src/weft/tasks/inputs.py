@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from weft.errors import UserError, shown
 from weft.tasks.describe import vector_in
 from weft.tasks.reading import value_in
 from weft.tasks.recipes import FROM_TEXT
-from weft.tasks.saying import warn
+from weft.tasks.saying import log, tell
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
 from weft.text.records import Record, Skipped
@@ -28,41 +28,20 @@ class Row:
 
 
 def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
-    """Every row of a table; its columns are called as in the training data, as `table` says, or as usual.
+    """Every row of a table.
 
     With `on_bad_row="keep"` a row that cannot be read keeps its place; it is counted as skipped, as an empty one is.
     """
-    found: dict[str, str] = {}
-    before: str | None = None
-    likely: Mapping[str, str] = {}
-    noted = set[str]()
-    for record in table.records(skipped):
-        likely = record.likely or likely
-        if record.problem is not None:
-            skipped.add(record.problem)
-            yield Row({}, None, record.problem)
-            continue
-        if (file := file_of(record.where)) != before:
-            found, before = _columns(model, table.columns, replace(record, likely=likely), skipped.note), file
-            warn(Skipped(notes={note: None for note in skipped.notes if note not in noted}))
-            noted.update(skipped.notes)
+    for record, found in _with_columns(model, table, skipped):
         row = _row(model.task, record, found, table.on_bad_row == "stop")
         if row.problem is not None:
             skipped.add(row.problem)
         yield row
 
 
-def _row(task: str, record: Record, found: Mapping[str, str], stop: bool) -> Row:
-    """One row as its task takes it."""
-    try:
-        given = _input(task, record, found)
-    except UserError as error:
-        if stop:
-            raise
-        return Row(record.values, None, str(error))
-    empty = next((name for name, text in _texts(found, given) if not text.strip()), None)
-    problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
-    return Row(record.values, given, problem)
+def input_of_each(model: Any, table: Table) -> Iterator[Any]:
+    """One input for each row; an empty cell is asked about like an empty line of standard input."""
+    return (_input(model.task, record, found) for record, found in _with_columns(model, table, Skipped()))
 
 
 def inputs_of(model: Any, columns: Mapping[str, str], data: Any) -> Iterator[Any]:
@@ -70,23 +49,52 @@ def inputs_of(model: Any, columns: Mapping[str, str], data: Any) -> Iterator[Any
     return (row.input for row in rows_of(model, Table(data, columns), Skipped()) if row.problem is None)
 
 
-def _columns(model: Any, columns: Mapping[str, str], record: Record, note: Callable[[str], None]) -> dict[str, str]:
+def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
+    """Each record with its columns: called as in the training data, as `table` says, or as usual."""
+    found: dict[str, str] = {}
+    before: str | None = None
+    likely: Mapping[str, str] = {}
+    noted = set[str]()
+    for record in table.records(skipped):
+        likely = record.likely or likely
+        if record.problem is None and (file := file_of(record.where)) != before:
+            found, before = _columns(model, table.columns, replace(record, likely=likely), skipped), file
+            tell(Skipped(notes={note: None for note in skipped.notes if note not in noted}), log)
+            noted.update(skipped.notes)
+        yield record, found
+
+
+def _columns(model: Any, columns: Mapping[str, str], record: Record, skipped: Skipped) -> dict[str, str]:
     """What a file calls the columns that a model reads."""
     usual = {"answer": ("question", "context"), "describe": ("vector",)}
     known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values} | dict(columns)
     if model.task == "tag" and ("words" in known or any(name in record.values for name in NAMES["words"])):
-        return find_columns(("words",), known, record, note)
+        return find_columns(("words",), known, record, skipped.note)
     if model.task in FROM_TEXT and "text" not in columns:
         both = paired_columns(list(record.values))
         known = ({"source": both[0]} if both else {}) | known
         if "source" in known or "source" in record.values:
-            return find_columns(("source",), known, record, note)
+            return find_columns(("source",), known, record, skipped.note)
     needed = usual.get(model.task, ("text", "pair")[: 1 + wants_two(model.task)])
-    return find_columns(needed, known, record, note)
+    return find_columns(needed, known, record, skipped.note)
+
+
+def _row(task: str, record: Record, found: Mapping[str, str], stop: bool) -> Row:
+    """One row as its task takes it, or why it cannot."""
+    if record.problem is not None:
+        return Row({}, None, record.problem)
+    try:
+        given = _input(task, record, found)
+    except UserError as error:
+        if stop:
+            raise
+        return Row(record.values, None, str(error))
+    empty = next((name for name, text in _texts(found, given) if not text.strip()), None)
+    return Row(record.values, given, None if empty is None else f"{record.where}: column {shown(empty)!r} is empty")
 
 
 def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:
-    """One row as its task takes it."""
+    """What a model reads of one row."""
     if "words" in found:
         return words_of(record, found["words"])
     if "vector" in found:

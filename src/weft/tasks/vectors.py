@@ -25,9 +25,10 @@ from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, begun, device_for, report
+from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.saying import Progress, Say, silent, tell, to_stderr
+from weft.tasks.recipes import overlaid
+from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of, tell
 from weft.tasks.vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -35,7 +36,6 @@ from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
-from weft.training.state import Checkpoints, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -61,8 +61,8 @@ def learn_vectors(
     recipe: VectorsRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Learn word vectors from text: a recipe, settings in its place, or both.
@@ -70,7 +70,7 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        recipe = vectors_recipe(recipe, {**(settings or {}), **more})
+        recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -80,7 +80,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -131,7 +131,9 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
+        lines = held.enter_context(lines_of_a_run(say, progress))
+        log = Log(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
+        driver = _Driver(run, begun, steps, plan, read, say, log)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
@@ -276,13 +278,10 @@ class _Kept:
 class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
-    def __init__(
-        self, run: Run, checkpoints: Checkpoints, state: State, steps: int, plan: Learning, read: int, say: Say
-    ) -> None:
-        self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
-        self.plan, self.read, self.say = plan, read, say
+    def __init__(self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, say: Say, log: Log) -> None:
+        self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
+        self.plan, self.read, self.say, self.log = plan, read, say, log
         self.saved = self.shown = time.monotonic()
-        self.log = Log(run.metrics, state.metrics, first=state.step, say=None if say is to_stderr else say)
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""

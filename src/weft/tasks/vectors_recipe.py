@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from weft.errors import UserError
-from weft.tasks.recipes import Words, read_recipe
+from weft.tasks.recipes import Words, overlaid, read_recipe
 from weft.vectors.plan import Learning
 
 
@@ -31,6 +31,5 @@ class VectorsRecipe:
 
 def vectors_recipe(name: str | None, settings: Mapping[str, Any]) -> VectorsRecipe:
     """A recipe with these settings in place of its own."""
-    text = settings.get("text", {})
-    values = {"vectors": {}, **settings, "text": {"holdout": 0.0, **text} if isinstance(text, Mapping) else text}
-    return read_recipe(name, values, VectorsRecipe)
+    usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
+    return read_recipe(name, overlaid(usual, settings), VectorsRecipe)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import io
 import zipfile
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
@@ -44,7 +43,7 @@ def read_xlsx(source: Source, options: Options) -> Rows:
 def _check_size(source: Source) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
-        with zipfile.ZipFile(cast("io.BytesIO", source.stream)) as archive:
+        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             size = sum(info.file_size for info in archive.infolist())
     except Exception:  # a hostile table of contents raises nearly anything
         raise UserError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import zipfile
 from itertools import islice
-from typing import cast
+from typing import IO, cast
 
 from weft.text.column_names import known_name
 from weft.text.compressed import Source, again, first_bytes, read_lines
@@ -94,7 +93,7 @@ def is_conll(lines: list[str]) -> bool:
 
 def _is_workbook(source: Source) -> bool:
     try:
-        with zipfile.ZipFile(cast("io.BytesIO", source.stream)) as archive:
+        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             found = "xl/workbook.xml" in archive.namelist()
     except Exception:  # a hostile table of contents raises nearly anything
         return False
