@@ -131,7 +131,7 @@ EARLY = {
     "finetune --task classify --data rows.csv --model bert --column lable=x --out r": "did you mean 'label'",
     "finetune --task classify --data rows.csv --model bert --format xls --out r": "is not one of",
     "finetune --task classify --data rows.csv --model bert --device warp --out r": "device 'warp'",
-    "finetune --task classify --data rows.csv --out r": "which model",
+    "finetune --task pair --data rows.csv --out r": "give --base FOLDER",
     "pretrain --text rows.csv --out r": "which model",
     "finetune nothing.toml --out r": "neither a file nor a recipe",
     "pretrain --model gpt2 --text none.txt --out r": "none.txt: no such file",

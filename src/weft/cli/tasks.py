@@ -110,7 +110,7 @@ def finetune(
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     from weft.config import merged, settings_of
-    from weft.tasks.recipes import WRITES, TaskName, check_has_model, task_recipe
+    from weft.tasks.recipes import TaskName, check_has_model, task_recipe
 
     task = "summarise" if task == "summarize" else task
     check_choices(
@@ -167,8 +167,7 @@ def finetune(
     said = merged(settings_of(settings or []), sections_of(flags))
     plan = task_recipe(recipe, said)
     check_run(plan.out, plan.model, online, several=seeds is not None)
-    if plan.task.name not in WRITES:  # of which each has a model of its own
-        check_has_model(plan.model)
+    check_has_model(plan.model, plan.task.name)
     d = plan.data
     check_reading(d.format, d.columns, d.files, d.dev, d.source, d.target, d.dev_source, d.dev_target)
     check_device(plan.device)

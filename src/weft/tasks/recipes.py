@@ -103,6 +103,13 @@ TaskName = Literal[
 ]
 FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
+# The family that serves a task best from nothing; what is not here needs weights to begin with.
+FROM_SCRATCH = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
+    "tag": "lstm",
+    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    "describe": "vec2seq",
+}
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
@@ -268,10 +275,16 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return kept
 
 
-def check_has_model(model: Mapping[str, Any]) -> None:
-    """Refuse a run that says neither which model it trains nor from which it begins."""
-    if not {"base", "family"} & set(model):
+def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
+    """Refuse a run that says neither which model it trains nor from which it begins, where its task has none."""
+    if {"base", "family"} & set(model) or task in FROM_SCRATCH:
+        return
+    if task is None:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    raise UserError(
+        f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
+        "(or --model FAMILY to begin from scratch all the same)"
+    )
 
 
 def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
