@@ -43,6 +43,7 @@ def find_columns(
             if same is None:
                 raise _no_column(given[name], there, record, did_you_mean(given[name], there))
             found[name] = same
+    guess = guess and ("pair" in needed or not any(_all_of(names, there) for names in PAIRS))  # two texts: not one
     chosen = dict[str, str]()
     for name in needed:
         if name in found:
