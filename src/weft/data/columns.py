@@ -13,8 +13,13 @@ from weft.text.records import Record
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
 
 
-def file_of(where: str) -> str:
-    """'reviews.csv line 12' -> 'reviews.csv'."""
+PLACE = re.compile(r" (line|row) \d+")
+
+
+def file_of(where: str, before: str = "") -> str:
+    """'reviews.csv line 12' -> 'reviews.csv'; `before`: that of the row before, most often the same."""
+    if before and where.startswith(before) and PLACE.fullmatch(where, len(before)):
+        return before
     return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$", "", where)
 
 

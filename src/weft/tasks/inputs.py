@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.data.columns import NAMES, file_of, find_columns
 from weft.data.tables import Table
-from weft.tasks.reading import value_in
+from weft.tasks.passing import framing_for
+from weft.tasks.reading import LONG, long_note, value_in
 from weft.tasks.saying import warn
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
@@ -25,7 +27,7 @@ def inputs_of(model: Any, columns: Mapping[str, str], data: Any, *how: Any) -> I
     before = ""
     skipped, noted = Skipped(), set[str]()
     for record in Table(data, columns, *how).records(skipped):
-        if (file := file_of(record.where)) != before:
+        if (file := file_of(record.where, before)) != before:
             known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
             known |= columns
             in_words = model.task == "tag" and ("words" in known or any(n in record.values for n in NAMES["words"]))
@@ -39,4 +41,7 @@ def inputs_of(model: Any, columns: Mapping[str, str], data: Any, *how: Any) -> I
         # An empty cell is answered like an empty line of standard input: one answer for each row.
         values = [value_in(record, found[name]) for name in names]
         texts = tuple("" if value is None else str(value) for value in values)
+        if max(map(len, texts)) > LONG:
+            framing = framing_for(model.opened)
+            warnings.warn(long_note(texts, record.where, framing.stride, framing.cutting) or "", stacklevel=2)
         yield texts if two else texts[0]
