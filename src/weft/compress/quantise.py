@@ -257,7 +257,7 @@ def quantise(
     reference = model if isinstance(model, Model) else load(model, task=task, online=online)
     refuse_exported(reference)
     reference.to("cpu")
-    inputs = _inputs(reference, data, source, columns)
+    inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
     with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         (place / BEFORE).mkdir()
@@ -297,13 +297,13 @@ def quantise(
     return found
 
 
-def _inputs(model: Model, data: Paths | None, source: Paths, columns: Mapping[str, str] | None) -> list[Any]:
+def _inputs(model: Model, data: Paths | None, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
     if model.task in WRITTEN:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")
-    return texts_of(model, named(data), columns)
+    return texts_of(model, named(data), columns, *how)
 
 
 def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tuple[dict[str, Path], list[Verdict]]:

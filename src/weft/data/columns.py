@@ -13,8 +13,13 @@ from weft.text.records import Record
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
 
 
-def file_of(where: str) -> str:
-    """'reviews.csv line 12' -> 'reviews.csv'."""
+PLACE = re.compile(r" (line|row) \d+")
+
+
+def file_of(where: str, before: str = "") -> str:
+    """'reviews.csv line 12' -> 'reviews.csv'; `before`: that of the row before, most often the same."""
+    if before and where.startswith(before) and PLACE.fullmatch(where, len(before)):
+        return before
     return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$", "", where)
 
 
@@ -43,6 +48,7 @@ def find_columns(
             if same is None:
                 raise _no_column(given[name], there, record, did_you_mean(given[name], there))
             found[name] = same
+    guess = guess and ("pair" in needed or not any(_all_of(names, there) for names in PAIRS))  # two texts: not one
     chosen = dict[str, str]()
     for name in needed:
         if name in found:

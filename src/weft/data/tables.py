@@ -154,7 +154,7 @@ def _folder(name: str) -> Path | None:
 
 def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
     """The same records; the first of each file knows what its columns look like."""
-    waiting, size, before = list[Record](), 0, None
+    waiting, size, before = list[Record](), 0, ""
 
     def sent() -> Iterator[Record]:
         if waiting:
@@ -164,7 +164,7 @@ def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
 
     full = False
     for record in records:
-        name = file_of(record.where)
+        name = file_of(record.where, before)
         if name != before:
             yield from sent() if not full else ()
             waiting, size, before, full = [], 0, name, False

@@ -10,7 +10,8 @@ from weft.data.columns import NAMES, file_of, find_columns, paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.tasks.describe import vector_in
-from weft.tasks.reading import value_in
+from weft.tasks.passing import framing_for
+from weft.tasks.reading import LONG, long_note, value_in
 from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.saying import log, tell
 from weft.tasks.tag import words_of
@@ -33,7 +34,7 @@ def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
     With `on_bad_row="keep"` a row that cannot be read keeps its place; it is counted as skipped, as an empty one is.
     """
     for record, found in _with_columns(model, table, skipped):
-        row = _row(model.task, record, found, table.on_bad_row == "stop")
+        row = _row(model, record, found, table.on_bad_row == "stop")
         if row.problem is not None:
             skipped.add(row.problem)
         yield row
@@ -41,7 +42,7 @@ def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
 
 def input_of_each(model: Any, table: Table) -> Iterator[Any]:
     """One input for each row; an empty cell is asked about like an empty line of standard input."""
-    return (_input(model.task, record, found) for record, found in _with_columns(model, table, Skipped()))
+    return (_input(model, record, found) for record, found in _with_columns(model, table, Skipped()))
 
 
 def inputs_of(model: Any, columns: Mapping[str, str], data: Any) -> Iterator[Any]:
@@ -57,7 +58,7 @@ def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[
     noted = set[str]()
     for record in table.records(skipped):
         likely = record.likely or likely
-        if record.problem is None and (file := file_of(record.where)) != before:
+        if record.problem is None and (file := file_of(record.where, before or "")) != before:
             found, before = _columns(model, table.columns, replace(record, likely=likely), skipped), file
             tell(Skipped(notes={note: None for note in skipped.notes if note not in noted}), log)
             noted.update(skipped.notes)
@@ -79,12 +80,12 @@ def _columns(model: Any, columns: Mapping[str, str], record: Record, skipped: Sk
     return find_columns(needed, known, record, skipped.note)
 
 
-def _row(task: str, record: Record, found: Mapping[str, str], stop: bool) -> Row:
+def _row(model: Any, record: Record, found: Mapping[str, str], stop: bool) -> Row:
     """One row as its task takes it, or why it cannot."""
     if record.problem is not None:
         return Row({}, None, record.problem)
     try:
-        given = _input(task, record, found)
+        given = _input(model, record, found)
     except UserError as error:
         if stop:
             raise
@@ -93,7 +94,7 @@ def _row(task: str, record: Record, found: Mapping[str, str], stop: bool) -> Row
     return Row(record.values, given, None if empty is None else f"{record.where}: column {shown(empty)!r} is empty")
 
 
-def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:
+def _input(model: Any, record: Record, found: Mapping[str, str]) -> Any:
     """What a model reads of one row."""
     if "words" in found:
         return words_of(record, found["words"])
@@ -101,7 +102,10 @@ def _input(task: str, record: Record, found: Mapping[str, str]) -> Any:
         return vector_in(record, found["vector"]).tolist()
     values = [value_in(record, column) for column in found.values()]
     texts = tuple("" if value is None else str(value) for value in values)
-    return texts if wants_two(task) else texts[0]
+    if max(map(len, texts)) > LONG:
+        framing = framing_for(model.opened)
+        log(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
+    return texts if wants_two(model.task) else texts[0]
 
 
 def _texts(found: Mapping[str, str], given: Any) -> Iterator[tuple[str, str]]:

@@ -175,8 +175,8 @@ def read_all(
             break
         if record is None:
             break
-        if read is None or file_of(record.where) != before:
-            (columns, read), before = begin(record), file_of(record.where)
+        if (name := file_of(record.where, before)) != before or read is None:
+            (columns, read), before = begin(record), name
         if progress is not None:
             progress(1)
         if is_empty(record, columns):

@@ -234,7 +234,7 @@ def find_recipe(name: str) -> tuple[str, str]:
     """The text of a recipe and what messages call it: a file, or one that comes with the package."""
     path = Path(name)
     if path.is_file():
-        if path.suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".conll", ".txt"):
+        if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".xlsx", ".conll", ".txt"):
             raise UserError(f"{shown(name)}: is not a recipe; rows are named by --data, text by --text")
         return read_text(path), path.name
     known = shipped()

@@ -8,7 +8,7 @@ import re
 NAMES = {
     "text": (
         *("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
-        *("caption", "description", "tweet", "post", "utterance", "feedback", "abstract", "email", "headline", "title"),
+        *("caption", "description", "tweet", "utterance", "feedback", "abstract"),
     ),
     "vector": ("vector", "features", "embedding", "numbers"),
     "label": ("label", "class", "category", "sentiment", "intent", "target", "topic", "emotion"),
