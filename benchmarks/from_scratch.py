@@ -14,7 +14,6 @@ import csv
 import json
 import lzma
 import os
-import platform
 import random
 import statistics
 import tempfile
@@ -23,16 +22,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import torch
+from common import RESULTS, machine, parse, write
 
 import weft
 
-RESULTS = Path(__file__).parent / "results" / "from_scratch.json"
 Row = tuple[str, str]
 
 
 def sst2(data: Path) -> tuple[list[Row], list[Row]]:
-    """Whole sentences of the Stanford Sentiment Treebank: GLUE's training set lists their phrases too, left out here."""
+    """Whole sentences of the Stanford Sentiment Treebank, without the phrases that GLUE's training set lists too."""
     train, test = (_tsv(data / "glue/sst2" / name) for name in ("train.tsv", "dev.tsv"))
     return _whole(train), test
 
@@ -108,17 +106,6 @@ def imdb(data: Path) -> tuple[list[Row], list[Row]]:
 SETS = {"sst2": sst2, "subjectivity": subjectivity, "trec": trec, "sms": sms, "imdb": imdb}
 
 
-def invented() -> tuple[list[Row], list[Row]]:
-    """Rows for the smoke test: one word decides."""
-    draw = random.Random(0)
-    words = [f"word{number}" for number in range(50)]
-    rows = []
-    for number in range(240):
-        label = ("good", "bad")[number % 2]
-        rows.append((" ".join([*draw.choices(words, k=6), label, *draw.choices(words, k=3)]), label))
-    return rows[:200], rows[200:]
-
-
 def baseline(train: list[Row], dev: list[Row], test: list[Row]) -> dict[str, Any]:
     """TF-IDF + logistic regression as chosen on the held-out rows."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -165,7 +152,12 @@ def trained(family: str, files: tuple[str, str, str], seed: int, settings: dict[
 
 
 def measured(
-    name: str, split: tuple[list[Row], list[Row]], families: list[str], seeds: int, settings: dict[str, Any], steps: int | None
+    name: str,
+    split: tuple[list[Row], list[Row]],
+    families: list[str],
+    seeds: int,
+    settings: dict[str, Any],
+    steps: int | None,
 ) -> list[dict[str, Any]]:
     """The baseline and every family on one set of rows."""
     rows, test = split
@@ -183,7 +175,8 @@ def measured(
             begin = time.perf_counter()
             found = [trained(family, files, seed, settings, steps) for seed in range(seeds)]  # type: ignore[arg-type]
             seconds = (time.perf_counter() - begin) / seeds
-            lines.append({**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds})
+            mean = statistics.mean(found)
+            lines.append({**head, "model": family, "accuracy": mean, "seeds": found, "seconds": seconds})
             every = ", ".join(f"{value:.4f}" for value in found)
             print(f"{'':<21}  {family:<11}  {lines[-1]['accuracy']:.4f}  ({every}; {seconds:.0f} s)", flush=True)
     return lines
@@ -196,12 +189,9 @@ def main() -> None:
     parser.add_argument("--models", default="cnn", help="families to train")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON: sections of a recipe, to try others")
-    parser.add_argument("--smoke", action="store_true", help="invented rows and a few steps; nothing is written")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    if given.smoke:
-        measured("invented", invented(), given.models.split(","), 1, given.settings, 3)
-        return
+    parser.add_argument("--steps", type=int, help="of a model; default: as Weft chooses")
+    parser.add_argument("--out", type=Path, default=RESULTS / "from_scratch.json")
+    given = parse(parser, sets="sst2,trec", seeds=1, steps=3)
     if "WEFT_DATA" not in os.environ:
         parser.error("set WEFT_DATA to the folder that holds glue, nltk, sms_spam and imdb")
     lines = list[dict[str, Any]]()
@@ -211,10 +201,8 @@ def main() -> None:
         train, test = SETS[name](Path(os.environ["WEFT_DATA"]))
         if given.rows:
             train = random.Random(2).sample(train, min(given.rows, len(train)))
-        lines += measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None)
-    about = {"device": platform.processor() or "cpu", "torch": torch.__version__, "threads": torch.get_num_threads()}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+        lines += measured(name, (train, test), given.models.split(","), given.seeds, given.settings, given.steps)
+    write(given.out, {"machine": machine(), "lines": lines})
 
 
 if __name__ == "__main__":

@@ -21,11 +21,14 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from common import parse, write
 from small_rows import SETS, Row, read, unpack
 
 SIZES = (100, 300, 1000, 3000)
@@ -122,8 +125,8 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without the baselines")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of these results")
-    parser.add_argument("--smoke", action="store_true")
-    arguments = parser.parse_args()
+    brief = json.dumps({"training": {"steps": 2}})
+    arguments = parse(parser, sets="sst2,trec", sizes="24", seeds=1, settings=brief)
     if arguments.table:
         print(table(json.loads(arguments.table.read_text())))
         return
@@ -137,13 +140,19 @@ def main() -> None:
         for name in sorted(names, key=lambda name: name != "imdb")
     ]
     results: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(one, *job, packed[job[0]], arguments) for job in work]):
-            results.append(future.result())
+    with ExitStack() as stack:
+        if arguments.smoke:  # in this process
+            found: Iterable[Any] = (one(*job, packed[job[0]], arguments) for job in work)
+        else:
+            pool = stack.enter_context(ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")))
+            jobs = [pool.submit(one, *job, packed[job[0]], arguments) for job in work]
+            found = (future.result() for future in as_completed(jobs))
+        for result in found:
+            results.append(result)
             print(json.dumps(results[-1]), flush=True)
             if arguments.out:
                 order = sorted(results, key=lambda result: (names.index(result["set"]), result["size"], result["seed"]))
-                arguments.out.write_text(json.dumps(order, indent=1) + "\n")
+                write(arguments.out, order)
     if not arguments.alone:
         print(table(json.loads(arguments.out.read_text()) if arguments.out else results))
 

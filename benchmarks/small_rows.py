@@ -13,6 +13,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from common import parse
+
 Row = tuple[str, str]  # text, label
 TEST = 2000  # test rows at most
 POOL = 6000  # training rows at most to draw from
@@ -127,11 +129,16 @@ def unpack(path: Path) -> dict[str, tuple[list[Row], list[Row]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pack", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    arguments = parser.parse_args()
+    parser.add_argument("pack", type=Path, nargs="?")
+    parser.add_argument("--data", type=Path)
+    arguments = parse(parser)
+    if arguments.smoke:
+        arguments.pack = arguments.data.parent / "pack.json.xz"
+    if arguments.pack is None or arguments.data is None:
+        parser.error("give PACK.json.xz and --data DIR")
     with lzma.open(arguments.pack, "wt", encoding="utf-8", preset=4) as file:
         json.dump({name: read(name, arguments.data) for name in SETS}, file)
+    print(", ".join(f"{name} {len(train):,} + {len(test):,}" for name, (train, test) in unpack(arguments.pack).items()))
 
 
 if __name__ == "__main__":
