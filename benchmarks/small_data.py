@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of these results")
     brief = json.dumps({"training": {"steps": 2}})
-    arguments = parse(parser, sets="sst2,trec", sizes="24", seeds=1, settings=brief)
+    arguments = parse(parser, sets="sst2,trec", sizes="24", seeds=1, threads=1, settings=brief)
     if arguments.table:
         print(table(json.loads(arguments.table.read_text())))
         return
