@@ -30,7 +30,7 @@ Row = tuple[str, str]
 
 
 def sst2(data: Path) -> tuple[list[Row], list[Row]]:
-    """Whole sentences of the Stanford Sentiment Treebank, without the phrases that GLUE's training set lists too."""
+    """Whole sentences of the Stanford Sentiment Treebank; GLUE lists their phrases too, which are left out here."""
     train, test = (_tsv(data / "glue/sst2" / name) for name in ("train.tsv", "dev.tsv"))
     return _whole(train), test
 
@@ -175,8 +175,9 @@ def measured(
             begin = time.perf_counter()
             found = [trained(family, files, seed, settings, steps) for seed in range(seeds)]  # type: ignore[arg-type]
             seconds = (time.perf_counter() - begin) / seeds
-            mean = statistics.mean(found)
-            lines.append({**head, "model": family, "accuracy": mean, "seeds": found, "seconds": seconds})
+            lines.append(
+                {**head, "model": family, "accuracy": statistics.mean(found), "seeds": found, "seconds": seconds}
+            )
             every = ", ".join(f"{value:.4f}" for value in found)
             print(f"{'':<21}  {family:<11}  {lines[-1]['accuracy']:.4f}  ({every}; {seconds:.0f} s)", flush=True)
     return lines
@@ -194,15 +195,21 @@ def main() -> None:
     given = parse(parser, sets="sst2,trec", seeds=1, steps=3)
     if "WEFT_DATA" not in os.environ:
         parser.error("set WEFT_DATA to the folder that holds glue, nltk, sms_spam and imdb")
-    lines = list[dict[str, Any]]()
     for name in given.sets.split(","):
         if name not in SETS:
             parser.error(f"{name} is not one of {', '.join(SETS)}")
         train, test = SETS[name](Path(os.environ["WEFT_DATA"]))
         if given.rows:
             train = random.Random(2).sample(train, min(given.rows, len(train)))
-        lines += measured(name, (train, test), given.models.split(","), given.seeds, given.settings, given.steps)
-    write(given.out, {"machine": machine(), "lines": lines})
+        lines = measured(name, (train, test), given.models.split(","), given.seeds, given.settings, given.steps)
+        keep(given.out, lines)
+
+
+def keep(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the lines of one set beside those of the others, after each: a run takes long."""
+    before = json.loads(path.read_text())["lines"] if path.exists() else []
+    others = [line for line in before if line["data"] != lines[0]["data"]]
+    write(path, {"machine": machine(), "lines": [*others, *lines]})
 
 
 if __name__ == "__main__":

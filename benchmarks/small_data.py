@@ -1,6 +1,7 @@
 """Fine-tuning on little data with default settings, beside linear baselines on the same rows.
 
     python benchmarks/small_data.py --data DIR --weights DIR --out FILE.json
+    python benchmarks/small_data.py --data DIR --write-pack PACK.json.xz      # for a machine that does not have DIR
     python benchmarks/small_data.py --pack PACK.json.xz --weights DIR --out FILE.json --processes 8
     python benchmarks/small_data.py --table FILE.json
     python benchmarks/small_data.py --smoke
@@ -21,18 +22,18 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import parse, write
-from small_rows import SETS, Row, read, unpack
+from common import parse
+from small_rows import SETS, Row, pack, read, unpack
 
 SIZES = (100, 300, 1000, 3000)
 T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}  # Student's t at 97.5 %, by degrees of freedom
+SMOKE = '{"training": {"steps": 2}}'
 FACTS = ("weft", "tfidf", "embeddings")
 
 
@@ -94,6 +95,16 @@ def one(name: str, size: int, seed: int, pools: Any, arguments: argparse.Namespa
     return {**known, **found, **({} if arguments.alone else baselines(train, test, arguments.weights, device))}
 
 
+def all_of(work: list[tuple[str, int, int]], pools: Any, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The results of all runs as they come, in this process or in several."""
+    if arguments.processes < 2:
+        yield from (one(*job, pools[job[0]], arguments) for job in work)
+        return
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(one, *job, pools[job[0]], arguments) for job in work]):
+            yield future.result()
+
+
 def table(results: list[dict[str, Any]]) -> str:
     """Means over the seeds, and the difference to the better baseline with its interval."""
     head = f"{'data':<14}{'rows':>6}{'Weft':>8}{'TF-IDF':>8}{'embed.':>8}{'difference':>12}   95 %"
@@ -125,12 +136,15 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without the baselines")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of these results")
-    brief = json.dumps({"training": {"steps": 2}})
-    arguments = parse(parser, sets="sst2,trec", sizes="24", seeds=1, threads=1, settings=brief)
+    parser.add_argument("--write-pack", type=Path, help="write the rows of --data here, and stop")
+    arguments = parse(parser, sets="sst2,imdb", sizes="20", seeds=1, threads=1, settings=SMOKE)
     if arguments.table:
         print(table(json.loads(arguments.table.read_text())))
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if arguments.write_pack:
+        pack(arguments.write_pack, arguments.data)
+        return
     names = arguments.sets.split(",")
     packed = unpack(arguments.pack) if arguments.pack else {name: read(name, arguments.data) for name in names}
     work = [  # seed by seed, the longest first: what is broken off has all cells with fewer seeds
@@ -140,21 +154,14 @@ def main() -> None:
         for name in sorted(names, key=lambda name: name != "imdb")
     ]
     results: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        if arguments.smoke:  # in this process
-            found: Iterable[Any] = (one(*job, packed[job[0]], arguments) for job in work)
-        else:
-            pool = stack.enter_context(ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")))
-            jobs = [pool.submit(one, *job, packed[job[0]], arguments) for job in work]
-            found = (future.result() for future in as_completed(jobs))
-        for result in found:
-            results.append(result)
-            print(json.dumps(results[-1]), flush=True)
-            if arguments.out:
-                order = sorted(results, key=lambda result: (names.index(result["set"]), result["size"], result["seed"]))
-                write(arguments.out, order)
+    for result in all_of(work, packed, arguments):
+        print(json.dumps(result), flush=True)
+        results.append(result)
+        results.sort(key=lambda result: (names.index(result["set"]), result["size"], result["seed"]))
+        if arguments.out:
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     if not arguments.alone:
-        print(table(json.loads(arguments.out.read_text()) if arguments.out else results))
+        print(table(results))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,13 @@
-"""The data sets of `small_data.py`: rows to draw small training sets from, and fixed test rows.
-
-python benchmarks/small_rows.py PACK.json.xz --data DIR      # pack them for a machine that does not have DIR
-"""
+"""The data sets of `small_data.py`: rows to draw small training sets from, and fixed test rows."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import lzma
 import random
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from common import parse
 
 Row = tuple[str, str]  # text, label
 TEST = 2000  # test rows at most
@@ -127,19 +121,7 @@ def unpack(path: Path) -> dict[str, tuple[list[Row], list[Row]]]:
     return {name: ([(t, y) for t, y in train], [(t, y) for t, y in test]) for name, (train, test) in packed.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pack", type=Path, nargs="?")
-    parser.add_argument("--data", type=Path)
-    arguments = parse(parser)
-    if arguments.smoke:
-        arguments.pack = arguments.data.parent / "pack.json.xz"
-    if arguments.pack is None or arguments.data is None:
-        parser.error("give PACK.json.xz and --data DIR")
-    with lzma.open(arguments.pack, "wt", encoding="utf-8", preset=4) as file:
-        json.dump({name: read(name, arguments.data) for name in SETS}, file)
-    print(", ".join(f"{name} {len(train):,} + {len(test):,}" for name, (train, test) in unpack(arguments.pack).items()))
-
-
-if __name__ == "__main__":
-    main()
+def pack(path: Path, data: Path) -> None:
+    """Write all sets into one file, for a machine that does not have the folder."""
+    with lzma.open(path, "wt", encoding="utf-8", preset=4) as file:
+        json.dump({name: read(name, data) for name in SETS}, file)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SHARED = {"common", "smoke_data"}  # imported by the scripts
+SHARED = {"common", "small_rows", "smoke_data"}  # imported by the scripts
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

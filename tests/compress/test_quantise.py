@@ -21,6 +21,7 @@ from weft.compress.compare import compare
 from weft.compress.comparison import Comparison
 from weft.compress.quantise import Refused, Source, Verdict, chosen, judged
 from weft.errors import UserError
+from weft.text.resampling import Score
 
 pytest.importorskip("onnxruntime")
 SHORT = {"texts": 6, "seconds": 0.5}
@@ -100,7 +101,7 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     assert told["chosen"] == "onnx-int8" and len(told["verdicts"]) == 3
     assert scores["accuracy"] == told["comparison"]["models"][1]["scores"]["accuracy"]["value"]
     page = (out / "run" / "quantise.html").read_text()
-    assert "The gate chose onnx-int8" in page and "not faster" in page
+    assert "chosen: onnx-int8" in page and "not faster" in page
     rows = [json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines()]
     assert model(rows[0]["text"]).label == rows[0]["label"]  # type: ignore[attr-defined]
 
@@ -145,30 +146,64 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
     assert second.costs is not None and first.costs is not None
     fast = replace(second.costs, p50=first.costs.p50 / 2, per_second=first.costs.per_second * 2)
 
-    def verdict(drop: float, costs: Any = fast, allowed: float = 0.5) -> Verdict:
-        shift = replace(second.difference["accuracy"], value=-drop)
+    def verdict(drop: float, costs: Any = fast, allowed: float = 0.5, noise: float = 0.0) -> Verdict:
+        shift = Score(-drop, -drop - noise, -drop + noise)
         other = replace(second, costs=costs, difference={**second.difference, "accuracy": shift})
         return judged(replace(found, models=[first, other]), allowed)[0]
 
     assert verdict(0.004).refused is None and verdict(0.004).faster == pytest.approx(2.0)
-    assert verdict(0.006).refused == "loses 0.60 points of accuracy, and 0.5 are allowed"
+    assert verdict(0.006).refused == "loses 0.60 points of accuracy (95 % 0.60 to 0.60), and 0.5 are allowed"
+    # What is lost within noise is no loss: 2 of 300 rows, whose interval holds what is allowed.
+    unsure_loss = verdict(0.0067, noise=0.008)
+    assert unsure_loss.refused is None and unsure_loss.noise
+    assert not verdict(0.004, noise=0.008).noise
+    assert verdict(0.05, noise=0.04).refused == "loses 5.00 points of accuracy (95 % 1.00 to 9.00), and 0.5 are allowed"
     assert verdict(float("nan")).refused is not None
     one_sided = replace(fast, per_second=first.costs.per_second * 0.9)
     assert verdict(0.0, one_sided).refused == "not faster: 2.00 x for one text, 0.90 x for many"
     assert "not faster" in str(verdict(0.0, first.costs).refused)
     # Where no row says what is right, agreement decides.
-    alike = replace(second, costs=fast, agreement={"same": replace(second.agreement["same"], value=0.99)})
+    alike = replace(second, costs=fast, agreement={"same": Score(0.99, 0.985, 0.992)})
     unsure = replace(found, chosen=None, agreed="same", models=[first, alike])
-    assert judged(unsure, 0.5)[0].refused == "loses 1.00 points of agreement (same), and 0.5 are allowed"
+    assert judged(unsure, 0.5)[0].refused == (
+        "loses 1.00 points of agreement (same) (95 % 0.80 to 1.50), and 0.5 are allowed"
+    )
     assert judged(unsure, 1.5)[0].refused is None
     broken = replace(found, models=[replace(first, damaged="it answers with what is no number"), second])
     with pytest.raises(UserError, match="the model itself is damaged"):
         judged(broken, 0.5)
 
 
+def test_the_result_is_never_silent_about_its_size(
+    place: Path, tmp_path: Path, timed: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An fp32 file of the same size says so; --prefer small refuses it, and chooses what is smaller."""
+    timed |= {"onnx-fp32": 3.0, "onnx-fp16": 2.0}
+    command = ["quantise", str(place / "model"), "--data", str(place / "rows.jsonl"), "--max-drop", "50"]
+    command += ["--kinds", "onnx-fp32,onnx-fp16", "--texts", "6", "--seconds", "0.5"]
+    assert run([*command, "--out", str(tmp_path / "fast")]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("chosen: onnx-fp32, not smaller, 3.0x faster, accuracy 1.000 -> ")
+    assert "weft: warning: onnx-fp32 is not smaller than the model" in told.err
+    assert "--prefer small would choose onnx-fp16" in told.err
+    assert run([*command, "--prefer", "small", "--out", str(tmp_path / "small")]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("chosen: onnx-fp16, ") and "x smaller, 2.0x faster" in told.out.splitlines()[0]
+    assert "not smaller: " in told.out and "warning" not in told.err
+    assert (
+        run([*command[:-6], "--kinds", "onnx-fp32", *command[-4:], "--prefer", "small", "--out", str(tmp_path / "no")])
+        == 2
+    )
+    assert "nothing was written: onnx-fp32 not smaller" in capsys.readouterr().err
+
+
 def test_the_best_is_the_fastest_that_passes() -> None:
     some = [Verdict("a", 3.0, "loses"), Verdict("b", 1.5), Verdict("c", 2.0), Verdict("d", None, "cannot")]
     assert chosen(some) == "c" and chosen(some[:1]) is None
+    # Of two that are about as fast, the smaller; and the other way round.
+    near = [Verdict("a", 2.02, smaller=1.0), Verdict("b", 2.0, smaller=4.0), Verdict("c", 1.2, smaller=4.1)]
+    assert chosen(near) == "b" and chosen(near, "small") == "b"
+    assert chosen([near[0], near[2]]) == "a" and chosen([near[0], near[2]], "small") == "c"
 
 
 def test_mistakes(place: Path, tmp_path: Path) -> None:

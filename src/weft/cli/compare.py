@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
 from weft.errors import UserError
 
@@ -28,6 +28,7 @@ def compare(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     task: Annotated[str | None, typer.Option(help="What to ask for, where a model can do several: embed.")] = None,
     max_drop: Annotated[
@@ -67,6 +68,7 @@ def compare(
         names=[part.strip() for part in (names or "").split(",") if part.strip()],
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         on_bad_row=on_bad_row,
         task=task,
         max_drop=max_drop,

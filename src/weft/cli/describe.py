@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ import typer
 from weft.cli.models import Online
 from weft.cli.sequences import is_model
 from weft.cli.show import harmless, progress
-from weft.cli.tasks import Columns, Delimiter, Format, Names, OnBadRow, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError
 
@@ -39,6 +39,7 @@ def describe(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     beam: Annotated[int | None, typer.Option(help="Beginnings that are followed at a time; 3, unless drawn.")] = None,
     n_best: Annotated[int, typer.Option(help="So many texts for each: number, score and text.")] = 1,
@@ -80,6 +81,7 @@ def describe(
         columns_of(column),
         format,
         delimiter,
+        encoding,
         tuple(name.strip() for name in (names or "").split(",") if name.strip()),
         on_bad_row or "stop",
     )
@@ -136,18 +138,21 @@ def _rows(
     columns: dict[str, str],
     format: str | None,
     delimiter: str | None,
+    encoding: str | None,
     names: tuple[str, ...],
     on_bad_row: str,
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.tables import Table
     from weft.tasks.describe import check_length, vector_in
-    from weft.tasks.reading import Example, Files, examples_of
+    from weft.tasks.reading import Example, examples_of
+    from weft.tasks.saying import tell, to_stderr
     from weft.text.records import Record, Skipped
 
-    files, skipped = Files(data, columns, format, delimiter, names, on_bad_row), Skipped()
+    files, skipped = Table(data, columns, format, delimiter, names, on_bad_row, encoding, "test"), Skipped()
     first = next(files.records(Skipped()), None)
     if not columns and first is not None and model.card.columns.get("vector") in first.values:
-        files = Files(data, {"vector": model.card.columns["vector"]}, format, delimiter, names, on_bad_row)
+        files = replace(files, columns={"vector": model.card.columns["vector"]})
 
     def read(record: Record, found: Any) -> Example:
         vector = vector_in(record, found["vector"])
@@ -156,8 +161,7 @@ def _rows(
 
     for example in examples_of(files, ("vector",), read, skipped):
         yield example.target
-    if skipped.count:
-        print(f"weft: note: {skipped}", file=sys.stderr)
+    tell(skipped, to_stderr)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from weft.cli.models import Online
 from weft.cli.show import leaving_at_once, progress, sections_of, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, OnBadRow, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of, listed_in
 from weft.cli.words import Device
 from weft.errors import UserError, one_of
 
@@ -88,6 +88,7 @@ def distill(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     source: Annotated[list[str] | None, typer.Option(help="Texts to write from, one on each line ...")] = None,
     target: Annotated[list[str] | None, typer.Option(help="... and what is right there, where it is known.")] = None,
@@ -152,6 +153,7 @@ def distill(
             "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
+            "encoding": encoding,
             "on_bad_row": on_bad_row,
             "source": source,
             "target": target,

@@ -33,6 +33,7 @@ from weft.cli import (
 )
 from weft.errors import UserError
 from weft.files import reason
+from weft.tasks.saying import on_terminal
 from weft.training.signals import Interrupted
 from weft.version import VERSION
 
@@ -92,6 +93,7 @@ def weft(
         raise typer.Exit
 
 
+@on_terminal()
 def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
     warnings.showwarning = _note  # type: ignore[assignment]

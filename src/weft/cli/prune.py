@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device, Folder
 from weft.errors import UserError
 
@@ -43,6 +43,7 @@ def prune(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     costs: Annotated[bool, typer.Option(help="Measure size and speed too.")] = True,
     seconds: Annotated[float, typer.Option(help="That each model may take for each measure of time.")] = 5.0,
@@ -83,6 +84,7 @@ def prune(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=[part.strip() for part in (names or "").split(",") if part.strip()],
         on_bad_row=on_bad_row,
         costs=costs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Folder
 
 
@@ -22,6 +23,7 @@ def quantise(
     max_drop: Annotated[
         float, typer.Option(help="Points of the score that may be lost: 0.5 is from 0.920 to 0.915.")
     ] = 0.5,
+    prefer: Annotated[str, typer.Option(help="What to choose of those that pass: fast or small.")] = "fast",
     kinds: Annotated[
         str | None,
         typer.Option(help="Some of onnx-fp32, -fp16, -int8, -int8-static, -int4, ctranslate2-fp32, -int8, bf16."),
@@ -30,14 +32,17 @@ def quantise(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
     online: Online = False,
 ) -> None:
-    """Make a model smaller and faster; the gate lets pass only what is as good and faster on this machine.
+    """Make a model smaller and faster; only what is as good, and faster (or smaller), is written.
 
-    Each candidate is judged on your rows and timed in turns with the model. The fastest that loses no more than
-    --max-drop points is written; where none passes, nothing is, and the exit status is 2.
+    Each candidate is evaluated on your rows and timed in turns with the model. It is refused when it loses more than
+    --max-drop points and the paired 95 % interval of the loss lies above --max-drop too; a loss within noise passes,
+    with a warning. Of those that pass, the fastest (or, with --prefer small, the smallest) is written. When none
+    passes, nothing is written and the exit status is 2.
     The folder has a report in run/quantise.html.
 
     Example: weft quantise runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
@@ -47,6 +52,7 @@ def quantise(
         from weft.compress.quantise import quantise as run
 
     def show(found: Quantised) -> None:
+        print(f"{found.summary()}\n")
         title, header, rows = found.comparison.tables()[0]
         print(f"{found.comparison.data}: {found.comparison.reading}\n\n{title}\n{harmless(table(header, rows))}")
         print(f"\nThe gate\n{harmless(table(*found.rows()))}")
@@ -57,6 +63,7 @@ def quantise(
             data,
             out=out,
             max_drop=max_drop,
+            prefer=prefer,
             kinds=listed_in(kinds),
             source=source or (),
             target=target or (),
@@ -64,6 +71,7 @@ def quantise(
             names=listed_in(names) or (),
             format=format,
             delimiter=delimiter,
+            encoding=encoding,
             texts=texts,
             seconds=seconds,
             online=online,
@@ -73,4 +81,6 @@ def quantise(
         show(refused.found)
         raise
     show(found)
+    for line in found.warnings():
+        print(f"weft: warning: {line}", file=sys.stderr)
     print(f"\n{out}: {found.chosen}")

@@ -23,8 +23,11 @@ Columns = Annotated[
     typer.Option("--column", help="text=NAME, label=NAME, source=NAME ...: what a file calls a column; repeatable."),
 ]
 Names = Annotated[str | None, typer.Option(help="Of a file without a header line: the names of its columns, a,b,c.")]
-Format = Annotated[str | None, typer.Option(help="csv, tsv, jsonl, parquet, conll, squad; else by the file's name.")]
-Delimiter = Annotated[str | None, typer.Option(help="What parts the columns of a table.")]
+Format = Annotated[
+    str | None, typer.Option(help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll, squad; else by name or content.")
+]
+Delimiter = Annotated[str | None, typer.Option(help="Between the columns of a table; else found by its lines.")]
+Encoding = Annotated[str | None, typer.Option(help="utf-8, cp1252, utf-16 ...; else by the bytes of the file.")]
 OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 
@@ -46,7 +49,9 @@ def finetune(
     base: Annotated[
         str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="From scratch: a family or a published size (weft models); by the task.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
     vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
@@ -54,11 +59,15 @@ def finetune(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     labels: Annotated[
         str | None, typer.Option(help="The labels in their order: a,b,c; else those of the rows.")
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="balanced: rows of rare labels count more.")] = None,
+    baseline: Annotated[
+        bool | None, typer.Option(help="Train a linear model (TF-IDF, frozen embeddings) beside and compare; on.")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="The score that decides which model is kept.")] = None,
     freeze: Annotated[str | None, typer.Option(help="encoder, tokens, or all-but-2: what is left as it is.")] = None,
     mix: Annotated[bool | None, typer.Option(help="Let the head read a learned mix of all layers.")] = None,
@@ -66,9 +75,9 @@ def finetune(
     length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next.")] = None,
     long: Annotated[str | None, typer.Option(help="windows (longer texts are read whole), or cut.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of pairs from scratch.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of few rows.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32, more of pairs from scratch.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; 8 to 32 by their number.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest rate; 5e-5 from a base, else by the width.")] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
@@ -128,12 +137,14 @@ def finetune(
             "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
+            "encoding": encoding,
             "on_bad_row": on_bad_row,
         },
         "task": {
             "name": task,
             "labels": listed_in(labels),
             "class_weights": class_weights,
+            "baseline": baseline,
             "metric": metric,
             "freeze": freeze,
             "mix": mix,
@@ -200,6 +211,7 @@ def predict(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
@@ -222,7 +234,7 @@ def predict(
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     two = wants_two(model.task)
     if data:
-        how = (format, delimiter, tuple(listed_in(names) or ()))
+        how = (format, delimiter, tuple(listed_in(names) or ()), "stop", encoding, "test")
         source = inputs_of(model, columns_of(column), tuple(data), *how)
     else:
         source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
@@ -339,6 +351,7 @@ def evaluate(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     out: Annotated[Path | None, typer.Option(help="Write a page with all tables here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -362,6 +375,7 @@ def evaluate(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=listed_in(names) or (),
         on_bad_row=on_bad_row,
         progress=progress,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import progress, table
+from weft.cli.show import DOCUMENTS, progress, table
 from weft.errors import UserError, shown
 
 app = typer.Typer(help="Learn a vocabulary from text, and see what one does to a text.", no_args_is_help=True)
@@ -21,7 +21,9 @@ def learn(
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
-    kind: Annotated[str | None, typer.Option(help="wordpiece, bpe, unigram, word or character; wordpiece.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="wordpiece, bpe, unigram, word, whitespace or character; wordpiece.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="For this family (weft models): its kind and its special tokens.")
     ] = None,
@@ -32,7 +34,8 @@ def learn(
     ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
-    documents: Annotated[str, typer.Option(help="What a document is in txt files: line, block, file.")] = "line",
+    encoding: Annotated[str | None, typer.Option(help="utf-8, cp1252 ...; else by the bytes of the file.")] = None,
+    documents: Annotated[str, typer.Option(help=DOCUMENTS)] = "auto",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
@@ -61,6 +64,7 @@ def learn(
             documents=documents,
             on_bad_row=on_bad_row,
             skipped=skipped,
+            encoding=encoding,
         )
         for document in found:
             seen += 1
@@ -73,8 +77,8 @@ def learn(
             texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **dress
         )
         tokenizer.save(inside)
-    if skipped.count:
-        print(f"weft: note: {skipped}", file=sys.stderr)
+    for line in skipped.lines():
+        print(f"weft: note: {line}", file=sys.stderr)
     less = "" if tokenizer.vocabulary == size else f" ({size} were asked for; the text has no more)"
     print(f"{out}: {tokenizer.kind}, {tokenizer.vocabulary} tokens{less}, from {seen} documents")
 

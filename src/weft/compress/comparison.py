@@ -11,6 +11,7 @@ from weft.compress.measuring import Costs, Measured
 from weft.files import write_text
 from weft.picture import Bar, Line, bar_chart, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
+from weft.tasks.evaluation_page import mistake
 from weft.text.resampling import Score
 
 Table = tuple[str, list[str], list[list[str]]]
@@ -175,11 +176,15 @@ class Comparison:
         found = [paragraph(f"{self.data}: {self.reading}")]
         if not self.labelled:
             found.append(paragraph("The rows say not what is right: models are compared with the first alone."))
-        for title, header, rows in self.tables():
+        for title, header, rows in [self._summary(), *self._quality(), *self._costs()]:
             found.append(heading(title) + table_of(header, rows))
             if title.startswith("Costs") and self.measured is not None:
                 found.append(paragraph(str(self.measured)))
                 found += self._charts()
+        for each in self.models[1:]:
+            if each.apart:
+                title = f"Where {each.name} and {self.models[0].name} disagree most"
+                found.append(heading(title) + "".join(map(mistake, each.apart)))
         return found
 
     def _charts(self) -> list[str]:

@@ -29,7 +29,7 @@ from weft.tasks.judging import judged
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.understand import task_of
 from weft.text.pruning import pruned_tokenizer
@@ -102,14 +102,15 @@ def prune(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     costs: bool = True,
     seconds: float = SECONDS,
     device: str | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Pruned:
     """Take layers, heads or tokens out of a model, and judge what is left; with `out`, write it there.
 
@@ -137,8 +138,8 @@ def prune(
     if before.card.backend not in (None, "torch"):
         raise UserError(f"a model for {before.card.backend} cannot be cut down: prune the one it was made from")
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
-    reader |= {"delimiter": delimiter, "names": names, "on_bad_row": on_bad_row}
-    judge = _Judge(before, data, reader, progress)
+    reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
+    judge = _Judge(before, data, reader, progress_of(progress))
     if rowed:
         judge.examples()  # a file that cannot be read is told before anything is weighed
     opened = before.opened

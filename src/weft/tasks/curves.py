@@ -44,7 +44,7 @@ class Record:
         parts = {f"validation_{name}" for line in self.lines if "validation_loss" not in line for name in line}
         names = {name for line in judged for name in line if name.startswith("validation_")} - parts
         known = [name for name in sorted(names) if any(line.get(name) != line["validation_loss"] for line in judged)]
-        chosen = self.recipe.get("task", {}).get("metric")
+        chosen = self.recipe.get("task", {}).get("metric") or self.recipe.get("distill", {}).get("metric")
         return sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
 
 
@@ -85,18 +85,21 @@ def _record(folder: Path) -> Record:
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
-    task, objective = recipe.get("task", {}), recipe.get("objective", {}).get("name") or "next"
-    kind = "distill " if "distill" in recipe else ""
+    task = recipe.get("task", {})
     labels = task.get("labels", [])
-    if task.get("name") in WRITES or task.get("name") == "answer" or not task:
-        # A loss by token: of other tokens, it is another measure.
-        paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
-        digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "none"
-        unit = f"{kind}{task.get('name') or objective}, vocabulary {digest}"
-        return unit, unit
-    named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
-    unit = f"{kind}{task['name']}" + (f": {named}" if named else "")
-    return unit, "\n".join([kind, task["name"], *labels])
+    if task and task["name"] not in (*WRITES, "answer"):
+        named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+        return f"{task['name']}: {named}" if named else task["name"], "\n".join([task["name"], *labels])
+    teachers = recipe.get("teacher", {}).get("folders", [])
+    if teachers:
+        name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
+    else:
+        name = task.get("name") or recipe.get("objective", {}).get("name") or "next"
+    # A loss by token: of other tokens, it is another measure.
+    paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
+    digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
+    unit = f"{name}, vocabulary {digest}"
+    return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
 
 
 # ----------------------------------------------------------------------------------------------------------- charts

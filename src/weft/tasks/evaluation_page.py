@@ -82,9 +82,10 @@ def scatter(points: Sequence[Sequence[float]]) -> str:
 
 def mistake(row: dict[str, str]) -> str:
     """One mistake with its whole text."""
-    return entries({SHOWN.get(name, name): _bounded(text) for name, text in row.items()})
+    return entries({SHOWN.get(name, name): bounded(text) for name, text in row.items()})
 
 
-def _bounded(text: str) -> str:
+def bounded(text: str) -> str:
+    """A text that is not endless: what is longer than a book's chapter is truncated, and says so."""
     rest = len(text) - LONGEST
     return text if rest <= 0 else f"{text[:LONGEST]} … ({rest:,} more characters)"

@@ -18,10 +18,10 @@ from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
-from weft.tasks.material import text_of
+from weft.tasks.material import documents_found, text_of
 from weft.tasks.model import Model, find_folder, new
-from weft.tasks.recipes import Recipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.recipes import Recipe, overlaid, read_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -33,8 +33,8 @@ def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Train a language model on text: a recipe, settings in its place, or both.
@@ -42,7 +42,7 @@ def pretrain(
     `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, {**(settings or {}), **more}, Recipe)
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -58,8 +58,9 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
+    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, say, progress)
+        return _go(run, recipe, family, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -91,9 +92,9 @@ def _family(recipe: Recipe) -> Family:
     if not family.objectives:
         raise UserError(f"{family.name} learns from pairs: weft finetune --task translate")
     name = recipe.objective.name
-    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows is not None:
+    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows not in (None, "stream", "documents"):
         raise UserError(
-            f"objective {name} makes its own rows, pairs of texts: rows {recipe.objective.rows} means nothing"
+            f"objective {name} makes pairs of texts: rows may be stream or documents, not {recipe.objective.rows}"
         )
     if family.counts:
         check_counting(recipe)
@@ -127,7 +128,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
-    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
+    rows = recipe.objective.rows or family.rows
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
     start: Start | None = None
@@ -208,6 +209,5 @@ def _tokenizer(
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
         raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return found

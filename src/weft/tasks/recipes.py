@@ -28,7 +28,8 @@ class Words:
     holdout: float = 0.05  # how much of the text that is
     column: str = "text"
     delimiter: str | None = None
-    documents: Literal["line", "block", "file"] = "line"
+    encoding: str | None = None
+    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
     on_bad_row: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -41,7 +42,7 @@ class Vocabulary:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     folder: str | None = None
-    kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
+    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
     size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
@@ -56,7 +57,7 @@ class Aim:
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
-    # stream for next, carried where a state goes from row to row, else as the family learns
+    # stream: full rows, across documents; carried where a state goes from row to row
     rows: Literal["stream", "apart", "documents", "carried"] | None = None
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
@@ -120,6 +121,7 @@ class Rows:
     format: str | None = None  # where the name of a file does not tell
     delimiter: str | None = None
     names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    encoding: str | None = None  # utf-8, cp1252, utf-16 ...; else as the bytes of each file show
     on_bad_row: Literal["stop", "skip"] = "stop"
     source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
     target: tuple[str, ...] = ()  # ... and what is to be written, line for line
@@ -266,6 +268,11 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return kept
 
 
+def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with settings in place of some; sections are changed key by key, at any depth."""
+    return merged(_room_for(settings, values), settings)
+
+
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
@@ -280,7 +287,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
             raise UserError(f"{where}: nested too deeply") from None
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
-    values = merged(_room_for(settings, values), settings)
+    values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
         given = values.get("training", {})

@@ -25,17 +25,16 @@ from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, begun, device_for, report
+from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.recipes import Words, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.recipes import Words, overlaid, read_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of, tell
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
-from weft.training.state import Checkpoints, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -79,8 +78,8 @@ def learn_vectors(
     recipe: VectorsRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Learn word vectors from text: a recipe, settings in its place, or both.
@@ -88,9 +87,8 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        values: dict[str, Any] = {"vectors": {}, **(settings or {}), **more}
-        values["text"] = {"holdout": 0.0, **values.get("text", {})}
-        recipe = read_recipe(recipe, values, VectorsRecipe)
+        usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
+        recipe = read_recipe(recipe, overlaid(usual, overlaid(settings or {}, more)), VectorsRecipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -100,7 +98,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -110,7 +108,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 
 def _text(recipe: VectorsRecipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -151,7 +149,9 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
+        lines = held.enter_context(lines_of_a_run(say, progress))
+        log = Log(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
+        driver = _Driver(run, begun, steps, plan, read, say, log)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
@@ -177,8 +177,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress:
             if str(error).startswith(recipe.text.files):  # a bad file names itself
                 raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     tokenizer.save(run.folder)
     return tokenizer
 
@@ -297,13 +296,10 @@ class _Kept:
 class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
-    def __init__(
-        self, run: Run, checkpoints: Checkpoints, state: State, steps: int, plan: Learning, read: int, say: Say
-    ) -> None:
-        self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
-        self.plan, self.read, self.say = plan, read, say
+    def __init__(self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, say: Say, log: Log) -> None:
+        self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
+        self.plan, self.read, self.say, self.log = plan, read, say, log
         self.saved = self.shown = time.monotonic()
-        self.log = Log(run.metrics, state.metrics, first=state.step, say=None if say is to_stderr else say)
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""

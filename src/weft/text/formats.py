@@ -5,18 +5,17 @@ A reader yields records, and a UserError where one row is bad; what spoils the w
 
 from __future__ import annotations
 
-import csv
-import importlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE
 from weft.text.compressed import LIMIT, Line, Source, read_lines
+from weft.text.documents import look
 
 SUFFIXES = {
     ".txt": "txt",
@@ -27,11 +26,17 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".conll": "conll",
     ".bio": "conll",
     ".iob": "conll",
-    ".json": "squad",
+    ".json": "json",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
 }
+UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
+UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Record:
 
     values: dict[str, Any]
     where: str
+    likely: Mapping[str, str] = field(default_factory=dict)  # of a file's first row: what its columns look like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,7 @@ class Options:
     needed: Sequence[str] = ()  # columns that must be there
     header: bool = True
     delimiter: str | None = None
-    documents: str = "line"
+    documents: str = "line"  # of DOCUMENTS
 
 
 Rows = Iterator[Record | UserError]
@@ -68,31 +74,43 @@ def too_long(where: str, what: str) -> UserError:
     return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Stop where a column has no name, or two have the same."""
+    for place, name in enumerate(names, start=1):
+        if not name:
+            raise UserError(f"{where}: column {place} has no name")
+        if name in names[: place - 1]:
+            raise UserError(f"{where}: two columns are named {shown(name)!r}")
+
+
 # ------------------------------------------------------------------------------------------------------ documents
 
 
 def read_txt(source: Source, options: Options) -> Rows:
-    """A document per line, per block of lines between blank ones, or per file."""
+    """A document per line, per block of lines between blank ones, per file, or as the text looks."""
     need_columns(["text"], options, source.name)
-    if options.documents == "file":
-        yield from _whole(source)
+    documents, lines = options.documents, read_lines(source)
+    if documents == "auto":
+        documents, lines = look(lines)
+    if documents == "file":
+        yield from _whole(source, lines)
         return
-    if options.documents == "line":
-        for number, text, fault in read_lines(source):
+    if documents == "line":
+        for number, text, fault in lines:
             if fault:
                 yield fault
             elif text and not text.isspace():
                 yield Record({"text": text}, f"{source.name} line {number}")
         return
-    for began, lines, fault in _blocks(source, "this block"):
-        text = "\n".join(text for _, text, _ in lines)
+    for began, block, fault in _blocks(source, lines, "this block"):
+        text = "\n".join(text for _, text, _ in block)
         yield fault or Record({"text": text}, f"{source.name} line {began}")
 
 
-def _whole(source: Source) -> Rows:
+def _whole(source: Source, lines: Iterable[Line]) -> Rows:
     """The whole file as one document, line ends and blank lines kept."""
     texts, size = list[str](), 0
-    for _, text, fault in read_lines(source):
+    for _, text, fault in lines:
         if fault:
             yield fault
             return
@@ -108,167 +126,20 @@ def _whole(source: Source) -> Rows:
         yield Record({"text": text}, f"{source.name} line 1")
 
 
-def _blocks(source: Source, what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
+def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
     """Runs of lines between blank ones: where each begins, its lines, and the first bad byte in it."""
-    lines, size = list[Line](), 0
+    block, size = list[Line](), 0
     end: Line = (0, "", None)
-    for line in chain(read_lines(source), [end]):
+    for line in chain(lines, [end]):
         text = line[1]
         if text and not text.isspace():
-            lines.append(line)
+            block.append(line)
             size += len(text) + 128  # what Python needs for a line of one letter
             if size > LIMIT:
-                raise UserError(f"{source.name} line {lines[0][0]}: {what} takes more than {LIMIT // MEGABYTE} MiB")
-        elif lines:
-            yield lines[0][0], lines, next((fault for _, _, fault in lines if fault), None)
-            lines, size = [], 0
-
-
-# ---------------------------------------------------------------------------------------------------------- tables
-
-
-def read_tsv(source: Source, options: Options) -> Rows:
-    """A row per line, cut at each tab: quotes are letters like any other."""
-    delimiter = options.delimiter or "\t"
-    split = ((number, text.split(delimiter), fault) for number, text, fault in read_lines(source) if text or fault)
-    return _table(source, options, split)
-
-
-def read_csv(source: Source, options: Options) -> Rows:
-    """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
-    return _table(source, options, _csv_rows(source, options.delimiter or ","))
-
-
-Fields = tuple[int, list[str], UserError | None]
-
-
-class _Feed:
-    """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.lines = source, read_lines(source)
-        self.begin()
-
-    def begin(self) -> None:
-        self.first = self.last = self.size = 0
-        self.fault: UserError | None = None
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        self.last, text, fault = next(self.lines)
-        self.first = self.first or self.last
-        self.fault = self.fault or fault
-        self.size += len(text) + 1
-        if self.size > LIMIT:
-            raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
-        return text + "\n"
-
-
-def _csv_rows(source: Source, delimiter: str) -> Iterator[Fields]:
-    csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
-    feed = _Feed(source)
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
-    while True:
-        feed.begin()
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            # A quote that is not closed runs on to the next quote or to the end, over rows that are lost: always stop.
-            if feed.last > feed.first or "unexpected end" in str(error):
-                raise UserError(f"{source.name} line {feed.first}: a quote opened here is not closed") from None
-            words = shown(str(error), 120)
-            if "expected after" in words:
-                words = 'a quote inside a quoted field must be doubled ("")'
-            elif "new-line" in words:
-                words = "a carriage return in the middle of the row"
-            yield feed.first, [], feed.fault or UserError(f"{source.name} line {feed.first}: {words}")
-            continue
-        if fields or feed.fault:
-            yield feed.first, fields, feed.fault
-
-
-def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
-    """Rows of fields as records, by the names in the header line or those that the caller gave."""
-    if options.header:
-        began, names, fault = next(rows, (0, [], None))
-        if fault:
-            raise fault
-        if not began:
-            raise UserError(f"{source.name}: empty: no header line")
-        names = [name.strip() for name in names]
-        if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
-            names[0] = "column 1"
-        _check_names(f"{source.name} line {began}", names, options.delimiter)
-    elif options.names is None:
-        began, fields, fault = next(rows, (0, [], None))
-        if began:
-            raise UserError(f"{source.name}: a file without a header line needs names for its {len(fields)} columns")
-        return
-    else:
-        names = list(options.names)
-    need_columns(names, options, source.name)
-    for number, fields, fault in rows:
-        where = f"{source.name} line {number}"
-        if fault:
-            yield fault
-        elif len(fields) != len(names):
-            yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
-        else:
-            yield Record(dict(zip(names, fields, strict=True)), where)
-
-
-def _check_names(where: str, names: list[str], delimiter: str | None) -> None:
-    if len(names) == 1 and delimiter is None:
-        other = next((each for each in ";\t" if each in names[0]), None)
-        if other:
-            words = f"the delimiter looks like {other!r}: set delimiter={other!r} (--delimiter)"
-            raise UserError(f"{where}: one column, {shown(names[0])!r}; {words}")
-    for place, name in enumerate(names, start=1):
-        if not name:
-            raise UserError(f"{where}: column {place} has no name")
-        if name in names[: place - 1]:
-            raise UserError(f"{where}: two columns are named {shown(name)!r}")
-
-
-def read_parquet(source: Source, options: Options) -> Rows:
-    """Rows of a parquet file, some hundred at a time."""
-    try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError("reading parquet needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain:
-        raise UserError(f"{source.name}: parquet is read from a plain file only; it is compressed inside already")
-    number = 0
-    try:
-        file = parquet.ParquetFile(source.stream)
-        names = file.schema_arrow.names
-        _check_names(source.name, names, ",")
-        need_columns(names, options, source.name)
-        for batch in file.iter_batches(batch_size=256):
-            for values in _values(batch):
-                number += 1
-                where = f"{source.name} row {number}"
-                yield UserError(f"{where}: bytes that are not UTF-8 text") if values is None else Record(values, where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        words = shown(str(error).partition("\n")[0], 120)
-        after = f" after row {number}" if number else ""
-        raise UserError(f"{source.name}: not a whole parquet file{after}: {words}") from None
-
-
-def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
-    """The rows of a batch of parquet; None for one that holds bad bytes."""
-    try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError:  # some row is bad: look at each by itself
-        for place in range(batch.num_rows):
-            try:
-                yield batch.slice(place, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield None
+                raise UserError(f"{source.name} line {block[0][0]}: {what} takes more than {LIMIT // MEGABYTE} MiB")
+        elif block:
+            yield block[0][0], block, next((fault for _, _, fault in block if fault), None)
+            block, size = [], 0
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON
@@ -325,7 +196,7 @@ def read_conll(source: Source, options: Options) -> Rows:
     """Sentences of a word per line with columns beside it; the last column is the tag."""
     need_columns(["words", "tags", "columns"], options, source.name)
     shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns
-    for _, lines, fault in _blocks(source, "this sentence"):
+    for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
         began, rows = 0, list[list[str]]()
         for number, text, _ in lines:
             tabbed = "\t" in text

@@ -20,10 +20,11 @@ from torch import Tensor
 from weft.data.batching import Ahead
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
+from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
 from weft.training.judging import evaluated, judge, keep
-from weft.training.log import Log, memory_used, peak_of, time_left
+from weft.training.log import Log, fitted, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
 from weft.training.passes import graphs_compiled
 from weft.training.plan import rate_at
@@ -110,6 +111,8 @@ def train(
         for name in tensors:
             fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
     work, peak = Work(network), peak_of(device)
+    # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
+    pads = device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
     feed = _feed(s, state)
     groups = iter(feed)
     moment, pace = Moment(), Pace()
@@ -178,8 +181,7 @@ def train(
                 mean.update(state.step)
             read = sum(batch.size for batch in group.batches)
             state.tokens += read
-            # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square.
-            state.slots += sum(map(_slots, group.batches)) if device.type == "cpu" else read
+            state.slots += sum(map(_slots, group.batches)) if pads else read
             moment.tokens += read
             moment.operations += sum(work.of(batch) for batch in group.batches)
             if state.step % plan.log_every == 0 or state.step == s.steps:
@@ -246,7 +248,13 @@ def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
 
 
 def _say(
-    s: Setup, state: State, terms: tuple[str, ...], losses: list[list[float]], moment: Moment, peak: float, log: Log
+    s: Setup,
+    state: State,
+    terms: tuple[str, ...],
+    losses: list[list[float]],
+    moment: Moment,
+    peak: float | None,
+    log: Log,
 ) -> None:
     """The live line and its record."""
     seconds = max(1e-9, time.perf_counter() - moment.begin)
@@ -259,16 +267,29 @@ def _say(
     values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
     values |= {"rate": rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
     values["padding"] = 1 - state.tokens / state.slots
-    memory, share = memory_used(s.device), moment.operations / seconds / peak
+    memory = memory_used(s.device)
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
-    values["mfu"] = round(share, 4)
+    if peak is not None:
+        values["mfu"] = round(moment.operations / seconds / peak, 4)
     if s.plan.compile:
         values["graphs"] = graphs_compiled()
     log.record(values)
     left = time_left(seconds / len(losses) * (s.steps - state.step))
-    log.line(
-        f"step {state.step:,}/{s.steps:,}  {left} left  loss {values['loss']:.4f}  rate {rate:.2e}  "
-        f"{speed:,.0f} tokens/s  {100 * share:.0f} % of peak  {memory / 1e9:.2f} GB  "
-        f"padding {100 * values['padding']:.0f} %",
-        passing=True,
-    )
+    log.line(live_line(values, s.steps, left), passing=True)
+
+
+def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
+    """One line for people, in 80 columns: the share of the peak and the padding where there is such a thing."""
+    parts = [
+        f"step {values['step']:,}/{steps:,}",
+        f"{left} left",
+        f"loss {values['loss']:.4f}",
+        f"{values['tokens_per_second']:,} tokens/s",
+    ]
+    if "mfu" in values:
+        parts.append(f"{100 * values['mfu']:.0f} % of peak")
+    parts.append(f"rate {values['rate']:.1e}")
+    if values["padding"] >= 0.005:
+        parts.append(f"padding {100 * values['padding']:.0f} %")
+    parts.append(f"{values['memory'] / 1e9:.1f} GB")
+    return fitted(parts)
