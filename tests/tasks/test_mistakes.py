@@ -87,7 +87,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "no rows": ("classify --data none.csv", ["none.csv: there are no rows"]),
     "no rows to judge by": ("classify --data good.csv --dev none.csv", ["none.csv: there are no rows"]),
     "three rows": ("classify --data three.csv", ["three.csv: 3 rows are too few", "4 are the least"]),
-    "a wrong delimiter": ("classify --data semi.csv --delimiter |", ["semi.csv: no column 'text'; it has text;label"]),
+    "a wrong delimiter": ("classify --data semi.csv --delimiter |", ["semi.csv: no column 'label'; it has text;label"]),
     "no number": ("regress --data values.csv", ["values.csv line 8: column 'value' holds 'dear', not a number"]),
     "a number beyond all": ("regress --data huge.jsonl", ["huge.jsonl line 7: column 'value' holds", "not a number"]),
     "one value": ("regress --data equal.csv", ["equal.csv: every row has the value 5: there is nothing to learn"]),
@@ -222,7 +222,6 @@ def test_mistakes_in_asking(files: Path, wordpiece: Tokenizer, capsys: pytest.Ca
     model_for("answer", 2, wordpiece).save("answer")
     fails(["predict", "pair", "one", "two", "three"], "takes texts two by two; 3 were given")
     fails(["predict", "pair", "--data", "good.csv"], "no column")
-    fails(["predict", "pair", "--data", "half.jsonl"], "half.jsonl line 7: no column 'sentence2'")
     fails(["evaluate", "pair", "--data", "none.csv"], "none.csv: there are no rows")
     (files / "empty.txt").write_text(" \n")
     fails(["answer", "answer", "who ?", "--context", "empty.txt"], "empty.txt: holds no text")

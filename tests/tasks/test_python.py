@@ -251,9 +251,9 @@ def test_messages_are_those_of_a_logger(caplog: pytest.LogCaptureFixture, capsys
     with caplog.at_level(logging.INFO, logger="weft"):
         model = trained(ROWS)
         model.fit([{**row, "label": row["label"][:1]} for row in ROWS], training={"steps": 1})
-    levels = {record.levelname: record.getMessage() for record in caplog.records if record.name == "weft"}
-    assert levels["WARNING"] == "labels animal, plant, stone are replaced by a, p, s"
-    assert "done after 1 step" in levels["INFO"]
+    messages = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "weft"]
+    assert ("WARNING", "labels animal, plant, stone are replaced by a, p, s") in messages
+    assert any(level == "INFO" and "done after 1 step" in message for level, message in messages)
     assert not capsys.readouterr().err, "whoever reads the log decides where it goes"
 
 
@@ -266,7 +266,7 @@ def test_the_command_line_prints_them(here: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().err.splitlines()
     assert "weft: note: labels animal, plant, stone are replaced by a, p, s" in printed
     assert any(line.startswith("step 1: held-out loss") for line in printed)
-    assert printed[-1].startswith("new: done after 1 step")
+    assert any(line.startswith("new: done after 1 step") for line in printed)
     assert not any(isinstance(handler, saying.Terminal) for handler in saying.logger.handlers), "nor any longer"
 
 

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from weft.cli.batches import as_they_come, chunked
+from weft.cli.checks import check_reading
 from weft.cli.models import Online
 from weft.cli.sequences import is_model
 from weft.cli.show import harmless, progress
@@ -68,6 +69,9 @@ def describe(
     folders, given = given[:count], given[count:]
     if given and data:
         raise UserError("vectors or --data: give one of them")
+    if out is not None and out.suffix not in (".tsv", ".jsonl"):
+        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
+    check_reading(format, columns_of(column), data)
     if n_best < 1:
         raise UserError(f"--n-best must be 1 or more, not {n_best}")
     model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
@@ -93,7 +97,7 @@ def describe(
     with ExitStack() as stack:
         written = None if out is None else stack.enter_context(_table(out))
         ticked = stack.enter_context(progress("writing", "texts"))
-        while some := list(islice(source, CHUNK)):
+        for some in chunked(source, CHUNK) if data or given not in ([], ["-"]) else as_they_come(source, CHUNK):
             drawn = {"seed": seed + seen, "n": n_best, "most": tokens, "beam": beam}
             answers: list[Any] = model(some, others=others, **drawn, **options)
             ticked(len(some))
@@ -169,8 +173,6 @@ def _table(out: Path) -> Iterator[Put]:
     """A table of vectors and texts, whole or not at all: rows that finetune reads."""
     from weft.files import whole_file
 
-    if out.suffix not in (".tsv", ".jsonl"):
-        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     with whole_file(out) as file:
 
         def put(vector: list[float], way: Any) -> None:

@@ -1,4 +1,4 @@
-"""`weft quantise`: a smaller, faster model, if it is as good."""
+"""`weft quantize`: a smaller, faster model, if it is as good."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
@@ -45,8 +46,10 @@ def quantise(
     passes, nothing is written and the exit status is 2.
     The folder has a report in run/quantise.html.
 
-    Example: weft quantise runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
+    Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
+    check_written(folder, out, online)
+    check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
         from weft.compress.quantise import Quantised, Refused
         from weft.compress.quantise import quantise as run

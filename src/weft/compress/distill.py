@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weft.compress.recipe import DistillRecipe, Texts
+from weft.checkpoint.locate import find_folder
+from weft.compress.recipe import DistillRecipe, Texts, recipe_of
 from weft.compress.running import go
 from weft.compress.stages import staged
 from weft.config import changed, read_toml
@@ -17,8 +18,8 @@ from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError
 from weft.tasks.driving import begun, scratch_folder
 from weft.tasks.finetune import SIDES
-from weft.tasks.model import Model, find_folder
-from weft.tasks.recipes import overlaid, read_recipe
+from weft.tasks.model import Model
+from weft.tasks.recipes import overlaid
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -77,16 +78,6 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
     """In one stage, or in several."""
     return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
-
-
-def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
-    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
-    found = read_recipe(name, settings, DistillRecipe)
-    if not found.teacher.folders:
-        raise UserError("a distillation needs a teacher: give its folder")
-    if not found.student.model:
-        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
-    return found
 
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:

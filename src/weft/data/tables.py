@@ -17,7 +17,7 @@ from weft.data.memory import MemoryRows, is_names, rows_in_memory
 from weft.data.shards import Text, digest_of
 from weft.errors import UserError, listed, one_of
 from weft.text.encoding import known_encoding
-from weft.text.records import Problems, Record, Skipped, read_records
+from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
 from weft.text.sniffing import likely_columns
 
 LOOK = 100  # rows of a file that show which column is which
@@ -43,7 +43,7 @@ class Table:
     def __post_init__(self) -> None:
         for name in self.columns:
             one_of(name, OURS, "column")
-        one_of(self.on_bad_row, ("stop", "skip"), "on_bad_row")
+        one_of(self.on_bad_row, ON_BAD_ROW, "on_bad_row")
         data = self.data
         if is_names(data):
             data = tuple(os.fspath(name) for name in ([data] if isinstance(data, str | os.PathLike) else data))
@@ -127,6 +127,8 @@ class Table:
                     yield row
             elif self.on_bad_row == "stop":
                 problems.add(row)
+            elif self.on_bad_row == "keep":
+                yield Record({}, self.name, problem=str(row))
             else:
                 skipped.add(str(row))
         problems.check()

@@ -5,6 +5,7 @@ n: rows; d: features; C: outputs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -197,11 +198,21 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
             "--class-weights balanced may help"
         )
     values = [
-        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
+        {
+            "name": each.name,
+            "rows": each.rows,
+            metric: _finite(each.metrics.result()[metric].value),
+            "seconds": each.seconds,
+        }
         for each in by_score
     ]
-    difference = {"value": gap.value, "low": gap.low, "high": gap.high}
+    difference = {"value": _finite(gap.value), "low": _finite(gap.low), "high": _finite(gap.high)}
     write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
+
+
+def _finite(value: float) -> float | None:
+    """What JSON can hold: a correlation of one row, or of equal values, is no number."""
+    return value if math.isfinite(value) else None
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:

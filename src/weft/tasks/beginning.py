@@ -10,11 +10,12 @@ from typing import Any
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, Family
 from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import open_vectors
 from weft.errors import UserError, listed, shown
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
-from weft.tasks.model import HEADS, find_folder, new
+from weft.tasks.model import HEADS, new
 from weft.tasks.recipes import FROM_TEXT, WRITES, TaskRecipe
 from weft.tasks.starting import find_vectors
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
 from weft.checkpoint.folder import Opened
+from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -34,11 +35,11 @@ from weft.tasks.driving import Altered, begin, begun, device_for, drive, scratch
 from weft.tasks.evaluate import evaluation_of
 from weft.tasks.gathering import Material, announce_long, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import Model, find_folder, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example
-from weft.tasks.recipes import FROM_TEXT, Rows, TaskName, TaskRecipe, Tuning, overlaid, read_recipe
+from weft.tasks.recipes import FROM_TEXT, Rows, TaskRecipe, Tuning, overlaid, task_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
@@ -81,10 +82,7 @@ def finetune(
     if isinstance(base, Model):
         base = _saved(base)
     if not isinstance(recipe, TaskRecipe):
-        said = _said(settings, more, rows, data, dev, task, base, vectors, out)
-        if recipe is None and "name" not in said.get("task", {}):
-            raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
-        recipe = read_recipe(recipe, said, TaskRecipe)
+        recipe = task_recipe(recipe, _said(settings, more, rows, data, dev, task, base, vectors, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None

@@ -18,10 +18,11 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
-from weft.files import memory_here, reason
+from weft.files import memory_here
 from weft.tasks.answers import Answer
 from weft.tasks.calls import APART, CHUNK, inputs_in_call
 from weft.tasks.central import central
@@ -269,38 +270,6 @@ def _task(opened: Opened) -> str:
         )
         return names.get(str(kind), usual)
     return opened.family.task if "words" in opened.heads else "embed"
-
-
-def find_folder(name: str, online: bool = False) -> Path:
-    """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
-    try:
-        path = Path(name).expanduser()
-        if name and path.is_dir():
-            return path
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
-    if name in FAMILIES:
-        raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
-    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
-        raise UserError(f"{name!r} is not a model folder: there is no such folder")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
-    try:
-        found = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
-        if not online or any(found.glob("*.safetensors")):  # others may have cached the config alone
-            return found
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        if not online:
-            raise UserError(
-                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
-                "to download it say --online (online=True)"
-            ) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=files))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise UserError(f"{name!r} could not be downloaded: {str(error).splitlines()[0]}") from None
 
 
 def new(

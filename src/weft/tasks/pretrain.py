@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml
 from weft.errors import UserError, listed
 from weft.objectives.language import MaskedWords, NextToken, Objective
@@ -19,7 +20,7 @@ from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
 from weft.tasks.material import documents_found, text_of
-from weft.tasks.model import Model, find_folder, new
+from weft.tasks.model import Model, new
 from weft.tasks.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors

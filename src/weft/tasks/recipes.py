@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
-from weft.objectives.language import Name
 from weft.training.plan import Schedule, Training
 
 T = TypeVar("T")
+ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Vocabulary:
 class Aim:
     """`[objective]`: what is learned, and how documents become rows."""
 
-    name: Name | None = None  # next for models that speak, spans for T5, mlm for the others
+    name: ObjectiveName | None = None  # next for models that speak, spans for T5, mlm for the others
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
@@ -103,6 +103,13 @@ TaskName = Literal[
 ]
 FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
+# The family that serves a task best from nothing; what is not here needs weights to begin with.
+FROM_SCRATCH = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
+    "tag": "lstm",
+    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    "describe": "vec2seq",
+}
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
@@ -266,6 +273,26 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
         if isinstance(value, Mapping) and isinstance(kept.get(key), Mapping):
             kept[key] = _room_for(value, kept[key])
     return kept
+
+
+def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
+    """Refuse a run that says neither which model it trains nor from which it begins, where its task has none."""
+    if {"base", "family"} & set(model) or task in FROM_SCRATCH:
+        return
+    if task is None:
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    raise UserError(
+        f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
+        "(or --model FAMILY to begin from scratch all the same)"
+    )
+
+
+def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
+    """The recipe of a fine-tuning run; its task must be given by either."""
+    if name is None and "name" not in settings.get("task", {}):
+        known = get_args(TaskName)
+        raise UserError(f"which task? give --task {', '.join(known[:-1])} or {known[-1]}")
+    return read_recipe(name, settings, TaskRecipe)
 
 
 def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +27,9 @@ from weft.files import read_json
 from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.recipes import Words, overlaid, read_recipe
+from weft.tasks.recipes import overlaid
 from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of, tell
+from weft.tasks.vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
@@ -46,24 +47,6 @@ SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VectorsRecipe:
-    """One run that learns word vectors."""
-
-    verb: ClassVar = "vectors learn"
-    vectors: Learning
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None  # the first GPU where there is one
-    text: Words = Words(holdout=0.0)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
-        if self.text.dev or self.text.holdout:
-            raise UserError("word vectors are judged by other data than text: none is held out")
 
 
 class Learner(Protocol):
@@ -87,8 +70,7 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
-        recipe = read_recipe(recipe, overlaid(usual, overlaid(settings or {}, more)), VectorsRecipe)
+        recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))

@@ -14,10 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from weft.checkpoint.folder import open_folder
+from weft.checkpoint.locate import find_folder
 from weft.config import build, values_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason, whole_folder, write_json
-from weft.tasks.model import find_folder
 from weft.tasks.saying import Say, log
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file

@@ -7,11 +7,12 @@ import fnmatch
 import gzip
 import io
 import lzma
+import os
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, cast
@@ -27,6 +28,7 @@ CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
@@ -79,22 +81,36 @@ def find_members(path: Path, pattern: str) -> list[str]:
 def open_sources(path: Path) -> Iterator[Source]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
     if path == STANDARD_INPUT:
-        yield Source("standard input", cast(io.BufferedIOBase, sys.stdin.buffer), ())
+        with _standard_input() as stream:
+            yield Source("standard input", stream, ())
         return
     file, member = zip_and_member(path)
     name, suffix = shown(str(file), 300), telling_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
+        place = file if stream.seekable() else None  # a named pipe is read once
         match file.suffix.lower():
             case ".zip":
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place)
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place)
             case _:
-                yield Source(name, stream, (suffix,), plain=True, path=file)
+                yield Source(name, stream, (suffix,), plain=True, path=place)
+
+
+@contextmanager
+def _standard_input() -> Iterator[io.BufferedIOBase]:
+    """Standard input through a reader of its own: Python cannot end while a thread waits for the one of sys.stdin."""
+    try:
+        number = os.dup(sys.stdin.fileno())
+    except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
+        yield cast(io.BufferedIOBase, sys.stdin.buffer)
+        return
+    with open(number, "rb") as stream:
+        yield stream
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
@@ -256,9 +272,9 @@ def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
     line = 1
     head = b""
     chunks = _chunks(source)
-    for chunk in chunks:  # a pipe may hand out single bytes: wait for enough to see a byte-order mark
+    for chunk in chunks:  # a pipe may hand out single bytes: wait for the rest of what may be a byte-order mark
         head += chunk
-        if len(head) >= 3:
+        if len(head) >= 3 or not any(mark.startswith(head) for mark in MARKS):
             break
     chunk = head.removeprefix(codecs.BOM_UTF8) or next(chunks, b"")  # the mark may come alone
     while chunk:

@@ -46,6 +46,7 @@ class Record:
     values: dict[str, Any]
     where: str
     likely: Mapping[str, str] = field(default_factory=dict)  # of a file's first row: what its columns look like
+    problem: str | None = None  # of a row that cannot be read, where such rows keep their place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ READERS: dict[str, Callable[[Source, Options], Rows]] = {
     "xlsx": read_xlsx,
 }
 FORMATS = tuple(READERS)
+ON_BAD_ROW = ("stop", "skip", "keep")  # keep: it comes as a record that tells its problem
 MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
 Patterns = str | Path | Iterable[str | Path]
 
@@ -292,7 +293,7 @@ def _read(
     encoding: str | None,
 ) -> Iterator[Record]:
     """Check what can be checked before anything is read, then hand out the records."""
-    one_of(on_bad_row, ("stop", "skip"), "on_bad_row")
+    one_of(on_bad_row, ON_BAD_ROW, "on_bad_row")
     if format is not None:
         one_of(format, FORMATS, "format")
     encoding = None if encoding is None else known_encoding(encoding)
@@ -348,6 +349,8 @@ def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iter
         damaged += isinstance(row, BadBytes)
         if on_bad_row == "stop":
             problems.add(row)
+        elif on_bad_row == "keep":
+            yield Record({}, source.name, problem=str(row))
         else:
             skipped.add(str(row))
     if damaged > MOST_DAMAGED * count and damaged > 2:
