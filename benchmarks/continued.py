@@ -1,6 +1,6 @@
 """Continued pre-training: all-MiniLM-L6-v2's encoder on film reviews, judged by its MLM loss on reviews held out.
 
-    WEFT_DATA=DATA python benchmarks/continued.py --base MODEL        # the folder of all-MiniLM-L6-v2
+    WEFT_DATA=DATA python benchmarks/continued.py [--weights MODEL]        # the folder of all-MiniLM-L6-v2
 
 One command, `weft pretrain --base MODEL --text reviews.txt --dev held-out.txt`; the encoder has no word head, so it
 begins with a fresh one. Afterwards the folder is opened by transformers and the logits of both are compared.
@@ -12,40 +12,44 @@ import argparse
 import json
 import lzma
 import os
-import platform
 import tempfile
 from pathlib import Path
 
 import torch
-import transformers
+from common import RESULTS, machine, minilm, parse, peer, write
 
 import weft
 from weft.nn.rows import Ragged
 from weft.training.run import Run
 
 
-def largest_difference(folder: Path, text: str) -> float:
-    """Between our logits and those of transformers, for one text."""
+def largest_difference(folder: Path, text: str) -> float | None:
+    """Between our logits and those of transformers, for one text; None where it is not installed."""
+    transformers = peer("transformers")
+    if transformers is None:
+        return None
     model = weft.load(folder, task="fill", device="cpu")
-    peer = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     assert model.tokenizer is not None
     ids = model.tokenizer.encode(text).ids
     with torch.no_grad():
         ragged = Ragged.of([ids])
         network = model.network.eval()
         ours = network.words(network(ragged.tokens, ragged.rows))  # type: ignore[operator]
-        return float((ours - peer(torch.tensor([ids])).logits[0]).abs().max())
+        return float((ours - theirs(torch.tensor([ids])).logits[0]).abs().max())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--weights", type=Path, default=minilm())
     parser.add_argument("--reviews", type=int, default=20_000)
     parser.add_argument("--held-out", type=int, default=500)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "continued.json")
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS / "continued.json")
+    given = parse(parser, reviews=20, held_out=5, steps=4, batch=4)
+    if given.weights is None:
+        parser.error("give --weights, the folder of all-MiniLM-L6-v2")
     with lzma.open(Path(os.environ["WEFT_DATA"]) / "imdb" / "unsup.txt.xz", "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")
     with tempfile.TemporaryDirectory() as name:
@@ -53,7 +57,7 @@ def main() -> None:
         (folder / "reviews.txt").write_text("\n".join(lines[: given.reviews]))
         (folder / "held-out.txt").write_text("\n".join(lines[-given.held_out :]))
         weft.pretrain(
-            model={"base": str(given.base)},
+            model={"base": str(given.weights)},
             text={"files": [str(folder / "reviews.txt")], "dev": [str(folder / "held-out.txt")]},
             objective={"length": 256},
             training={
@@ -70,14 +74,11 @@ def main() -> None:
             "training": f"{given.steps:,} steps of {given.batch} rows",
             "held-out loss": {str(line["step"]): round(line["validation_loss"], 4) for line in judged},
             "largest difference to transformers' logits": largest_difference(folder / "run", lines[-1][:400]),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
+            "machine": machine(),
+            "transformers": getattr(peer("transformers"), "__version__", None),
         }
     print(json.dumps(found, indent=2))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    write(given.out, found)
 
 
 if __name__ == "__main__":

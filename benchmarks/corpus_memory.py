@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 
-def measure(data: Path, folder: Path, size: int) -> dict[str, Any]:
+def measure(data: Path, folder: Path, size: int, vocabulary: int = 8000) -> dict[str, Any]:
     """Learn a vocabulary from part of the text, tokenise all of it, and train a few steps on pairs of sentences."""
     with lzma.open(data / "imdb" / "unsup.txt.xz") as file:
         reviews = file.read()
@@ -30,8 +30,8 @@ def measure(data: Path, folder: Path, size: int) -> dict[str, Any]:
             big.write(reviews[:size])
     del reviews
     weft = [sys.executable, "-m", "weft"]
-    learn = ["tokenizer", "learn", "--size", "8000", "--text", str(folder / "part.txt"), "--out", str(folder / "tok")]
-    subprocess.run([*weft, *learn], check=True)
+    learn = ["tokenizer", "learn", "--size", str(vocabulary), "--text", str(folder / "part.txt")]
+    subprocess.run([*weft, *learn, "--out", str(folder / "tok")], check=True)
     command = ["pretrain", "--model", "bert", "--size", "1x64", "--objective", "mlm+nsp", "--length", "128"]
     command += ["--text", str(folder / "big.txt"), "--tokenizer", str(folder / "tok"), "--out", str(folder / "run")]
     command += ["--batch", "16", "--steps", "50", "--set", "text.holdout=0.0005"]
@@ -50,15 +50,17 @@ def measure(data: Path, folder: Path, size: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    from common import RESULTS, parse, write  # here, since a test imports `measure` alone
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=1_000_000_000)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "corpus_memory.json")
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS / "corpus_memory.json")
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    given = parse(parser, size=100_000, vocabulary=200)
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(os.environ["WEFT_DATA"]), Path(folder), given.size)
+        found = measure(Path(os.environ["WEFT_DATA"]), Path(folder), given.size, given.vocabulary)
     print(json.dumps(found, indent=2))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    write(given.out, found)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import copy
 import itertools
 import json
 import lzma
+import math
 import os
-import platform
 import random
 import re
 import subprocess
@@ -32,18 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import machine, parse, write
 from finetune import file_for
-from translate import ARCHITECTURES, files
+from translate import ARCHITECTURES, TINY, files
 
 import weft
 
 GPU = torch.cuda.is_available()
-QUICK = bool(os.environ.get("QUICK"))  # a few steps of everything, to see that it runs
-
-
-def machine() -> str:
-    name = torch.cuda.get_device_name() if GPU else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def parameters(model: weft.Model) -> int:
@@ -58,20 +53,38 @@ def scored(model: weft.Model, *data: Any, **options: Any) -> dict[str, Any]:
     return {"scores": scores, "examples": found.examples, "parameters": parameters(model)}
 
 
-def plan(**settings: Any) -> dict[str, Any]:
-    return {**settings, **({"steps": 3, "epochs": None, "batch": 8} if QUICK else {})}
-
-
 @dataclass(frozen=True)
 class Place:
-    """Where a job finds what it needs."""
+    """Where a job finds what it needs, and whether it is only tried out."""
 
     data: Path
     weights: Path
     out: Path
+    tiny: bool = False
 
     def file(self, name: str) -> str:
         return str(self.data / name)
+
+    def plan(self, **settings: Any) -> dict[str, Any]:
+        """The section [training]."""
+        return {**settings, **({"steps": 1, "epochs": None, "batch": 8, "compile": False} if self.tiny else {})}
+
+    def size(self, name: str) -> str:
+        """Layers x width of a model, after the name of its family where there is one."""
+        return re.sub(r"\d+x\d+$", "1x64", name) if self.tiny else name
+
+    def tokens(self, count: int) -> int:
+        """How large a vocabulary is."""
+        return 200 if self.tiny else count
+
+    def student(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The section [student]."""
+        sizes = {"vocabulary": self.tokens(settings["vocabulary"])} if "vocabulary" in settings else {}
+        return {**settings, "model": self.size(settings["model"]), **sizes}
+
+    def architecture(self, **sizes: Any) -> dict[str, Any]:
+        """The section [model] of a Transformer that translates."""
+        return {**ARCHITECTURES["transformer"], **sizes, **(TINY if self.tiny else {})}
 
 
 # ------------------------------------------------------------------------------------------------- reviews (IMDb)
@@ -86,7 +99,7 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
             "task": {"name": "classify"},
             "model": {"base": str(place.weights)},
-            "training": plan(epochs=2.0, rate=3e-5, evaluate_every=1 << 30),
+            "training": place.plan(epochs=2.0, rate=3e-5, evaluate_every=1 << 30),
             "out": out,
         }
     )
@@ -101,24 +114,25 @@ def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
     tokenizer = weft.load(place.weights).tokenizer
     assert tokenizer is not None
     texts = (document.text for document in read_texts([place.file("imdb/unsup.txt.xz")]))
-    pruned, kept = pruned_tokenizer(tokenizer, most_used(tokenizer, texts, SMALL["vocabulary"]))
+    pruned, kept = pruned_tokenizer(tokenizer, most_used(tokenizer, texts, place.tokens(SMALL["vocabulary"])))
     pruned.save(out)
     return {"tokens": len(kept), "of": tokenizer.vocabulary}
 
 
 def small(place: Place) -> dict[str, Any]:
-    return {"model": "3x256", "tokenizer": str(place.out / "reviews-vocabulary"), "settings": SMALL["settings"]}
+    own = str(place.out / "reviews-vocabulary")
+    return {"model": place.size("3x256"), "tokenizer": own, "settings": SMALL["settings"]}
 
 
 def reviews_words(place: Place, out: str) -> dict[str, Any]:
     """The student's first schooling: masked words of the unlabelled reviews."""
     model = weft.pretrain(
         settings={
-            "model": {"family": "bert", "size": "3x256", "context": 512},
+            "model": {"family": "bert", "size": place.size("3x256"), "context": 512},
             "tokenizer": {"folder": str(place.out / "reviews-vocabulary")},
             "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
             "objective": {"name": "mlm", "rows": "stream", "length": 256},
-            "training": plan(steps=12_000, batch=128, rate=1e-3, compile=GPU and not QUICK, evaluate_every=6000),
+            "training": place.plan(steps=12_000, batch=128, rate=1e-3, compile=GPU, evaluate_every=6000),
             "out": out,
         }
     )
@@ -127,14 +141,14 @@ def reviews_words(place: Place, out: str) -> dict[str, Any]:
 
 def reviews_labels(place: Place, out: str, base: str | None = None) -> dict[str, Any]:
     """The same student on the labels alone, from nothing or after its first schooling."""
-    fresh = {"family": "bert", "size": "3x256", "context": 512}
+    fresh = {"family": "bert", "size": place.size("3x256"), "context": 512}
     tokenizer = {} if base else {"tokenizer": {"folder": str(place.out / "reviews-vocabulary")}}
     model = weft.finetune(
         settings={
             "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
             "task": {"name": "classify"},
             "model": {"base": str(place.out / base)} if base else fresh,
-            "training": plan(epochs=4.0 if base else 6.0, rate=1e-4 if base else 3e-4),
+            "training": place.plan(epochs=4.0 if base else 6.0, rate=1e-4 if base else 3e-4),
             "out": out,
             **tokenizer,
         }
@@ -147,7 +161,7 @@ def reviews_distilled(place: Place, out: str, student: dict[str, Any], **trainin
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "reviews-teacher")]},
-            "student": student,
+            "student": place.student(student),
             "data": {
                 "text": [place.file("imdb/unsup.txt.xz")],
                 "files": [place.file("imdb/train.tsv.xz")],
@@ -155,7 +169,7 @@ def reviews_distilled(place: Place, out: str, student: dict[str, Any], **trainin
                 **REVIEWS,
             },
             "distill": {"hard": 0.3},
-            "training": plan(**training),
+            "training": place.plan(**training),
             "out": out,
         }
     )
@@ -175,17 +189,15 @@ def told(out: str) -> dict[str, Any]:
 
 # ------------------------------------------------------------- DistilBERT's own setting, at a small scale (words)
 
-ENCODER = {"family": "bert", "size": "6x384", "context": 256}
-
 
 def words_teacher(place: Place, out: str) -> dict[str, Any]:
     model = weft.pretrain(
         settings={
-            "model": ENCODER,
-            "tokenizer": {"kind": "wordpiece", "size": 16_000},
+            "model": {"family": "bert", "size": place.size("6x384"), "context": 256},
+            "tokenizer": {"kind": "wordpiece", "size": place.tokens(16_000)},
             "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
             "objective": {"name": "mlm", "rows": "stream", "length": 256},
-            "training": plan(steps=5_000, batch=128, rate=7e-4, compile=GPU and not QUICK, evaluate_every=2500),
+            "training": place.plan(steps=5_000, batch=128, rate=7e-4, compile=GPU, evaluate_every=2500),
             "out": out,
         }
     )
@@ -197,10 +209,10 @@ def words_student(place: Place, out: str) -> dict[str, Any]:
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "words-teacher")]},
-            "student": {"model": "3x384", "start": "layers"},
+            "student": {"model": place.size("3x384"), "start": "layers"},
             "data": {"text": [place.file("imdb/unsup.txt.xz")]},
             "distill": {"pretrain": True},
-            "training": plan(steps=2_500, batch=128, rate=5e-4, evaluate_every=1250),
+            "training": place.plan(steps=2_500, batch=128, rate=5e-4, evaluate_every=1250),
             "out": out,
         }
     )
@@ -214,7 +226,7 @@ def words_tuned(place: Place, out: str, base: str) -> dict[str, Any]:
             "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
             "task": {"name": "classify", "length": 128},
             "model": {"base": str(place.out / base)},
-            "training": plan(epochs=3.0, rate=5e-5),
+            "training": place.plan(epochs=3.0, rate=5e-5),
             "out": out,
         }
     )
@@ -240,7 +252,7 @@ def entities_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
             "task": {"name": "tag"},
             "model": {"base": str(place.weights)},
-            "training": plan(epochs=4.0, rate=1e-4),
+            "training": place.plan(epochs=4.0, rate=1e-4),
             "out": out,
         }
     )
@@ -251,9 +263,9 @@ def entities_student(place: Place, out: str) -> dict[str, Any]:
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "entities-teacher")]},
-            "student": HALF,
+            "student": place.student(HALF),
             "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
-            "training": plan(epochs=8.0, rate=2e-4),
+            "training": place.plan(epochs=8.0, rate=2e-4),
             "out": out,
         }
     )
@@ -267,7 +279,7 @@ def sentences_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
             "task": {"name": "classify"},
             "model": {"base": str(place.weights)},
-            "training": plan(epochs=2.0, rate=5e-5),
+            "training": place.plan(epochs=2.0, rate=5e-5),
             "out": out,
         }
     )
@@ -279,9 +291,9 @@ def sentences_student(place: Place, out: str, student: dict[str, Any]) -> dict[s
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "sentences-teacher")]},
-            "student": student,
+            "student": place.student(student),
             "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
-            "training": plan(epochs=6.0, batch=128),
+            "training": place.plan(epochs=6.0, batch=128),
             "out": out,
         }
     )
@@ -298,7 +310,7 @@ def questions_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file(name) for name in ANSWERED]},
             "task": {"name": "answer"},
             "model": {"base": str(place.weights)},
-            "training": plan(epochs=3.0, rate=1e-4),
+            "training": place.plan(epochs=3.0, rate=1e-4),
             "out": out,
         }
     )
@@ -317,9 +329,9 @@ def questions_student(place: Place, out: str, student: dict[str, Any], **trainin
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "questions-teacher")]},
-            "student": student,
+            "student": place.student(student),
             "data": {"files": [*(place.file(name) for name in ANSWERED), str(unanswered)]},
-            "training": plan(**training),
+            "training": place.plan(**training),
             "out": out,
         }
     )
@@ -342,8 +354,8 @@ def translation_teacher(place: Place, out: str) -> dict[str, Any]:
         settings={
             "data": written(place),
             "task": {"name": "translate", "metric": "bleu"},
-            "model": ARCHITECTURES["transformer"],
-            "training": plan(epochs=50.0, rate=1e-3),
+            "model": place.architecture(),
+            "training": place.plan(epochs=50.0, rate=1e-3),
             "out": out,
         }
     )
@@ -356,10 +368,10 @@ def translation_student(place: Place, out: str) -> dict[str, Any]:
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "translation-teacher")]},
-            "student": {"model": "2x192", "settings": settings},
+            "student": {"model": place.size("2x192"), "settings": settings},
             "data": written(place),
             "distill": {"hard": 0.0, "metric": "bleu"},
-            "training": plan(epochs=60.0, rate=1.5e-3),
+            "training": place.plan(epochs=60.0, rate=1.5e-3),
             "out": out,
         }
     )
@@ -372,9 +384,9 @@ def translation_alone(place: Place, out: str) -> dict[str, Any]:
         settings={
             "data": written(place),
             "task": {"name": "translate", "metric": "bleu"},
-            "model": {**ARCHITECTURES["transformer"], "width": 192, "heads": 3, "layers": 2, "inner": 768},
+            "model": place.architecture(width=192, heads=3, layers=2, inner=768),
             "tokenizer": {"folder": str(place.out / "translation-teacher")},
-            "training": plan(epochs=60.0, rate=1.5e-3),
+            "training": place.plan(epochs=60.0, rate=1.5e-3),
             "out": out,
         }
     )
@@ -400,21 +412,23 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
 
     torch.set_num_threads(2)
     found: dict[str, Any] = {"machine": machine()}
+    brief = {"texts": 4, "seconds": 0.1} if place.tiny else {}  # of what is timed
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         dev, test = some_rows(place, scratch, rows, 1), some_rows(place, scratch, rows, 2)
         try:
-            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5)
+            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
         except Refused as refused:
             gate = refused.found
         print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
         found["gate"] = without_texts(gate.values())
-        beside = weft.compare([teacher, student, *([scratch / "chosen"] if gate.chosen else [])], test)
+        models = [teacher, student, *([scratch / "chosen"] if gate.chosen else [])]
+        beside = weft.compare(models, test, memory=not place.tiny, **brief)
         found["compared"] = without_texts(beside.values())
         for _, header, lines in beside.tables()[:1]:
             print(*("  ".join(row) for row in [header, *lines]), sep="\n", file=sys.stderr, flush=True)
-        found["half the layers"] = half_the_layers(teacher, test, scratch)
-        found["damage"] = damage(student, dev, scratch)
+        found["half the layers"] = half_the_layers(teacher, place, test, scratch, **brief)
+        found["damage"] = damage(student, dev, scratch, **brief)
         found["reading"] = reading(teacher, place, scratch)
     return found
 
@@ -426,7 +440,7 @@ def without_texts(values: Any) -> Any:
     return [without_texts(value) for value in values] if isinstance(values, list) else values
 
 
-def half_the_layers(teacher: Path, test: str, scratch: Path) -> dict[str, float]:
+def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **brief: Any) -> dict[str, float]:
     """How much faster 3 layers of 384 are than 6: speed is decided by the sizes, so fresh weights do."""
     from weft.compress.measuring import measure
 
@@ -435,15 +449,15 @@ def half_the_layers(teacher: Path, test: str, scratch: Path) -> dict[str, float]
     tokenizer = weft.load(teacher).tokenizer
     folders = [scratch / "six", scratch / "three"]
     for folder, size in zip(folders, ("6x384", "3x384"), strict=True):
-        model = weft.new("bert", tokenizer, size=size, settings={"context": 256}, heads={"classify": 2})
+        model = weft.new("bert", tokenizer, size=place.size(size), settings={"context": 256}, heads={"classify": 2})
         model.opened = replace(model.opened, card=replace(model.card, task="classify"))
         model.save(folder)
     models = [weft.load(folder) for folder in folders]
-    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False).costs
+    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False, **brief).costs
     return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
 
 
-def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
+def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, str]:
     """A model whose head says the opposite, at every door: comparing, exporting, quantising."""
     from weft.compress import export as exporting
     from weft.compress import quantise as quantising
@@ -462,7 +476,7 @@ def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
         quantising.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),
-            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"])),
+            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"], **brief)),
         ):
             try:
                 attempt()
@@ -477,7 +491,8 @@ def damage(student: Path, dev: str, scratch: Path) -> dict[str, str]:
 def reading(teacher: Path, place: Place, scratch: Path) -> dict[str, int]:
     """Texts that a teacher reads for one epoch, for three, and for another student of the same texts."""
     with lzma.open(place.file("imdb/unsup.txt.xz"), "rt", encoding="utf-8") as file:
-        (scratch / "texts.txt").write_text("".join(line[:400].strip() + "\n" for line in itertools.islice(file, 200)))
+        lines = itertools.islice(file, 12 if place.tiny else 200)
+        (scratch / "texts.txt").write_text("".join(line[:400].strip() + "\n" for line in lines))
     forwards = {}
     before = os.environ.get("WEFT_CACHE")
     for name, student, epochs in (("one epoch", "1x64", 1), ("three epochs", "1x64", 3), ("again", "1x128", 2)):
@@ -517,8 +532,9 @@ def table(folder: Path, measured: Path | None) -> None:
         first, second = (json.loads(path.read_text()) for path in paths)
         (value, *_), (own, low, high) = first["scores"][name], second["scores"][name]
         share = second["parameters"] / first["parameters"]
+        kept = 100 * own / value if value else math.nan
         print(
-            f"| {student} | {name} | {value:.4g} | {own:.4g} ({low:.4g} to {high:.4g}) | {100 * own / value:.1f} % | "
+            f"| {student} | {name} | {value:.4g} | {own:.4g} ({low:.4g} to {high:.4g}) | {kept:.1f} % | "
             f"{second['parameters'] / 1e6:.1f} of {first['parameters'] / 1e6:.1f} M ({100 * share:.0f} %) |"
         )
     if measured is None:
@@ -607,7 +623,7 @@ def run(name: str, place: Place) -> dict[str, Any]:
     begin = time.perf_counter()
     found = JOBS[name].run(place, str(place.out / name))
     found = {"job": name, "machine": machine(), "seconds in all": round(time.perf_counter() - begin, 1), **found}
-    (place.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    write(place.out / f"{name}.json", found)
     print(json.dumps(found), file=sys.stderr, flush=True)
     return found
 
@@ -640,6 +656,18 @@ def run_all(names: list[str], place: Place, processes: int) -> None:
                 print(f"{name}: {'done' if good else 'FAILED'}", file=sys.stderr, flush=True)
 
 
+def smoke(place: Place, rows: int) -> None:
+    """A job of each kind, one after the other in this process, then the speed, the gate and the table."""
+    kinds = ("reviews", "entities", "questions", "translation")
+    for name in ("reviews-vocabulary", *(f"{kind}-teacher" for kind in kinds), "reviews-distilled", "words-teacher"):
+        run(name, place)
+    for name in ("words-student", *(f"{kind}-student" for kind in kinds[1:])):
+        run(name, place)
+    measured = place.out / "here" / "here.json"
+    write(measured, here(place.out / "reviews-teacher", place.out / "reviews-distilled", place, rows))
+    table(place.out, measured)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", nargs="+", choices=JOBS, default=[], metavar="JOB", help=", ".join(JOBS))
@@ -652,13 +680,14 @@ def main() -> None:
     parser.add_argument("--here", nargs=2, type=Path, metavar=("TEACHER", "STUDENT"), help="two folders of reviews")
     parser.add_argument("--rows", type=int, default=400, help="with --here: reviews to judge by")
     parser.add_argument("--table", nargs="+", type=Path, metavar="FOLDER [FILE.json]")
-    asked = parser.parse_args()
+    asked = parse(parser, rows=16)
+    if asked.smoke:
+        return smoke(Place(asked.data, asked.weights, asked.out, tiny=True), asked.rows)
     if asked.table:
         return table(asked.table[0], asked.table[1] if len(asked.table) > 1 else None)
     if asked.here:
         place = Place(asked.data.absolute(), Path(), asked.out.parent)
-        found = here(*asked.here, place, asked.rows)
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        write(asked.out, here(*asked.here, place, asked.rows))
         return None
     asked.out.mkdir(parents=True, exist_ok=True)
     place = Place(asked.data.absolute(), (asked.weights or Path()).absolute(), asked.out.absolute())

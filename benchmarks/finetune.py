@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import RESULTS, parse, write
 from finetune_peer import WORKS, place, read_text
 
 import weft
 from weft.text.resampling import summarised
 
-HERE = Path(__file__).parent
 # How our reader is told what is in files that the peer's script reads by itself.
 READ: dict[str, dict[str, Any]] = {
     "cola": {"names": ["source", "label", "star", "text"]},
@@ -126,9 +126,7 @@ def run_all(given: argparse.Namespace) -> None:
             found[jobs[job]].append(result)
             print(json.dumps(result), flush=True)
             whole = {name: summary(runs) for name, runs in found.items() if runs}
-            given.out.write_text(
-                json.dumps({"machine": machine(), "processes": given.processes, **whole}, indent=1) + "\n"
-            )
+            write(given.out, {"machine": machine(), "processes": given.processes, **whole})
 
 
 def there(data: Path, name: str) -> bool:
@@ -182,16 +180,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--table", nargs="+", type=Path)
-    given = parser.parse_args()
+    given = parse(parser)
+    if given.smoke:  # one of each kind, in this process, and the table of them beside themselves
+        works = ("sst2", "stsb", "wikiann_en")
+        runs = [run(name, 0, given.data, given.weights, steps=1, epochs=None) for name in works]
+        whole = {each["work"]: summary([each, {**each, "seed": 1}]) for each in runs}
+        write(given.out, {"machine": machine(), **whole})
+        given.table = [given.out, given.out]
     if given.table:
-        theirs = given.table[1] if len(given.table) > 1 else HERE / "results" / "finetune_peer.json"
+        theirs = given.table[1] if len(given.table) > 1 else RESULTS / "finetune_peer.json"
         table(json.loads(given.table[0].read_text()), json.loads(theirs.read_text()))
     elif given.all:
         run_all(given)
     else:
         found = run(given.work, given.seed, given.data, given.weights)
         print(json.dumps(found))
-        given.out.write_text(json.dumps(found) + "\n")
+        write(given.out, found)
 
 
 if __name__ == "__main__":

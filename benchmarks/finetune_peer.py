@@ -36,10 +36,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
+from common import parse, peer, write
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
+transformers = peer("transformers")
+if transformers is not None:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
 BATCH, JUDGED_BATCH = 32, 128
 DECAY, WARM_UP, CLIP = 0.01, 0.06, 1.0
 QUESTION, STEP, LONGEST_ANSWER = 64, 128, 30  # tokens: of a question, from window to window, of an answer
@@ -511,14 +515,6 @@ def run(name: str, seed: int, data: Path, weights: Path, limit: int | None) -> d
     }
 
 
-def write(path: Path, values: dict[str, Any]) -> None:
-    """A JSON file that is whole at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
-
-
 def summary(runs: list[dict[str, Any]], processes: int) -> dict[str, Any]:
     """The finished runs of one work, by seed."""
     runs = sorted(runs, key=lambda run: run["seed"])
@@ -544,7 +540,8 @@ def run_all(works: list[str], asked: argparse.Namespace) -> int:
     failed, began = 0, time.perf_counter()
 
     def start(name: str, seed: int, out: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, __file__, name, str(seed), "--data", asked.data, "--weights", asked.weights]
+        command = [sys.executable, __file__, name, str(seed), "--data", str(asked.data)]
+        command += ["--weights", str(asked.weights)]
         command += ["--out", str(out), *(["--limit", str(asked.limit)] if asked.limit else [])]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -565,7 +562,7 @@ def run_all(works: list[str], asked: argparse.Namespace) -> int:
             result = json.loads(out.read_text(encoding="utf-8"))
             finished.setdefault(name, []).append(result)
             print(f"{passed:6.0f} s  {name} {seed}: {result['score']:.4f}", flush=True)
-            write(Path(asked.out), {key: summary(finished[key], asked.processes) for key in WORKS if key in finished})
+            write(asked.out, {key: summary(finished[key], asked.processes) for key in WORKS if key in finished})
     return failed
 
 
@@ -573,21 +570,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", nargs="?", choices=[*WORKS])
     parser.add_argument("seed", nargs="?", type=int, default=0)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--limit", type=int, help="only so many rows of each file, to try the script")
     parser.add_argument("--all", action="store_true", help="every work whose files are there")
     parser.add_argument("--works", help="with --all: only these, with commas between them")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--alone", choices=[*WORKS], help="time this work with nothing beside it")
-    asked = parser.parse_args()
-    data, weights = Path(asked.data), Path(asked.weights)
+    asked = parse(parser, limit=8)
+    if transformers is None:
+        return
+    data, weights = asked.data, asked.weights
+    if data is None or weights is None or asked.out is None:
+        parser.error("give --data, --weights and --out")
+    if asked.smoke:  # one of each kind, in this process
+        for name in ("sst2", "stsb", "wnut17", "squad"):
+            write(asked.out, run(name, 0, data, weights, asked.limit))
+        return
     if sum((asked.work is not None, asked.all, asked.alone is not None)) != 1:
         parser.error("give one of: a work and a seed, --all, --alone WORK")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     if asked.all:
         chosen = asked.works.split(",") if asked.works else [*WORKS]
         if unknown := set(chosen) - set(WORKS):
@@ -600,7 +603,7 @@ def main() -> None:
         # A batch an epoch first, so that the GPU's libraries are loaded.
         run(asked.alone, asked.seed, data, weights, min(asked.limit or BATCH, BATCH))
     result = run(asked.alone or asked.work, asked.seed, data, weights, asked.limit)
-    write(Path(asked.out), result | {"alone": bool(asked.alone)})
+    write(asked.out, result | {"alone": bool(asked.alone)})
     print(json.dumps({key: result[key] for key in ("work", "seed", "scores", "seconds", "steps", "windows")}))
 
 

@@ -12,14 +12,12 @@ that are trained side by side share the device, so each learns less in its minut
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
+from common import RESULTS, machine, parse, write
 
 from weft.cli.show import table
 from weft.config import settings_of
@@ -72,9 +70,7 @@ def climb(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     holds = orders(found)
     for what, held in holds.items():
         print(f"{'?' if held is None else 'yes' if held else 'NO'}: {what}")
-    device = torch.device(found["device"])
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    found["machine"] = f"{machine}, torch {torch.__version__}, Python {platform.python_version()}"
+    found["machine"] = machine()
     found["parallel"], found["orders"] = given.parallel, holds
     return found
 
@@ -90,13 +86,12 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="models that are trained at once")
     parser.add_argument("--set", action="append", default=[], help="RUNG.SECTION.KEY=VALUE, as for weft ladder")
     parser.add_argument("--out", type=Path, help="where the ladders are made and kept; a folder for each text")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
-    given = parser.parse_args()
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parse(parser, texts="shakespeare", models="ngram-2,transformer", tokens=400, size="tiny")
     for name in given.texts.split(","):
         with tempfile.TemporaryDirectory() as scratch:
             found = climb(name, given, (given.out or Path(scratch)) / name)
-            given.results.mkdir(parents=True, exist_ok=True)
-            (given.results / f"ladder_{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+            write(given.results / f"ladder_{name}.json", found)
             page = (given.out or Path(scratch)) / name / "index.html"
             shutil.copy(page, given.results / f"ladder_{name}.html")
 

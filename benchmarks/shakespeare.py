@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 from pathlib import Path
 
 import torch
+from common import RESULTS, machine, parse, write
 
 from weft.tasks.pretrain import pretrain
 from weft.training.run import Run
@@ -30,9 +30,11 @@ def main() -> None:
     usual = "shakespeare-gpt" if torch.cuda.is_available() else "shakespeare-gpt-cpu"
     parser.add_argument("--recipe", choices=PEERS, default=usual)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    parser.add_argument("--steps", type=int, help="instead of those of the recipe")
+    given = parse(parser, recipe="shakespeare-gpt-cpu", steps=4)
     with tempfile.TemporaryDirectory() as folder:
-        pretrain(given.recipe, {"out": f"{folder}/run"})
+        training = {"training": {"steps": given.steps, "evaluate_every": given.steps}} if given.steps else {}
+        pretrain(given.recipe, {"out": f"{folder}/run", **training})
         lines = Run(Path(folder) / "run").lines()
     best = min((line for line in lines if "validation_loss" in line), key=lambda line: line["validation_loss"])
     last = [line for line in lines if "loss" in line][-1]
@@ -43,16 +45,10 @@ def main() -> None:
         "seconds of training": round(last["seconds"], 1),
         "tokens per second": last["tokens_per_second"],
         "peer": PEERS[given.recipe],
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"{torch.get_num_threads()} CPU threads",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        "machine": machine(),
     }
     print(json.dumps(found, indent=2))
-    out = given.out or Path(__file__).parent / "results" / f"{given.recipe}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=2) + "\n")
+    write(given.out or RESULTS / f"{given.recipe}.json", found)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tokenizers
+from common import RESULTS, parse, write
 
-from weft.files import write_json
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
-
-RESULTS = Path(__file__).parent / "results" / "tokenizer_speed.json"
 
 
 def real_or_made(number: int) -> tuple[list[str], Tokenizer, str]:
@@ -75,7 +73,9 @@ def main() -> None:
     options.add_argument("--lines", type=int, default=20_000)
     options.add_argument("--chunk", type=int, default=500)
     options.add_argument("--rounds", type=int, default=3)
-    asked = options.parse_args()
+    options.add_argument("--added", type=int, default=20_000, help="tokens added to a tokenizer.json that is loaded")
+    options.add_argument("--out", type=Path, default=RESULTS / "tokenizer_speed.json")
+    asked = parse(options, lines=80, chunk=40, rounds=1, added=100)
     lines, tokenizer, what = real_or_made(asked.lines)
     library = tokenizer.library
     chunks = [lines[start : start + asked.chunk] for start in range(0, len(lines), asked.chunk)]
@@ -96,16 +96,16 @@ def main() -> None:
             ("weft ids", "library encode_batch_fast"),
         )
     }
-    added = {str(number): load_time(tokenizer, number) for number in (0, 20_000)}
+    added = {str(number): load_time(tokenizer, number) for number in (0, asked.added)}
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"{len(lines)} lines, {tokens} tokens ({what}), {asked.rounds} rounds over chunks of {asked.chunk} lines")
     for name, median in medians.items():
         print(f"{name:28}{median * 1000:8.1f} ms a chunk (median)")
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.3f} of the library's speed (median of the ratios on the same chunk)")
-    print(f"load with 20,000 added tokens: {added['20000']:.3f} s (without: {added['0']:.3f} s)")
-    write_json(
-        RESULTS,
+    print(f"load with {asked.added:,} added tokens: {added[str(asked.added)]:.3f} s (without: {added['0']:.3f} s)")
+    write(
+        asked.out,
         {
             "what": what,
             "lines": len(lines),

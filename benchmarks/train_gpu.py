@@ -3,7 +3,8 @@
     python benchmarks/train_gpu.py                  # needs an NVIDIA GPU with bf16
 
 Both sides train the same sizes with dropout on, in bf16 under autocast, with fused AdamW; ours also clips the gradient.
-They take turns and medians are compared. `--parts bert,mixed,gpt2` chooses among the three.
+They take turns and medians are compared. `--parts bert,mixed,gpt2` chooses among the three. What `weft pretrain`
+reaches on a book, beside the first of them, is printed by `pretrain_book.py`.
 """
 
 from __future__ import annotations
@@ -13,83 +14,114 @@ import json
 import platform
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import count, cycle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
+from common import RESULTS, device_name, parse, peer, write
 from ragged import mixed_lengths
 
 from weft.checkpoint.families import FAMILIES
+from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn
+from weft.data.rows import Frame, Framed, Packed, Pieces
+from weft.data.shards import Corpus
 from weft.objectives.language import MaskedWords, NextToken
 from weft.timing import medians
-from weft.training.loop import seed_of, update
-from weft.training.optim import make_optimizer
-from weft.training.passes import Passes
 from weft.training.plan import Training
+from weft.training.setup import Setup
+from weft.training.step import Stepper, group_of
 
 PEAK = 989e12  # bf16 products and sums a second of an H100 or H200, as its maker states them
-DEVICE = torch.device("cuda")
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
 
 
-def drawn(lengths: list[int], vocabulary: int, seed: int) -> Drawn:
-    total_tokens = sum(lengths)
-    generator = np.random.default_rng(seed)
-    identity = np.arange(total_tokens, dtype=np.uint64)
-    tokens = generator.integers(1000, vocabulary, total_tokens)
-    return Drawn(tokens, np.r_[0, np.cumsum(lengths)], identity, np.zeros(total_tokens, dtype=bool))
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained; the defaults are those of BERT-base and GPT-2 124M."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    bert: tuple[int, int] = (64, 512)  # rows, tokens of a row
+    mixed: int = 256  # texts
+    gpt2: tuple[int, int] = (32, 1024)
+    vocabulary: int = 30522  # of BERT
+    compile: bool = True
+
+    @property
+    def ours(self) -> dict[str, int]:
+        return {"layers": self.layers, "width": self.width, "heads": self.heads, "inner": 4 * self.width}
+
+    @property
+    def matrices(self) -> int:
+        """Weights of all layers that a token is multiplied with."""
+        return 12 * self.layers * self.width**2
+
+    def operations(self, outputs: int, batch: int, length: int) -> float:
+        """Products and sums of a padded step, the same for both: every token, and scores over the whole square."""
+        weights = self.matrices + self.width * outputs
+        return 6 * weights * batch * length + 12 * self.layers * self.width * length**2 * batch
 
 
-def operations(matrices: float, batch: int, length: int) -> float:
-    """Products and sums of a padded step, counted alike for both: every token, and scores over the whole square."""
-    return 6 * matrices * batch * length + 12 * 12 * 768 * length * length * batch
+TINY = Sizes(layers=1, width=64, heads=2, bert=(2, 32), mixed=4, gpt2=(2, 32), compile=GPU)
 
 
-def ours(family: str, batches: list[Any], objective: Any, **sizes: Any) -> Callable[[], None]:
-    """A step of our trainer, over the given batches in turn."""
+def documents(lengths: list[int], vocabulary: int) -> Framed:
+    """Texts of these lengths, of random tokens."""
+    tokens = np.random.default_rng(0).integers(5, vocabulary, sum(lengths)).astype(np.uint32)
+    return Framed(Corpus([tokens], np.r_[0, np.cumsum(lengths)], None, "random"), Frame())
+
+
+def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **more: Any) -> Callable[[], Any]:
+    """A step of our trainer, over the batches of its first steps in turn."""
     torch.manual_seed(0)
-    config = FAMILIES[family].config(**sizes)
-    heads = {"words": config.vocabulary}
-    network = FAMILIES[family].network(config, heads)
+    config = FAMILIES[family].config(**sizes.ours, **more)
+    network = FAMILIES[family].network(config, {"words": config.vocabulary})
     network.initialise()
-    network.to(DEVICE).train()
-    plan = Training(rate=1e-4)
-    optimizer = make_optimizer(network, plan, 1e-4)
-    scaler = torch.amp.GradScaler("cuda", enabled=False)
-    setup = SimpleNamespace(network=network, plan=plan)
-    even = len({(*batch.tokens.shape, *batch.rows.starts.shape) for batch in batches}) == 1
-    passes = Passes(network, torch.compile(objective.sums, fullgraph=True), 1, DEVICE, "bf16", scaler, capture=even)
-    counted = [torch.tensor([float(objective.counts(batch)["words"])]) for batch in batches]
-    turn = cycle([(batch.pinned(), counts.pin_memory()) for batch, counts in zip(batches, counted, strict=True)])
-    number = count()
+    setup = Setup(
+        network=network,
+        objective=objective,
+        feed=feed,
+        plan=Training(rate=1e-4, compile=sizes.compile),
+        rate=1e-4,
+        device=DEVICE,
+        precision="bf16",
+    )
+    stepper = Stepper(setup)
+    turn, number = cycle([group_of(setup, step, 1 << 20) for step in range(steps)]), count()
 
-    def step() -> None:
-        batch, counts = next(turn)
-        passes.step([batch], counts, seed_of(0, next(number)))
-        update(setup, optimizer, scaler)
+    def step() -> Any:
+        group = next(turn)
+        return stepper.step(group.batches, group.counts, next(number))
 
     return step
 
 
-def theirs(model: Any, inputs: dict[str, Any], compile: bool = True) -> Callable[[], None]:
+def theirs(make: Callable[[], Any], inputs: dict[str, Any], compile: bool = True) -> Callable[[], None]:
     """A step of transformers, with the settings that serve it best."""
-    model = model.to(DEVICE).train()
+    model = make().to(DEVICE).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     run = torch.compile(model) if compile else model
 
     def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
             loss = run(**inputs).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     return step
+
+
+def settle() -> None:
+    if GPU:
+        torch.cuda.synchronize()
 
 
 def compare(
@@ -100,14 +132,15 @@ def compare(
     for side, make in makers.items():
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        if GPU:
+            torch.cuda.reset_peak_memory_stats()
         steps[side] = make()
-        for _ in range(8):  # compiles, and lets the compiler see every shape
+        for _ in range(8 if GPU else 1):  # compiles, and lets the compiler see every shape
             steps[side]()
-        torch.cuda.synchronize()
+        settle()
         memory[side] = (torch.cuda.max_memory_allocated() - before) / 2**30
     compiled_before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    times = medians(steps, repeats, warm=2, settle=torch.cuda.synchronize)
+    times = medians(steps, repeats, warm=2 if GPU else 0, settle=settle)
     found = {
         "work": name,
         "milliseconds": {side: round(1e3 * seconds, 2) for side, seconds in times.items()},
@@ -115,94 +148,122 @@ def compare(
         "share of peak": {side: round(flops / seconds / PEAK, 3) for side, seconds in times.items()},
         "peak memory GiB": {side: round(found, 1) for side, found in memory.items()},
         "recompilations while timed": torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled_before,
-        "ratio": round(times["transformers compiled"] / times["ours"], 3),
     }
+    if "transformers compiled" in times:
+        found["ratio"] = round(times["transformers compiled"] / times["ours"], 3)
     print(json.dumps(found), flush=True)
     torch._dynamo.reset()
     return found
 
 
-def bert(repeats: int) -> dict[str, Any]:
-    rows, length, vocabulary = 64, 512, 30522
-    masking = Masking(103, np.arange(1000, 30000), None, 0.15, 0)
-    batches = [masking.apply(drawn([length] * rows, 30000, seed), length) for seed in range(2)]
-    ids = torch.randint(1000, 30000, (rows, length), device=DEVICE)
-    labels = torch.where(torch.rand(rows, length, device=DEVICE) < 0.15, ids, -100)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
-    config = transformers.BertConfig(attn_implementation="sdpa")
-    flops = operations(85e6 + 768 * vocabulary + 768 * 768, rows, length)
-    return compare(
-        "BERT-base MLM, 64 x 512, full rows",
-        rows * length,
-        flops,
-        {
-            "ours": lambda: ours("bert", batches, MaskedWords(), pooler=False),
-            "transformers compiled": lambda: theirs(transformers.BertForMaskedLM(config), inputs),
-        },
-        repeats,
-    )
+def peer_config(kind: str, sizes: Sizes, **more: Any) -> Any:
+    """The same sizes, as transformers names them; None where it is not installed."""
+    transformers = peer("transformers")
+    if transformers is None:
+        return None
+    transformers.logging.set_verbosity_error()
+    if kind == "gpt2":
+        same = {"n_layer": sizes.layers, "n_embd": sizes.width, "n_head": sizes.heads, "use_cache": False}
+        return transformers.GPT2Config(attn_implementation="sdpa", **same, **more)
+    same = {"num_hidden_layers": sizes.layers, "hidden_size": sizes.width, "num_attention_heads": sizes.heads}
+    return transformers.BertConfig(attn_implementation="sdpa", intermediate_size=4 * sizes.width, **same, **more)
 
 
-def mixed(repeats: int) -> dict[str, Any]:
-    lengths = [mixed_lengths(256, seed) for seed in range(4)]
+def masked(real: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Random inputs and labels of a masked language model, where rows have tokens."""
+    ids = torch.randint(5, 30000, real.shape, device=DEVICE)
+    labels = torch.where((torch.rand(real.shape, device=DEVICE) < 0.15) & (real > 0), ids, -100)
+    return {"input_ids": ids, "attention_mask": real, "labels": labels}
+
+
+def masking(sizes: Sizes) -> Masking:
+    return Masking(4, np.arange(5, sizes.vocabulary), None, 0.15, 0)
+
+
+def bert_on(sizes: Sizes, feed: Feed, steps: int) -> Callable[[], Any]:
+    return ours("bert", feed, MaskedWords(), sizes, steps, vocabulary=sizes.vocabulary, pooler=False)
+
+
+def our_bert(sizes: Sizes, rows: int, length: int) -> Callable[[], Any]:
+    """A step of BERT on full rows: what `weft pretrain --compile` does, without reading a text."""
+    source = Packed(documents([4 * rows * length], sizes.vocabulary), length, 0, False, 0)
+    return bert_on(sizes, Feed(source, masking(sizes).apply, 0, rows), 2)
+
+
+def steady_bert(sizes: Sizes, rows: int, length: int, repeats: int) -> float:
+    """Tokens a second of such steps, alone on the device."""
+    step = our_bert(sizes, rows, length)
+    seconds = medians({"ours": step}, repeats, warm=10 if GPU else 1, settle=settle)["ours"]
+    return rows * length / seconds
+
+
+def bert(sizes: Sizes, repeats: int) -> dict[str, Any]:
+    rows, length = sizes.bert
+    makers = {"ours": partial(our_bert, sizes, rows, length)}
+    if config := peer_config("bert", sizes):
+        inputs = masked(torch.ones(rows, length, dtype=torch.long, device=DEVICE))
+        make = partial(peer("transformers").BertForMaskedLM, config)
+        makers["transformers compiled"] = partial(theirs, make, inputs, sizes.compile)
+    flops = sizes.operations(sizes.vocabulary + sizes.width, rows, length)
+    return compare(f"BERT-base MLM, {rows} x {length}, full rows", rows * length, flops, makers, repeats)
+
+
+def mixed(sizes: Sizes, repeats: int) -> dict[str, Any]:
+    count = sizes.mixed
+    lengths = [mixed_lengths(count, seed) for seed in range(4)]
     tokens = statistics.mean(sum(some) for some in lengths)
-    masking = Masking(103, np.arange(1000, 30000), None, 0.15, 0)
-    batches = [masking.apply(drawn(some, 30000, seed), 512) for seed, some in enumerate(lengths)]
-    ids = torch.randint(1000, 30000, (256, 512), device=DEVICE)
-    real = (torch.arange(512) < torch.tensor(lengths[0])[:, None]).long().to(DEVICE)
-    labels = torch.where((torch.rand(256, 512, device=DEVICE) < 0.15) & (real > 0), ids, -100)
-    inputs = {"input_ids": ids, "attention_mask": real, "labels": labels}
-    config = transformers.BertConfig(attn_implementation="sdpa")
-    flops = 6 * 85e6 * tokens + 12 * 12 * 768 * statistics.mean(sum(n * n for n in some) for some in lengths)
+    source = Pieces(documents([length for some in lengths for length in some], sizes.vocabulary), 512, 0)
+    feed = Feed(source, lambda drawn: masking(sizes).apply(drawn, 512), 0, count)
+    makers = {"ours": partial(bert_on, sizes, feed, 4)}
+    if config := peer_config("bert", sizes):
+        real = (torch.arange(512) < torch.tensor(lengths[0])[:, None]).long().to(DEVICE)
+        make = partial(peer("transformers").BertForMaskedLM, config)
+        makers["transformers compiled"] = partial(theirs, make, masked(real), sizes.compile)
+    squares = statistics.mean(sum(n * n for n in some) for some in lengths)
+    fill = f"{tokens / (count * 512):.0%}"
     return compare(
-        f"BERT-base MLM, 256 texts of mixed length, fill {tokens / (256 * 512):.0%}, four batches in turn; real tokens",
+        f"BERT-base MLM, {count} texts of mixed length, fill {fill}, four batches in turn; real tokens",
         tokens,
-        flops,
-        {
-            "ours": lambda: ours("bert", batches, MaskedWords(), pooler=False),
-            "transformers compiled": lambda: theirs(transformers.BertForMaskedLM(config), inputs),
-        },
+        6 * sizes.matrices * tokens + 12 * sizes.layers * sizes.width * squares,
+        makers,
         repeats,
     )
 
 
-def gpt2(repeats: int) -> dict[str, Any]:
-    rows, length, vocabulary = 32, 1024, 50304
-    batches = [shift(drawn([length + 1] * rows, 50257, seed), length) for seed in range(2)]
-    ids = torch.randint(0, 50257, (rows, length), device=DEVICE)
-    config = transformers.GPT2Config(attn_implementation="sdpa", vocab_size=vocabulary, use_cache=False)
-    return compare(
-        "GPT-2 124M, 32 x 1024",
-        rows * length,
-        operations(85e6 + 768 * vocabulary, rows, length),
-        {
-            "ours": lambda: ours("gpt2", batches, NextToken(), vocabulary=vocabulary),
-            "transformers compiled": lambda: theirs(
-                transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
-            ),
-        },
-        repeats,
-    )
+def gpt2(sizes: Sizes, repeats: int) -> dict[str, Any]:
+    rows, length = sizes.gpt2
+    vocabulary = 50304
+    source = Packed(documents([4 * rows * length], 50257), length, 1, False, 0)
+    makers = {"ours": lambda: ours("gpt2", Feed(source, shift, 0, rows), NextToken(), sizes, 2, vocabulary=vocabulary)}
+    if config := peer_config("gpt2", sizes, vocab_size=vocabulary):
+        ids = torch.randint(0, 50257, (rows, length), device=DEVICE)
+        make = partial(peer("transformers").GPT2LMHeadModel, config)
+        makers["transformers compiled"] = partial(theirs, make, {"input_ids": ids, "labels": ids}, sizes.compile)
+    flops = sizes.operations(vocabulary, rows, length)
+    return compare(f"GPT-2 124M, {rows} x {length}", rows * length, flops, makers, repeats)
+
+
+WORKS = {"bert": bert, "mixed": mixed, "gpt2": gpt2}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--parts", default="bert,mixed,gpt2")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train_gpu.json")
-    given = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    parser.add_argument("--out", type=Path, default=RESULTS / "train_gpu.json")
+    given = parse(parser, repeats=1)
+    if not GPU and not given.smoke:
+        parser.error("there is no GPU here; --smoke only tries the script out")
     torch.set_float32_matmul_precision("high")
-    works = {"bert": bert, "mixed": mixed, "gpt2": gpt2}
+    transformers = peer("transformers")
     found = {
-        "device": torch.cuda.get_device_name(),
+        "device": device_name(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": None if transformers is None else transformers.__version__,
         "python": platform.python_version(),
-        "works": [works[name](given.repeats) for name in given.parts.split(",")],
+        "works": [WORKS[name](TINY if given.smoke else Sizes(), given.repeats) for name in given.parts.split(",")],
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    write(given.out, found)
 
 
 if __name__ == "__main__":

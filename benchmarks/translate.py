@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import machine, parse, peer, write
 
 import weft
 from weft.nn.rows import Rows
@@ -46,12 +46,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "t5": {"family": "t5", **WIDE, "dropout": 0.1},
 }
 RATES = {"seq2seq": 2e-3}  # of the others 1e-3
+TINY = {"width": 32, "heads": 2, "layers": 1, "inner": 64}  # to try the script out
 EDGES = (8, 11, 14, 17, 21)  # words of a source, for BLEU by length
-
-
-def machine() -> str:
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def files(data: Path, split: str) -> tuple[str, str]:
@@ -66,8 +62,9 @@ def lines(path: str) -> list[str]:
 # --------------------------------------------------------------------------------------------------- architectures
 
 
-def train(name: str, data: Path, out: Path, epochs: float | None) -> dict[str, Any]:
+def train(name: str, data: Path, out: Path, epochs: float | None, tiny: bool = False) -> dict[str, Any]:
     """One architecture from nothing to BLEU on test 2016."""
+    sizes = {key: size for key, size in TINY.items() if tiny and key in ARCHITECTURES[name]}
     epochs = epochs or EPOCHS.get(ARCHITECTURES[name]["family"], 50)
     source, target = files(data, "train")
     dev_source, dev_target = files(data, "val")
@@ -75,13 +72,13 @@ def train(name: str, data: Path, out: Path, epochs: float | None) -> dict[str, A
     if not vocabulary.exists():  # one for all, so that only the architecture differs
         texts = [*lines(source), *lines(target)]
         extra = [f"<extra_id_{number}>" for number in range(99, -1, -1)]
-        learn(texts, "unigram", 8000, specials=SPECIALS, around="t5", extra=extra).save(vocabulary)
+        learn(texts, "unigram", 250 if tiny else 8000, specials=SPECIALS, around="t5", extra=extra).save(vocabulary)
     folder = out / name.replace(", ", "-").replace(" ", "-")
     begin = time.perf_counter()
     weft.finetune(
         task={"name": "translate", "metric": "bleu"},
         data={"source": [source], "target": [target], "dev_source": [dev_source], "dev_target": [dev_target]},
-        model=ARCHITECTURES[name],
+        model={**ARCHITECTURES[name], **sizes},
         tokenizer={"folder": str(vocabulary)},
         training={"epochs": epochs, "rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
         out=folder,
@@ -105,7 +102,7 @@ def train(name: str, data: Path, out: Path, epochs: float | None) -> dict[str, A
         "held out": [line for line in steps if "validation_bleu" in line],
         **judge(model, data),
     }
-    (out / f"{folder.name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    write(out / f"{folder.name}.json", found)
     return found
 
 
@@ -176,13 +173,14 @@ def tabled(folder: Path) -> None:
 
 def speed(folder: Path, data: Path, device: str, batches: list[int], repeats: int) -> dict[str, Any]:
     """Sentences a second of test 2016 with one set of weights, here and in transformers, in turns."""
-    from transformers import MarianMTModel
-
+    transformers = peer("transformers")
+    if transformers is None:
+        return {}
     model = weft.load(folder)
     model.network.float()
     with tempfile.TemporaryDirectory() as scratch:
         model.save(Path(scratch) / "model")
-        peer = MarianMTModel.from_pretrained(Path(scratch) / "model").eval().to(device)
+        marian = transformers.MarianMTModel.from_pretrained(Path(scratch) / "model").eval().to(device)
     model.to(device)
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -206,7 +204,7 @@ def speed(folder: Path, data: Path, device: str, batches: list[int], repeats: in
                 tokens = torch.tensor([each + [padding] * (longest - len(each)) for each in ids], device=device)
                 real = torch.tensor([[1] * len(each) + [0] * (longest - len(each)) for each in ids], device=device)
                 most = 3 * longest + 32
-                out = peer.generate(
+                out = marian.generate(
                     tokens,
                     attention_mask=real,
                     num_beams=5,
@@ -234,18 +232,19 @@ def speed(folder: Path, data: Path, device: str, batches: list[int], repeats: in
 # ----------------------------------------------------------------------------------------------------------- dates
 
 
-def dates(out: Path) -> dict[str, Any]:
+def dates(train_rows: int, steps: int | None) -> dict[str, Any]:
     """A small attention model learns to write dates, on this machine."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
     from dates import pairs
 
-    rows = pairs(21000)
+    rows = pairs(train_rows + train_rows // 20)
     with tempfile.TemporaryDirectory() as scratch:
         train_file, test_file = Path(scratch) / "train.tsv", Path(scratch) / "test.tsv"
-        for path, some in ((train_file, rows[:20000]), (test_file, rows[20000:])):
+        for path, some in ((train_file, rows[:train_rows]), (test_file, rows[train_rows:])):
             path.write_text("source\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in some), encoding="utf-8")
         begin = time.perf_counter()
-        model = weft.finetune(str(train_file), "dates", out=Path(scratch) / "run")
+        plan = {"training": {"steps": steps, "epochs": None}} if steps else {}
+        model = weft.finetune(str(train_file), "dates", out=Path(scratch) / "run", **plan)
         seconds = time.perf_counter() - begin
         found = model.evaluate(str(test_file))
         score = found.scores["exact"]
@@ -273,7 +272,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=float, help="instead of those of the table")
     parser.add_argument("--out", type=Path, default=Path("runs/translate"))
-    asked = parser.parse_args()
+    asked = parse(parser, repeats=1)
+    if asked.smoke:
+        for name in ("recurrent, dot attention", "marian"):
+            train(name, asked.data, asked.out, 1, tiny=True)
+        tabled(asked.out)
+        print(speed(asked.out / "marian", asked.data, asked.device, [4], asked.repeats), dates(100, 1))
+        return
     if asked.table:
         tabled(asked.table)
         return
@@ -285,8 +290,8 @@ def main() -> None:
     if asked.speed:
         found = speed(asked.speed, asked.data, asked.device, [int(n) for n in asked.batches.split(",")], asked.repeats)
     else:
-        found = dates(asked.out)
-    asked.out.write_text(json.dumps(found, indent=2) + "\n")
+        found = dates(20_000, None)
+    write(asked.out, found)
     print(json.dumps(found, indent=2))
 
 

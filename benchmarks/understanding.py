@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import device_name, parse, write
 
 import weft
 from weft.tasks.rank import Index, pair_scores, places
@@ -49,6 +50,7 @@ def scored(model: weft.Model, data: str, **options: Any) -> dict[str, Any]:
 
 SCRATCH = {"family": "bert", "size": "4x256", "context": 512}
 WORDS = {"kind": "wordpiece", "size": 16000}
+TINY = {"family": "bert", "size": "1x64", "context": 512}
 
 
 def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) -> dict[str, Any]:
@@ -60,8 +62,9 @@ def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
         "out": str(scratch / "run"),
         "training": {"epochs": 2.0, "rate": 3e-5} | ({"steps": limit, "epochs": None} if limit else {}),
     }
+    fresh = {"model": TINY, "tokenizer": {**WORDS, "size": 300}} if limit else {"model": SCRATCH, "tokenizer": WORDS}
     if way == "scratch":
-        settings |= {"model": SCRATCH, "tokenizer": WORDS}
+        settings |= fresh
         settings["training"] |= {"rate": 3e-4, **({} if limit else {"epochs": 5.0})}
     elif way.startswith("glove"):
         text = lzma.decompress((data / "words/glove.6B.50d.top30k.txt.xz").read_bytes()).decode()
@@ -74,8 +77,7 @@ def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
     elif way == "own mlm":
         weft.pretrain(
             settings={
-                "model": SCRATCH,
-                "tokenizer": WORDS,
+                **fresh,
                 "text": {"files": [str(data / "imdb/unsup.txt.xz")], "holdout": 0.01},
                 "objective": {"name": "mlm", "rows": "stream", "length": 512, "whole_words": True},
                 "training": {"steps": limit or 8000, "batch": 64, "rate": 1e-3, "compile": GPU, "evaluate_every": 4000},
@@ -208,7 +210,7 @@ def search(way: str, data: Path, weights: Path, scratch: Path, limit: int | None
     wiki = questions(data, ["squadshifts/new_wiki_v1.0.json.xz"])
     pool = sorted({row["context"] for row in wiki})
     numbers = {text: number for number, text in enumerate(pool)}
-    asked = random.Random(0).sample(wiki, 40 if limit else 2000)
+    asked = random.Random(0).sample(wiki, 20 if limit else 2000)
     first, second = Ranking(), Ranking()
     pairs = [(row["question"], numbers[row["context"]]) for row in asked]
     for found in places(Index(embedder.opened, pool), pairs, rerank=pair_scores(pair), candidates=20):
@@ -245,8 +247,7 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         way = name.partition(" ")[2]
         found = WORKS[name](way, given.data, given.weights, Path(scratch), given.limit)
-    device = torch.cuda.get_device_name() if GPU else f"{torch.get_num_threads()} CPU threads"
-    return {"work": name, **found, "device": device, "torch": torch.__version__}
+    return {"work": name, **found, "device": device_name(), "torch": torch.__version__}
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -264,7 +265,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--limit", type=int, help="only so many steps, to try the script")
     parser.add_argument("--table", type=Path)
-    given = parser.parse_args()
+    given = parse(parser, limit=1)
+    if given.smoke:  # each in this process, one after the other
+        for name in ("imdb own mlm", "imdb glove frozen", "answers with no answer", "tags parts of speech", "search"):
+            write(file_of(given.out, name), run(name, given))
+        given.table = given.out
     if given.table:
         for name in WORKS:
             if file_of(given.table, name).exists():
@@ -273,9 +278,9 @@ def main() -> None:
                 print(f"{name}: {told}")
         return
     if not given.all:
-        text = json.dumps(run(given.work, given), indent=1)
-        print(text)
-        given.out.write_text(text + "\n")
+        found = run(given.work, given)
+        print(json.dumps(found, indent=1))
+        write(given.out, found)
         return
     given.out.mkdir(parents=True, exist_ok=True)
 

@@ -18,7 +18,6 @@ import importlib.util
 import json
 import lzma
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -31,9 +30,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import RESULTS, machine, parse, write
 
 import weft
-from weft.files import write_json
 from weft.tasks.vectors import learn_vectors
 from weft.tasks.words import judge_words, learn_map, open_words, read_pairs
 from weft.training.log import read_metrics
@@ -45,7 +44,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "cbow": {"kind": "word2vec", "mode": "cbow"},
     "glove": {"kind": "glove"},
 }
-RESULT = Path(__file__).parent / "results" / "vectors.json"
 LEAST = 10  # sentences that both words of a pair must share a place in, to be in the dictionary
 DICE = 0.4  # how much of their sentences they must share
 
@@ -65,11 +63,6 @@ done = time.perf_counter()
 model.wv.save_word2vec_format(out, binary=True)
 print(json.dumps({"vocabulary_seconds": counted - begin, "seconds": done - counted, "version": gensim.__version__}))
 """
-
-
-def machine() -> str:
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def scores(vectors: Path, data: Path, analogies: bool = True) -> dict[str, Any]:
@@ -303,8 +296,8 @@ def main() -> None:
     parser.add_argument("--reviews", type=int, help="the first so many alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gensim-python", help="a Python that has gensim, where this one has not")
-    parser.add_argument("--result", type=Path, default=RESULT)
-    args = parser.parse_args()
+    parser.add_argument("--result", type=Path, default=RESULTS / "vectors.json")
+    args = parse(parser, epochs=1, map_epochs=1, peer_rates=[0.025], reviews=40, ways=["skip-gram", "glove"])
     if args.data is None:
         parser.error("where is the data? set WEFT_DATA or give --data")
     torch.set_num_threads(args.threads)
@@ -319,8 +312,7 @@ def main() -> None:
             place = kept.setdefault(torch.device(args.device).type, {})
             place["machine"] = machine()
             place[name] = found
-            args.result.parent.mkdir(exist_ok=True)
-            write_json(args.result, kept)
+            write(args.result, kept)
 
 
 if __name__ == "__main__":

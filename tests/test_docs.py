@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import start_child
 from tests.warm import CALLER
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +38,7 @@ def warm() -> Iterator[Path]:
         folder, at = Path(short), f"{short}/socket"
         (folder / "weft").write_text(CALLER.format(python=sys.executable, at=at))
         (folder / "weft").chmod(0o755)
-        with subprocess.Popen([sys.executable, "-m", "tests.warm", at], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        with start_child([sys.executable, "-m", "tests.warm", at], cwd=ROOT, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
             yield folder
             process.terminate()

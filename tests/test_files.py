@@ -6,12 +6,12 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.children import ForkedChild
 from weft.errors import UserError
 from weft.files import held, whole_folder, write_bytes, write_json, write_text
 
@@ -48,17 +48,16 @@ def test_an_error_inside_is_not_about_the_folder(tmp_path: Path) -> None:
 def test_kill_9_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """Killed while it saves one folder after the other: each is whole or absent."""
     code = (
-        "import sys, weft; m = weft.new('bert', size='2x128', settings={'vocabulary': 3000}); print('go', flush=True)\n"
+        "import sys, weft; m = weft.new('bert', size='2x128', settings={'vocabulary': 3000})\n"
         "n = 0\n"
         "while True: n += 1; m.save(f'{sys.argv[1]}/{n}')"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline().strip() == "go"
-    deadline = time.monotonic() + 30
+    process = ForkedChild(code, str(tmp_path))
+    deadline = time.monotonic() + 60
     while not (tmp_path / "3").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.ended()
     import weft
 
     whole = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]

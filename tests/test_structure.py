@@ -115,12 +115,18 @@ def test_a_verb_does_not_load_the_compiler() -> None:
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 
-def test_help_is_quick() -> None:
-    """By the time that a processor works for it, so that a busy machine does not count."""
+def work_of(command: list[str]) -> float:
+    """The time that a processor works for a command, the best of three, so that a busy machine does not count."""
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([str(Path(sys.executable).parent / "weft"), "--help"], check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.4
+    return min(times)
+
+
+def test_help_is_quick() -> None:
+    """Beside what its library for command lines takes to import, so that a slow machine does not count either."""
+    help_ = work_of([str(Path(sys.executable).parent / "weft"), "--help"])
+    assert help_ < 4 * work_of([sys.executable, "-c", "import typer"])

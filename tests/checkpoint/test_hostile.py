@@ -6,8 +6,6 @@ import json
 import os
 import pickle
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import weft
+from tests.children import ForkedChild
 from weft.cli.main import run
 
 
@@ -276,18 +275,18 @@ def test_a_tokenizer_larger_than_the_model(folder: Path, capsys: pytest.CaptureF
     assert "tokens, the model only 50" in refused(capsys, "info", str(folder))
 
 
-def test_nothing_is_left_of_a_save_that_fails(folder: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_save_that_fails(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full after 64 KB, as the system tells it."""
     code = (
         "import resource, signal, sys, weft; m = weft.load(sys.argv[1])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
-        "try: m.save(sys.argv[2])\n"
-        "except weft.UserError as error: print(error)"
+        "try: m.save('copy')\n"
+        "except weft.UserError as error: print(error, flush=True)"
     )
-    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "copy")]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert "model.safetensors: cannot be written" in found.stdout and found.stderr == "", found.stderr
+    monkeypatch.chdir(tmp_path)
+    said = ForkedChild(code, str(folder)).ended()
+    assert "model.safetensors: cannot be written" in said and len(said.splitlines()) == 1, said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
 
 

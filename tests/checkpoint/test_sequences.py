@@ -189,7 +189,6 @@ def test_an_old_folder_with_copies_and_sinusoids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"tie_word_embeddings": False}, "share_encoder_decoder_embeddings without tie_word_embeddings"),
         ({"decoder_vocab_size": 60}, "needs one vocabulary, not 101 and 60"),
         ({"decoder_vocab_size": "x" * 500}, "needs one vocabulary"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),

@@ -39,6 +39,13 @@ def test_the_table_and_what_the_folder_holds(place: Path, capsys: pytest.Capture
     assert ok(capsys, "resume", place / "l") == said
 
 
+def test_a_ladder_of_failures_is_a_failure(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = ["ladder", "--text", str(place / "stories.txt"), "--out", str(tmp_path / "l"), "--tokens", "1k"]
+    begun += ["--models", "transformer,lstm", "--vocabulary", "300", "--parallel", "0"]
+    assert run([*begun, "--set", "transformer.model.heads=7", "--set", "lstm.model.layers=0"]) == 2
+    assert "every rung failed: transformer, lstm" in capsys.readouterr().err
+
+
 def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = place / "stories.txt"
     assert "rung 'ngram-9' is not one of uniform" in refused(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.children import start_child
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import app, run
 
@@ -115,6 +116,12 @@ def test_models_and_info(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert told["family"] == "gpt2" and told["task"] == "complete" and told["sizes"]["context"] == 32
     assert told["tokenizer"]["vocabulary"] == told["sizes"]["vocabulary"] == told["heads"]["words"]
     assert "parameters      110,106,428" in ok(capsys, "info", "bert-base")
+
+
+def test_a_size_whose_heads_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m"
+    ok(capsys, "new", "--model", "gpt2", "--size", "1x96", "--set", "model.heads=6", "--out", out)
+    assert json.loads((out / "config.json").read_text())["n_head"] == 6
 
 
 def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,6 +252,8 @@ MISTAKES = [
     (["info", "{empty}"], "it has no config.json"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
+    (["new", "--model", "bert", "--size", "2x288", "--out", "{out}"], "such as model.heads=4"),
+    (["new", "--model", "gpt2", "--size", "6x288", "--set", "model.heads=7", "--out", "{out}"], "7 equal heads"),
     (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "neither LAYERSxWIDTH such as 3x256 nor"),
     (["new", "--model", "bert", "--set", "model.layer=3", "--out", "{out}"], "did you mean 'layers'?"),
     (["new", "--model", "bert", "--set", "model.positions=learnt", "--out", "{out}"], "did you mean 'learned'?"),
@@ -330,13 +339,16 @@ def test_ctrl_c_leaves_nothing_behind(place: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "pipe" / "endless.txt"
     os.mkfifo(fifo)
     command = [WEFT, "tokenizer", "learn", "--text", str(fifo), "--out", str(tmp_path / "out" / "t")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = start_child(command, stderr=subprocess.PIPE, text=True)
     with open(fifo, "w") as feed:
         feed.write("some text\n")
         feed.flush()
-        time.sleep(1.5)
+        while not (tmp_path / "out").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said, said
     assert list((tmp_path / "out").iterdir()) == []
 

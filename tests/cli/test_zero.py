@@ -103,7 +103,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("perplexity gpt2 --text a.txt --stride 0", "a stride of 0 tokens"),
         ("perplexity gpt2 --text a.txt --length 33", "a window of 33 tokens: this model reads between 1 and 32"),
         ("perplexity gpt2 --text a.txt --detokenise wiki", "--detokenise 'wiki' is not one of wikitext, ptb"),
-        ("perplexity gpt2 --text a.txt --documents page", "--documents 'page' is not one of file, block, line"),
+        ("perplexity gpt2 --text a.txt --documents page", "--documents 'page' is not one of auto, line, block, file"),
         ("perplexity bert --text a.txt", "this bert model does not write text"),
         ("choose bert The --choice a", "this bert model does not write text"),
         ("choose gpt2 The", "no choices: give --choice at least once"),

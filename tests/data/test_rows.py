@@ -9,8 +9,9 @@ import pytest
 
 from weft.data.batching import Feed, cut_to_budget, every_example, in_two_phases
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Packed, PairFrame, Pairs, Pieces
+from weft.data.rows import Frame, Framed, Packed, Pieces
 from weft.data.shards import Corpus
+from weft.data.text_pairs import PairFrame, Pairs
 from weft.errors import UserError
 
 
@@ -227,3 +228,29 @@ def test_two_phases(kind: str) -> None:
     assert max(short) < min(feed.examples(27)[0]) <= max(short) + 1
     numbers = np.concatenate([feed.examples(step)[1] for step in range(27, 27 + source(64).count // 4)])
     assert len(set(numbers.tolist())) == len(numbers), "an example came twice in one epoch"
+
+
+@pytest.mark.parametrize("kind", ["next", "order"])
+def test_pairs_fill_their_rows_across_documents(kind: str) -> None:
+    """Paragraphs of 20 tokens make rows of 128, whose texts part inside a paragraph, not between two."""
+    text = corpus([20] * 300, sentences=5)
+    full = Pairs(text, PAIR, 128, kind, seed=1)
+    apart = Pairs(text, PAIR, 128, kind, seed=1, across=False)
+    assert full.mean > 0.9 * 128 and apart.mean < 30
+    first, lasts = 100, np.cumsum([0] + [20] * 300)
+    for epoch in range(3):
+        found = every(full, epoch)
+        assert found.follows is not None and found.segments is not None
+        assert 0.25 < found.follows.mean() < 0.75
+        segments = np.split(found.segments, found.starts[1:-1])
+        for row, sides, follows in zip(rows(found), segments, found.follows, strict=True):
+            places = np.array(row) - first
+            one, two = (places[(sides == side) & (places >= 0)].tolist() for side in (0, 1))
+            if kind == "order" and follows:
+                one, two = two, one
+            if kind == "order" or not follows:
+                assert two[0] == one[-1] + 1 and two[0] not in lasts
+            else:  # of other documents altogether
+                assert not {t // 20 for t in one} & {t // 20 for t in two}
+    numbers = sorted(t for row in rows(every(Pairs(text, PAIR, 128, "order", seed=1))) for t in row if t >= 100)
+    assert numbers == list(range(100, 6100)), "every token once"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from benchmarks.corpus_memory import measure
+from tests.children import FORKS
 from tests.training.small import stories
 from weft.data import shards
 from weft.data.shards import Text, cached, clear_cache, tokenised
 from weft.errors import UserError
 from weft.text.learning import learn
+from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 
 
@@ -66,6 +68,17 @@ def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert tokenised(text, other).hash != first.hash
     assert len(cached()) == 3
     assert clear_cache() > 1000 and not cached()
+
+
+def test_skipped_rows_are_counted_again_from_the_cache(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"One good line.\n\xff\xfe broken\nAnother good line.\n\xff\n")
+    text = Text((str(tmp_path / "text.txt"),), on_bad_row="skip")
+    counts = []
+    for _ in range(2):
+        skipped = Skipped()
+        assert len(tokenised(text, tokenizer, skipped=skipped).documents) == 3
+        counts.append((skipped.count, skipped.first, str(skipped)))
+    assert counts[0] == counts[1] and counts[0][0] == 2 and "line 2" in counts[0][2]
 
 
 @pytest.mark.parametrize("sentences", [False, True])
@@ -159,11 +172,8 @@ def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> Non
 
 def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: Path, cache: Path) -> None:
     tokenizer.save(tmp_path / "tok")
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    both = [
-        context.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)
-    ]
+    queue = FORKS.Queue()
+    both = [FORKS.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)]
     for process in both:
         process.start()
     found = sorted(queue.get(timeout=120) for _ in both)
@@ -198,6 +208,22 @@ def test_a_gigabyte(data: Path, tmp_path: Path) -> None:
     assert measure(data, tmp_path, 1_000_000_000)["peak memory GB"] < 2
 
 
-def test_memory_does_not_grow_with_the_text(data: Path, tmp_path: Path) -> None:
-    """The fast version: what torch and a few chunks of text take."""
-    assert measure(data, tmp_path, 8_000_000)["peak memory GB"] < 0.9
+def test_memory_does_not_grow_with_the_text(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast version: small shards, and three times the text."""
+    monkeypatch.setattr(shards, "SHARD", 4000)
+    monkeypatch.setattr(shards, "TOGETHER", 2000)
+    most: list[int] = []
+    for times in (8, 24):  # the first is more than is read at a time
+        (tmp_path / "text.txt").write_text(stories(50) * times)
+        held: list[int] = []
+        tracemalloc.start()
+        corpus = tokenised(
+            Text((str(tmp_path / "text.txt"),)),
+            tokenizer,
+            progress=lambda _, held=held: held.append(tracemalloc.get_traced_memory()[0]),  # type: ignore[misc]
+        )
+        tracemalloc.stop()
+        most.append(max(held))
+    assert most[1] - most[0] < corpus.size / 3, "not even half a byte for each token more"

@@ -194,14 +194,14 @@ def test_an_ensemble(seed: int) -> None:
     twice = speak(Ensemble([one, one]), prompts, **options)
     # Not the tokens: ways whose steps are the same in another order score alike, and rounding decides between them.
     for one_row, other_row in zip(alone, twice, strict=True):
-        assert [each.score for each in other_row] == pytest.approx([each.score for each in one_row])
+        assert [each.score for each in other_row] == pytest.approx([each.score for each in one_row], abs=1e-5)
     both = speak(Ensemble([one, two]), prompts, **options)
     best = both[0][0]
     scores = []
     for toy in (one, two):
         logs, _ = toy.follow([0], best.tokens, [1, 2])
         scores.append(torch.tensor(logs))
-    assert best.logprob == pytest.approx(float(torch.stack(scores).exp().mean(0).log().sum()), abs=1e-6)
+    assert best.logprob == pytest.approx(float(torch.stack(scores).exp().mean(0).log().sum()), abs=1e-5)
     assert best.attention is not None and torch.allclose(best.attention.sum(1), torch.ones(len(best.tokens)))
 
 

@@ -61,7 +61,7 @@ def fits(counts: torch.Tensor, expected: torch.Tensor) -> bool:
         assert observed[-1] == 0
         observed, wanted = observed[:-1], wanted[:-1]
     scale = sum(observed) / sum(wanted)
-    return len(wanted) == 1 or bool(scipy.stats.chisquare(observed, [value * scale for value in wanted]).pvalue > 1e-3)
+    return len(wanted) == 1 or bool(scipy.stats.chisquare(observed, [value * scale for value in wanted]).pvalue > 1e-6)
 
 
 def test_samples_of_one_prompt_have_the_models_chances() -> None:

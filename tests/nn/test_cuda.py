@@ -1,4 +1,7 @@
-"""The paths that only a GPU has: the ragged kernels, with and without dropout, against attention written out."""
+"""The paths that only a GPU has: the ragged kernels, with and without dropout, against attention written out.
+
+On a CPU the same tests drive its own kernels, and the calls of the GPU's kernels are checked on tensors without data.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,36 @@ import pytest
 import torch
 
 from tests.contracts.test_families import TEXTS, check_cache, close, network_of
+from tests.graphs import CPU, DEVICES
 from tests.table import ATTENTIVE, SPEAKERS
+from weft.nn import attention
 from weft.nn.attention import attend
 from weft.nn.rows import Ragged, Rows
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = pytest.mark.parametrize("device", DEVICES)
 LENGTHS = [3, 1, 70, 2, 7, 300, 4]
 
 
-def tensors(dtype: torch.dtype) -> tuple[Any, Any, Any, Rows]:
+def tensors(dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any, Rows]:
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, sum(LENGTHS), 4, 64, device="cuda", dtype=torch.float64).to(dtype)
-    return query, key, value, Rows.of(LENGTHS, "cuda")
+    query, key, value = torch.randn(3, sum(LENGTHS), 4, 64, device=device, dtype=torch.float64).to(dtype)
+    return query, key, value, Rows.of(LENGTHS, device)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 1e-5)])
-def test_kernels_equal_the_written_out_path(dtype: torch.dtype, tolerance: float, causal: bool) -> None:
-    query, key, value, rows = tensors(dtype)
+def test_kernels_equal_the_written_out_path(
+    dtype: torch.dtype, tolerance: float, causal: bool, device: torch.device
+) -> None:
+    query, key, value, rows = tensors(dtype, device)
     found, weights = attend(query, key, value, rows, causal=causal)
     assert weights is None
     expected, _ = attend(query.double(), key.double(), value.double(), rows, causal=causal, want_weights=True)
     assert (found.double() - expected).abs().max() <= tolerance
 
 
-def test_gradients_of_the_ragged_kernel() -> None:
-    query, key, value, rows = tensors(torch.bfloat16)
+def test_gradients_of_the_ragged_kernel(device: torch.device) -> None:
+    query, key, value, rows = tensors(torch.bfloat16, device)
     gradients = []
     for kind in (torch.bfloat16, torch.float64):
         inputs = [x.detach().clone().to(kind).requires_grad_() for x in (query, key, value)]
@@ -43,11 +50,11 @@ def test_gradients_of_the_ragged_kernel() -> None:
         assert (fused - written).norm() / written.norm() < 2e-2
 
 
-def test_dropout_of_the_ragged_kernel_in_the_mean() -> None:
+def test_dropout_of_the_ragged_kernel_in_the_mean(device: torch.device) -> None:
     """Its random numbers are its own, so the mean over many seeds must be what it is without dropout."""
-    query, key, value, rows = tensors(torch.bfloat16)
+    query, key, value, rows = tensors(torch.bfloat16, device)
     plain, _ = attend(query, key, value, rows)
-    total, many = torch.zeros_like(plain, dtype=torch.float64), 400
+    total, many = torch.zeros_like(plain, dtype=torch.float64), 20 if device == CPU else 400
     spread = []
     for seed in range(many):
         torch.manual_seed(seed)
@@ -65,18 +72,37 @@ def test_dropout_of_the_ragged_kernel_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIVE)
-def test_families_on_the_gpu(name: str) -> None:
+def test_families_on_the_gpu(name: str, device: torch.device) -> None:
     network = network_of(name, torch.float32, head_width=16)
     batch = Ragged.of(TEXTS)
     with torch.inference_mode():
         expected = network(batch.tokens, batch.rows)
-        there = batch.to("cuda")
-        network.to("cuda")
+        there = batch.to(device)
+        network.to(device)
         assert close(network(there.tokens, there.rows).cpu(), expected, 1e-4)
         found = network.to(torch.bfloat16)(there.tokens, there.rows)
         assert (found.float().cpu() - expected).norm() / expected.norm() < 3e-2
 
 
 @pytest.mark.parametrize("name", SPEAKERS)
-def test_cache_on_the_gpu(name: str) -> None:
-    check_cache(network_of(name).to("cuda"), 1e-9)
+def test_cache_on_the_gpu(name: str, device: torch.device) -> None:
+    check_cache(network_of(name).to(device), 1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [5, 2, 7]])
+def test_calls_of_the_gpu_kernels(
+    lengths: list[int], dropout: float, causal: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each operator takes what it is called with: rows of equal length go to one kernel, ragged ones to another."""
+    monkeypatch.setattr(attention, "_has_ragged_kernel", lambda query: True)
+    monkeypatch.setattr(attention, "_has_even_kernel", lambda query: True)
+    called = []
+    for name in ("_even", "_ragged"):
+        kernel = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda *given, kernel=kernel: called.append(kernel) or kernel(*given))
+    query, key, value = torch.empty(3, sum(lengths), 4, 64, device="meta", dtype=torch.bfloat16)
+    mixed, _ = attend(query, key, value, Rows.of(lengths, "meta"), causal=causal, dropout=dropout)
+    assert mixed.shape == query.shape and mixed.dtype == query.dtype
+    assert [kernel.__name__ for kernel in called] == ["_even" if len(set(lengths)) == 1 else "_ragged"]

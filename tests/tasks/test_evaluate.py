@@ -39,6 +39,7 @@ def test_scores_do_not_hang_on_the_batches(
             row["text"] += " so it is now ." * 12
     data = write_rows(here / "r.jsonl", rows)
     model = model_for(task, outputs, wordpiece, labels)
+    model.network.double()  # a correlation near 0 of numbers that hardly differ hangs on every rounding
     whole = model.evaluate(data)
     monkeypatch.setattr(passing, "BUDGET", 40)
     monkeypatch.setattr(judging, "CHARACTERS", 300)
@@ -46,7 +47,7 @@ def test_scores_do_not_hang_on_the_batches(
     assert whole.examples == parts.examples == 20 and whole.n_windows == parts.n_windows > 20
     assert whole.n_tokens == parts.n_tokens and whole.n_truncated == 0 and whole.confusion == parts.confusion
     for name, score in whole.scores.items():
-        assert parts.scores[name].value == pytest.approx(score.value, rel=1e-5, abs=1e-6), name
+        assert parts.scores[name].value == pytest.approx(score.value, rel=1e-9, abs=1e-9), name
         assert parts.scores[name].low <= parts.scores[name].value <= parts.scores[name].high
     assert [row["where"] for row in whole.worst] == [row["where"] for row in parts.worst]
 

@@ -189,7 +189,7 @@ def test_equal_time(text: Path, tmp_path: Path) -> None:
     budget = {"minutes": 0.01, "size": "tiny", "parallel": 0, "models": ["lstm"]}
     ladder(None, {"out": str(tmp_path / "l"), "text": {"files": [str(text)]}, "ladder": budget}, say=quiet)
     found = rungs_of(tmp_path / "l")["lstm"]
-    assert found["seconds"] < 5 and found["steps"] > 10
+    assert found["seconds"] < 20 and found["steps"] > 10
     state = next((tmp_path / "l" / "lstm" / "run" / "checkpoints").glob("*/state.json"))
     assert json.loads(state.read_text())["steps"] == found["steps"], "what the speed decided is kept"
     lines = [json.loads(line) for line in (tmp_path / "l" / "lstm" / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -257,6 +257,9 @@ def test_text_is_cut_where_it_may_be() -> None:
     assert train.endswith("\n") and len(held_out) == pytest.approx(300, abs=10)
     train, held_out = split(["word " * 100_000], 0.5, most=1000)
     assert 500 <= len(held_out) <= 1000 and train.endswith(" ")
+    for text in ("ein Wort für dich\n" * 4000, "織" * 40_000):  # bytes are bytes, not characters
+        train, held_out = split([text], 0.5, most=1000)
+        assert 500 <= len(held_out.encode()) <= 1000 and (train + held_out).rstrip() == text.rstrip()
     assert beginning_of("\n\n  Long ago there was a loom that nobody dared to touch, for it sang at night\n") == (
         "Long ago there was a loom that nobody dared to touch, for"
     )

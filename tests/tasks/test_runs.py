@@ -143,7 +143,7 @@ def test_next_words_beside_the_task(task: str, here: Path) -> None:
     )
     lines = [json.loads(line) for line in (here / "out/run/metrics.jsonl").read_text().splitlines()]
     losses = [line["validation_words"] for line in lines if "validation_words" in line]
-    assert len(losses) == 3 and losses[-1] < 0.9 * losses[0], "the next words are learned too"
+    assert len(losses) == 3 and losses[-1] < 0.95 * losses[0], "the next words are learned too"
     assert set(model.opened.heads) == {"words", "classify"}
     given_: Any = ("the mouse is now", "a dog") if task == "pair" else "the cat is now"
     assert weft.load(here / "out")(given_) == model(given_)

@@ -53,7 +53,7 @@ WORDS = [
     "(said)",
     "state-of-the-art",
 ]
-SIZES = {"wordpiece": 150, "bpe": 330, "unigram": 120, "word": 30, "character": 40}
+SIZES = {"wordpiece": 150, "bpe": 330, "unigram": 120, "word": 30, "whitespace": 30, "character": 40}
 
 
 def texts(number: int = 400) -> list[str]:
@@ -230,3 +230,20 @@ def test_a_unigram_vocabulary_comes_back_to_the_last_digit(tmp_path: Path) -> No
     made = learn(texts(), "unigram", SIZES["unigram"], extra=["<extra_id_1>", "<extra_id_0>"])
     made.save(tmp_path)
     assert Tokenizer.load(tmp_path).library.to_str() == made.library.to_str()
+
+
+def test_words_between_spaces_stay_as_they_are(tmp_path: Path) -> None:
+    """Text that was cut into words before, such as the Penn Treebank's, with its own unknown words."""
+    line = "mr. <unk> 's u.s. plan rose N % to $ N"
+    ours = learn([line] * 3, "whitespace", 50)
+    ids = ours.ids([line, "mr. weaver"], specials=False)
+    assert len(ids[0]) == len(line.split()) and len(set(ids[0])) == 10
+    assert ids[0][1] == ids[1][1] == ours.id_of("unknown") == 1
+    assert ours.vocabulary == 4 + 9 and ours.decode(ids[0]) == line.replace(" <unk>", "")
+    ours.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.kind == ours.kind == "whitespace" and again.ids([line], specials=False)[0] == ids[0]
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(tmp_path)(line, add_special_tokens=False).input_ids == ids[0]
+    assert len(learn([line] * 3, "word", 50).ids([line], specials=False)[0]) > len(ids[0])

@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
+
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
 

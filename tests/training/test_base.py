@@ -48,7 +48,7 @@ def test_going_on_with_a_published_encoder(tmp_path: Path) -> None:
         model={"base": str(minilm())},
         text={"files": [str(tmp_path / "text.txt")]},
         objective={"length": 24},
-        training={"steps": 8, "batch": 6, "rate": 1e-3, "warmup": 0.0, "evaluate_every": 8},
+        training={"steps": 4, "batch": 4, "rate": 1e-3, "warmup": 0.0, "evaluate_every": 4},
         out=str(tmp_path / "run"),
     )
     losses = held_out(tmp_path / "run")

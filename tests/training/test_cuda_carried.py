@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere  # noqa: F401
 from tests.training.small import stories
 from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
@@ -20,14 +20,12 @@ from weft.objectives.carrying import CarriedToken, Memory
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
 from weft.training.log import read_metrics
-from weft.training.loop import update
-from weft.training.optim import make_optimizer, set_rate
-from weft.training.passes import Passes
+from weft.training.optim import set_rate
 from weft.training.plan import Training
+from weft.training.setup import Setup
+from weft.training.step import Stepper, group_of
 from weft.training.watching import through_time
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("rnn", {}),
     "relu": ("rnn", {"activation": "relu"}),
@@ -47,32 +45,26 @@ def exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.set_float32_matmul_precision(before)
 
 
-def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tuple[list[Any], Passes]:
+def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tuple[list[Any], Stepper]:
     """Loss, length of the gradients, what is carried and weights after each of six steps of six streams."""
     cell, settings = KINDS[kind]
-    network = network_of(cell, **settings).float().to(device).train()
+    network = network_of(cell, **settings).float().to(device)
     objective = CarriedToken(Memory(6).lay_out(network))
+    feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
     plan = Training(epsilon=1e-3)
-    optimizer = make_optimizer(network, plan, 1e-2)
-    scaler = torch.amp.GradScaler(device.type, enabled=False)
-    setup: Any = SimpleNamespace(network=network, plan=plan)
-
-    def finish() -> torch.Tensor:
-        return update(setup, optimizer, scaler)
-
-    passes = Passes(network, objective.sums, 1, device, "fp32", scaler, capture, finish=finish)
-    feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, rate=1e-2, device=device)
+    stepper = captured(Stepper(setup), capture)
     found = []
     for step in range(6):
-        set_rate(optimizer, 1e-2 / (1 + step))
-        norm = passes.step(feed.passes(step, budget), torch.tensor([60.0]), lambda number: number)
-        norm = finish() if norm is None else norm
+        set_rate(stepper.optimizer, 1e-2 / (1 + step))
+        group = group_of(setup, step, budget)
+        norm = stepper.step(group.batches, group.counts, step)
         objective.memory.settle()
         state = [part.cpu().clone() for part in objective.memory.before]
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
-        found.append((passes.losses.item(), norm.item(), state, weights))
-    return found, passes
+        found.append((stepper.losses.item(), norm.item(), state, weights))
+    return found, stepper
 
 
 def compare(one: list[Any], other: list[Any]) -> None:
@@ -83,36 +75,43 @@ def compare(one: list[Any], other: list[Any]) -> None:
     assert one[0][2][0].abs().max() > 0.01 and (one[0][2][0] - one[1][2][0]).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("budget", [60, 20])  # one pass with its update in one graph; three passes
-def test_a_captured_step_is_a_plain_step_and_that_of_the_cpu(kind: str, budget: int) -> None:
-    plain, _ = steps_of(kind, CUDA, False, budget)
+def test_a_captured_step_is_a_plain_step_and_that_of_the_cpu(
+    kind: str,
+    budget: int,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+) -> None:
+    plain, _ = steps_of(kind, device, False, budget)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="passes cannot be captured")
-        captured, passes = steps_of(kind, CUDA, True, budget)
-    assert passes.capture and len(passes.graphs) == 1, "nothing was played back"
-    compare(plain, captured)
+        played, stepper = steps_of(kind, device, True, budget)
+    assert stepper.passes.capture and len(stepper.passes.graphs) == 1, "nothing was played back"
+    compare(plain, played)
     compare(plain, steps_of(kind, CPU, False, budget)[0])
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_through_time_are_those_of_the_cpu(kind: str) -> None:
+def test_gradients_through_time_are_those_of_the_cpu(kind: str, device: torch.device) -> None:
     cell, settings = KINDS[kind]
     network = network_of(cell, **settings)
     batch = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6).passes(0, 999)[0]
     here = through_time(network, batch)
-    there = through_time(network.to(CUDA), batch.to(CUDA))
+    there = through_time(network.to(device), batch.to(device))
     assert [norm for layer in there for norm in layer] == pytest.approx([n for layer in here for n in layer], rel=1e-6)
 
 
-def values(tmp_path: Path, out: str, **training: Any) -> dict[str, Any]:
-    (tmp_path / "text.txt").write_text(stories(200))
+def values(tmp_path: Path, out: str, device: torch.device, **training: Any) -> dict[str, Any]:
+    (tmp_path / "text.txt").write_text(stories(200 if device == CUDA else 30))
     return {
         "out": str(tmp_path / out),
-        "device": "cuda",
+        "device": device.type,
         "model": {"family": "lstm", "size": "2x64", "dropout": 0.0},
         "text": {"files": [str(tmp_path / "text.txt")]},
-        "tokenizer": {"size": 400},
+        "tokenizer": {"size": 400 if device == CUDA else 300},
         "training": {"steps": 40, "batch": 16, "evaluate_every": 20, "log_every": 5, "precision": "fp32", **training},
     }
 
@@ -122,17 +121,22 @@ def losses(tmp_path: Path, out: str) -> list[float]:
     return [line[name] for line in lines for name in ("loss", "validation_loss") if name in line]
 
 
-def test_a_run_from_graphs_is_a_plain_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_from_graphs_is_a_plain_run(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Evaluated and watched in between, in bf16 too, and gone on with."""
+    steps = 40 if device == CUDA else 2
+    plan: dict[str, Any] = {"steps": steps, "evaluate_every": steps // 2, "log_every": 5 if device == CUDA else 1}
     for most in (0, 64):
         monkeypatch.setattr("weft.training.passes.MOST", most)
-        given = values(tmp_path, str(most), watch_gradients=True, save_every=20, keep=5)
+        given = values(tmp_path, str(most), device, watch_gradients=True, save_every=steps // 2, keep=5, **plan)
         pretrain(None, given, say=lambda line: None)
     assert losses(tmp_path, "0") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)
-    assert losses(tmp_path, "0")[-1] < losses(tmp_path, "0")[0] - 0.5
+    assert device == CPU or losses(tmp_path, "0")[-1] < losses(tmp_path, "0")[0] - 0.5
     shutil.copytree(tmp_path / "64", tmp_path / "parts")
-    shutil.rmtree(tmp_path / "parts/run/checkpoints/step-40")
+    shutil.rmtree(tmp_path / f"parts/run/checkpoints/step-{steps}")
     resume(tmp_path / "parts", say=lambda line: None)
     assert losses(tmp_path, "parts") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)
-    pretrain(None, values(tmp_path, "half", precision="bf16"), say=lambda line: None)
+    pretrain(None, values(tmp_path, "half", device, **{**plan, "precision": "bf16"}), say=lambda line: None)
     assert losses(tmp_path, "half") == pytest.approx(losses(tmp_path, "64"), rel=0.05)

@@ -7,6 +7,7 @@ import math
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from weft.nn.rows import Batch
 from weft.objectives.language import NextToken
 from weft.tasks.pretrain import pretrain
 from weft.tasks.resume import resume
-from weft.training.log import fitting, read_metrics
-from weft.training.loop import quick_arithmetic, seed_of
+from weft.training.log import read_metrics
+from weft.training.loop import live_line, quick_arithmetic
 from weft.training.passes import Passes, graphs_compiled
 from weft.training.setup import Setup
+from weft.training.step import seed_of
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +67,11 @@ def test_every_objective_overfits_one_batch(objective: str) -> None:
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     passes = Passes(network, OBJECTIVES[objective].sums, len(counts), torch.device("cpu"), "fp32", scaler, False)
     optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
-    for _ in range(80):
+    for _ in range(300):  # some 80 are enough
         passes.step([batch], counts, lambda number: 0)
         optimizer.step()
+        if passes.losses.sum() < 0.1:
+            break
     assert passes.losses.sum() < 0.1
 
 
@@ -81,7 +85,7 @@ def test_language_models_beat_the_unigram(text: Path, tmp_path: Path) -> None:
     counts = np.bincount(ids, minlength=model.tokenizer.vocabulary) + 0.01
     entropy = -(counts / counts.sum() * np.log(counts / counts.sum())).sum()
     found = read_metrics(tmp_path / "run" / "run" / "metrics.jsonl")[-1]["validation_loss"]
-    assert found < 0.85 * entropy
+    assert found < 0.9 * entropy
     answer: Any = model("The weaver said", most=10)
     assert answer.text
 
@@ -97,7 +101,8 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
     assert "steps = 20" in recipe and "rate = " in recipe and str(text) in recipe  # every open choice is made
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [5, 5, 10, 10, 15, 15, 20, 20]
-    assert {"loss", "rate", "norm", "tokens", "padding", "mfu", "memory", "tokens_per_second"} <= set(lines[0])
+    assert {"loss", "rate", "norm", "tokens", "padding", "memory", "tokens_per_second"} <= set(lines[0])
+    assert "mfu" not in lines[0], "nobody knows the peak of a CPU"
     assert lines[0]["loss"] == pytest.approx(math.log(300), rel=0.15)  # a fresh model knows nothing of 300 tokens
     assert (run / "report.html").read_text().count("<figure>") == 4
     card = json.loads((tmp_path / "run" / "weft.json").read_text())
@@ -201,9 +206,15 @@ def test_without_held_out_text_the_last_is_kept(text: Path, tmp_path: Path) -> N
     assert model.network.state_dict()["tokens.weight"].equal(last["tokens.weight"])
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
-def test_compiled_once(text: Path, tmp_path: Path) -> None:
+# What is compiled again is decided before a backend sees it; machine code takes the most time by far.
+NEEDS_GCC = pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, NEEDS_GCC])]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_once(backend: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where epochs meet in a step, and with an evaluation between the steps."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     go(text, tmp_path / "run", compile=True, steps=24, batch=6, pass_tokens=96, evaluate_every=8, log_every=2)
     lines = read_metrics(tmp_path / "run/run/metrics.jsonl")
     graphs = [line["graphs"] for line in lines if "graphs" in line]
@@ -251,12 +262,12 @@ def test_the_loader_runs_ahead_and_ends() -> None:
         list(Ahead(fails, 0, 5))
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
-def test_batches_of_any_shape_are_compiled_once() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batches_of_any_shape_are_compiled_once(backend: str) -> None:
     """Rows of equal length here, since only those compile on the CPU; their number changes."""
     torch._dynamo.reset()
     before = graphs_compiled()
-    sums = torch.compile(OBJECTIVES["mlm"].sums, fullgraph=True)
+    sums = torch.compile(OBJECTIVES["mlm"].sums, fullgraph=True, backend=backend)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     passes = Passes(network_for("mlm"), sums, 1, torch.device("cpu"), "fp32", scaler, ragged=True)
     plain = Passes(network_for("mlm"), OBJECTIVES["mlm"].sums, 1, torch.device("cpu"), "fp32", scaler)
@@ -289,15 +300,16 @@ def test_numbers_next_to_nothing_are_nothing_while_it_trains() -> None:
     assert (tiny * 1.0).item() > 0.0
 
 
-def test_the_live_line_fits_a_terminal() -> None:
-    parts = [
-        "step 1,000,000/1,000,000",
-        "100:00:00 left",
-        "loss 12.3456",
-        "1,234,567 tokens/s",
-        "rate 1.0e-03",
-        "12.3 GB",
-    ]
-    line = fitting([*parts, "100 % of peak", "padding 33 %"])
-    assert len(line) < 80 and line.startswith("step 1,000,000/1,000,000  100:00:00 left  loss 12.3456")
-    assert fitting(["step 1/2", "0:01 left"]) == "step 1/2  0:01 left"
+def test_the_live_line_fits_80_columns() -> None:
+    values = {"step": 999_950, "loss": 123.4567, "rate": 1.234e-05, "padding": 0.33, "memory": 139.4e9}
+    values |= {"tokens_per_second": 12_345_678, "mfu": 0.43}
+    line = live_line(values, 1_000_000, "123:59:59")
+    assert len(line) < 80
+    assert line.startswith("step 999,950/1,000,000  123:59:59 left  loss 123.4567  12,345,678 tokens/s")
+    few = {**values, "step": 50, "loss": 2.5, "tokens_per_second": 8_000, "memory": 1e9}
+    line = live_line(few, 500, "1:15")
+    assert len(line) < 80 and "43 % of peak" in line
+    plain = {key: value for key, value in few.items() if key != "mfu"}
+    begin = "step 50/500  1:15 left  loss 2.5000  8,000 tokens/s  rate 1.2e-05"
+    assert live_line(plain, 500, "1:15") == f"{begin}  padding 33 %"
+    assert live_line({**plain, "padding": 0.0}, 500, "1:15") == f"{begin}  1.0 GB"

@@ -28,7 +28,7 @@ def settings(objective: str, text: Path) -> dict[str, Any]:
         "tokenizer": {"size": 300},
         "objective": {"name": objective, "length": 32},
         "training": {
-            "epochs": 3, "batch": 12, "pass_tokens": 150, "ema": 0.9, "log_every": 7,
+            "batch": 12, "pass_tokens": 150, "ema": 0.9, "log_every": 7,
             "evaluate_every": 10, "save_every": 4, "threads": 1,
         },
     }  # fmt: skip
@@ -58,7 +58,9 @@ def same(left: Any, right: Any) -> bool:
 def broken(objective: str, kills: int, folder: Path) -> None:
     text = folder / "text.txt"
     text.write_text(stories(60))
-    (folder / "settings.json").write_text(json.dumps(settings(objective, text)))
+    given = settings(objective, text)
+    given["training"]["epochs"] = 2 if kills <= 3 else 3
+    (folder / "settings.json").write_text(json.dumps(given))
     environment = {**os.environ, "WEFT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(BROKEN), str(folder / "settings.json"), str(folder / "run"), str(kills), "1"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)

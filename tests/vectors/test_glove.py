@@ -107,7 +107,7 @@ def test_planted_groups_are_found() -> None:
     glove = Glove(plan, 51, parts, 0, CPU)
     losses = [glove.learn(number) for number in range(25 * len(parts))]
     assert np.mean(losses[-len(parts) :]) < 0.5 * np.mean(losses[: len(parts)])
-    assert group_margin(glove.matrix()) > 0.3
+    assert group_margin(glove.matrix()) > 0.2
 
 
 def test_nothing_together_is_no_counts() -> None:

@@ -40,6 +40,14 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextLayout:
+    """How the text of pre-training was read: a text that the model is judged by is read alike."""
+
+    documents: Literal["auto", "line", "block", "file"]  # of a text file
+    rows: Literal["stream", "apart", "documents", "carried"]  # stream, carried: each goes on from the one before
+
+
+@dataclass(frozen=True, kw_only=True)
 class Made:
     """When and from which seed."""
 
@@ -57,6 +65,7 @@ class Card:
     labels: tuple[str, ...] | None = None  # in the order of the head's outputs
     columns: dict[str, str] = field(default_factory=dict)
     window: Window | None = None
+    text: TextLayout | None = None
     pooling: Literal["mean", "first", "max"] | None = None
     normalise: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"

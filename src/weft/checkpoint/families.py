@@ -49,7 +49,7 @@ class Family:
     trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
     specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
     around: str | None = None  # whose way to put them around a text and a pair
-    rows: str = "documents"  # how documents become rows in pre-training
+    rows: str = "stream"  # how documents become rows in pre-training
     row: int | None = None  # tokens of a row there, where the context is as good as without end
     rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
     fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
@@ -128,7 +128,6 @@ FAMILIES = {
             speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
-            rows="stream",
         ),
         Family(
             name="xlm-roberta",
@@ -144,7 +143,6 @@ FAMILIES = {
             speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
-            rows="stream",
             standard=roberta.XLM_STANDARD,
         ),
         Family(
@@ -190,7 +188,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
             standard=gpt.GPT_STANDARD,
         ),
         Family(
@@ -205,7 +202,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
         ),
         Family(
             name="transformer",
@@ -276,7 +272,6 @@ FAMILIES = {
             sentinels=t5.SENTINELS,
             specials=t5.SPECIALS,
             around="t5",
-            rows="stream",
         ),
         *(
             Family(
@@ -327,7 +322,6 @@ FAMILIES = {
             tokenizer="bpe",
             task="complete",
             speaks=True,
-            rows="stream",
             row=64,
         ),
         Family(
@@ -348,8 +342,11 @@ FAMILIES = {
 SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
 
 
-def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
-    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'."""
+def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
+    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'.
+
+    `heads`: how many a model of such a size has, where that was given; else each is 64 wide.
+    """
     if name in SIZES and size is None:
         return SIZES[name]
     if name not in FAMILIES:
@@ -370,9 +367,13 @@ def find_size(name: str, size: str | None = None) -> tuple[Family, Any]:
     if not hasattr(family.config, "layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")
     layers, width = int(found[1]), int(found[2])
-    if width % 64 and hasattr(family.config, "heads"):
-        raise UserError(f"size {size}: a width of {width} is not a multiple of 64, the width of a head")
-    sizes = {"layers": layers, "width": width, "heads": width // 64, "inner": 4 * width}
+    heads = heads if isinstance(heads, int) and heads > 0 else None
+    if heads is None and width % 64 and hasattr(family.config, "heads"):
+        raise UserError(
+            f"size {size}: a width of {width} is not a multiple of 64, the width of a head; choose their number, "
+            f"such as model.heads={next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)}"
+        )
+    sizes = {"layers": layers, "width": width, "heads": heads or width // 64, "inner": 4 * width}
     sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
     return family, family.config(**{**family.standard, **sizes})
 

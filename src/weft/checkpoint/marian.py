@@ -42,6 +42,7 @@ NAMES = Names(
         same("shared.weight", "tokens.weight", without=APART),
         same("decoder.embed_tokens.weight", "tokens.weight", beside=APART),
         same("encoder.embed_tokens.weight", APART, beside=APART),
+        Rule(("shared.weight",), "", "dropped", beside=APART),  # a third table that nothing reads
         *_layers("encoder"),
         *_layers("decoder"),
         *both(f"{CROSS}.q_proj", "decoder.{}.cross.query"),
@@ -95,13 +96,12 @@ def _read(published: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} must be true or false, not {shown(str(value))!r}")
     size = published["vocab_size"]
     written = published.get("decoder_vocab_size") or size
-    if shared and not words:
-        raise UserError("share_encoder_decoder_embeddings without tie_word_embeddings is not supported")
     if shared and written != size:
         raise UserError(
             f"share_encoder_decoder_embeddings needs one vocabulary, not {shown(str(size))} and {shown(str(written))}"
         )
-    found["tied"] = "all" if shared else "decoder" if words else "none"
+    # Without tied words transformers shares no table at all: each side has its own, of one vocabulary.
+    found["tied"] = "none" if not words else "all" if shared else "decoder"
     found |= {"vocabulary": written, "source_vocabulary": None if written == size else size}
     return found | {"weight_scale": published["init_std"]}
 

@@ -227,6 +227,9 @@ def ladder(
     for failure in failures(found):
         print(failure)
     print(verdict(found))
+    failed = [rung["name"] for rung in found["rungs"] if "failed" in rung]
+    if len(failed) == len(found["rungs"]):
+        raise UserError(f"every rung failed: {listed(failed, 20)}; the reasons stand above and in {out}/ladder.json")
 
 
 def _number(text: str) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+DOCUMENTS = "What a document of a txt file is: line, block, file; auto: as the file looks."
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""

@@ -46,7 +46,9 @@ def finetune(
     base: Annotated[
         str | None, typer.Option(help="The model to begin with: a folder, or a text file of word vectors.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="From scratch: a family or a published size (weft models); by the task.")
+    ] = None,
     size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
     vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
@@ -59,6 +61,9 @@ def finetune(
         str | None, typer.Option(help="The labels in their order: a,b,c; else those of the rows.")
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="balanced: rows of rare labels count more.")] = None,
+    baseline: Annotated[
+        bool | None, typer.Option(help="Train a linear model (TF-IDF, frozen embeddings) beside and compare; on.")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="The score that decides which model is kept.")] = None,
     freeze: Annotated[str | None, typer.Option(help="encoder, tokens, or all-but-2: what is left as it is.")] = None,
     mix: Annotated[bool | None, typer.Option(help="Let the head read a learned mix of all layers.")] = None,
@@ -66,9 +71,9 @@ def finetune(
     length: Annotated[int | None, typer.Option(help="Tokens of a window; as the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next.")] = None,
     long: Annotated[str | None, typer.Option(help="windows (longer texts are read whole), or cut.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of pairs from scratch.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of few rows.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Rows in a step; 32, more of pairs from scratch.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Rows in a step; 8 to 32 by their number.")] = None,
     rate: Annotated[float | None, typer.Option(help="The highest rate; 5e-5 from a base, else by the width.")] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
@@ -134,6 +139,7 @@ def finetune(
             "name": task,
             "labels": listed_in(labels),
             "class_weights": class_weights,
+            "baseline": baseline,
             "metric": metric,
             "freeze": freeze,
             "mix": mix,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import progress, table
+from weft.cli.show import DOCUMENTS, progress, table
 from weft.errors import UserError, shown
 
 app = typer.Typer(help="Learn a vocabulary from text, and see what one does to a text.", no_args_is_help=True)
@@ -21,7 +21,9 @@ def learn(
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
-    kind: Annotated[str | None, typer.Option(help="wordpiece, bpe, unigram, word or character; wordpiece.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="wordpiece, bpe, unigram, word, whitespace or character; wordpiece.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="For this family (weft models): its kind and its special tokens.")
     ] = None,
@@ -32,7 +34,7 @@ def learn(
     ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
-    documents: Annotated[str, typer.Option(help="What a document is in txt files: line, block, file.")] = "line",
+    documents: Annotated[str, typer.Option(help=DOCUMENTS)] = "auto",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.ladder import ladder as climb
-from weft.cli.show import amount, leaving_at_once, progress, sections_of, table
+from weft.cli.show import DOCUMENTS, amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
 cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
@@ -39,9 +39,12 @@ def pretrain(
         str | None, typer.Option(help="next, mlm, mlm+nsp, mlm+sop or spans; as the family learns.")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of vocabulary that is learned, such as bpe or whitespace; by family.")
+    ] = None,
     vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
-    documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
+    documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
     rows: Annotated[
         str | None,
@@ -103,7 +106,7 @@ def pretrain(
         "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
         "model": {"family": model, "size": size, "base": base, "vectors": vectors},
         "text": {"files": text, "dev": dev, "column": column, "documents": documents},
-        "tokenizer": {"folder": tokenizer, "size": vocabulary},
+        "tokenizer": {"folder": tokenizer, "kind": kind, "size": vocabulary},
         "objective": {"name": objective, "length": length, "rows": rows},
         "training": {
             "steps": steps,

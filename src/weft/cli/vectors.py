@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.show import DOCUMENTS, harmless, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def learn(
     epochs: Annotated[int | None, typer.Option(help="Times through the text; 5, of glove 25.")] = None,
     rate: Annotated[float | None, typer.Option(help="The first learning rate.")] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
-    documents: Annotated[str | None, typer.Option(help="What a document is in txt files: line, block, file.")] = None,
+    documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides all that is drawn; 0.")] = None,
     settings: Annotated[

@@ -31,8 +31,15 @@ def perplexity(
         str | None, typer.Option(help="Read a tokenised corpus as people write: wikitext or ptb.")
     ] = None,
     documents: Annotated[
-        str, typer.Option(help="What is read as one run: file, or block or line, each from nothing.")
-    ] = "file",
+        str | None, typer.Option(help="line, block, file, auto; as in the model's training, else file.")
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="stream: documents follow each other; documents: each from nothing; as in training."),
+    ] = None,
+    count_ends: Annotated[
+        bool, typer.Option(help="Count the end of each document as a token, as training does.")
+    ] = True,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
     device: Device = None,
@@ -40,8 +47,9 @@ def perplexity(
 ) -> None:
     """Say how well a language model foresees a text: per token, per word and in bits per byte.
 
-    A window slides over the text; each token is foreseen once, with at least length - stride tokens before it. Words
-    and bytes are counted in the text as given, before --detokenise.
+    The text is read as the model's own training text was, and the ends of documents count as tokens, so that this is
+    the perplexity that weft pretrain prints for --dev. A window slides over the text; each token is foreseen once, with
+    at least length - stride tokens before it. Words and bytes are those of the text as given, before --detokenise.
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
@@ -50,33 +58,47 @@ def perplexity(
 
     if detokenise is not None:
         one_of(detokenise, DETOKENISERS, "--detokenise")
-    one_of(documents, ("file", "block", "line"), "--documents")
+    if documents is not None:
+        one_of(documents, ("auto", "line", "block", "file"), "--documents")
+    if rows is not None:
+        one_of(rows, ("stream", "documents"), "--rows")
     files = find_files([*text, *(more or [])])
     model = opened(folder, "complete", device, online)
     from weft.tasks.perplexity import perplexity as measure
     from weft.tasks.perplexity import read_documents
 
+    trained = model.opened.card.text
+    read_as = documents or (trained.documents if trained is not None else "file")
+    stream = rows == "stream" or (rows is None and trained is not None and trained.rows in ("stream", "carried"))
     with progress("reading", "tokens") as heard:
         found = measure(
             model.opened,
-            read_documents(files, documents=documents, column=column),
+            read_documents(files, documents=read_as, column=column),
             length=length,
             stride=stride,
             detokenise=detokenise,
+            stream=stream,
+            count_ends=count_ends,
             heard=heard,
         )
     if jsonl:
-        print(json.dumps(_finite(asdict(found))))
+        print(json.dumps(_finite({**asdict(found), "documents": read_as, "count_ends": count_ends})))
         return
     read = [] if detokenise is None else [_row("bits per byte read", found.bits_per_read_byte)]
     words = [] if found.per_word is None else [_row("perplexity per word", found.per_word)]
-    rows = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
-    print(table(["", "value", "95 % from", "to"], rows))
+    lines = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
+    print(table(["", "value", "95 % from", "to"], lines))
+    windows = f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
+    if found.carried:
+        windows = f"{found.n_windows:,} stream{'s' * (found.n_windows > 1)} with a carried state"
+    ends = f"the {found.n_ends:,} ends of documents among them" if found.n_ends else "ends of documents not counted"
     print(
-        f"{found.n_tokens:,} tokens, {found.n_words:,} words, {found.n_bytes:,} bytes, "
-        f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; "
-        f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
+        f"{found.n_tokens:,} tokens ({ends}), {found.n_words:,} words, {found.n_bytes:,} bytes, "
+        f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; {windows}"
     )
+    chosen = "as given" if documents is not None else "as in training" if trained is not None else "by default"
+    each = "each read after those before it" if found.stream else "each read from nothing"
+    print(f"documents: {read_as} ({chosen}), {each}")
     if found.impossible:
         print(f"{found.impossible:,} of the tokens had chance 0, so that the perplexity is infinite")
     if detokenise is not None:

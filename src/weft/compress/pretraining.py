@@ -54,7 +54,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     soft = SoftWords(lessons.temperature, lessons.hard)
     objective = along(wanted, teacher, student, lessons, soft)
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
-    rows = "stream" if name == "next" else student.family.rows
+    rows = "stream"
     length = lessons.length or min(student.family.row or student.config.context, teacher.config.context)
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")

@@ -36,7 +36,7 @@ class Texts:
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = ()  # unlabelled texts: one on each line, or a column `text`
-    documents: Literal["line", "block", "file"] = "line"  # what of a text file belongs together; of pretrain
+    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; of pretrain
     files: tuple[str, ...] = ()  # rows, with or without the column of labels
     dev: tuple[str, ...] = ()  # rows with labels to judge by; without them, a share of those that have labels
     holdout: float = 0.05

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, uniform
+from weft.data.chance import below, key_of, order_by, uniform
 from weft.data.rows import Drawn
 from weft.data.shards import Places
 from weft.errors import UserError
@@ -21,13 +21,18 @@ from weft.text.tokenizer import Tokenizer
 NOTHING = -100  # the label of a place where nothing is to be said
 
 
-def shift(drawn: Drawn, longest: int | None = None) -> Batch:
-    """Each token is to say the next one of its row; the last of a row is read only as a label."""
+def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) -> Batch:
+    """Each token is to say the next one of its row; the last of a row is read only as a label.
+
+    `start`: the token before each document, which stands there without being said, since nobody counts it.
+    """
     # A row that goes on to the end of the example keeps its last token only as the label of the one before.
     lasts = drawn.starts[1:] - 1
     keep = np.ones(len(drawn.tokens), dtype=bool)
     keep[lasts] = False
     labels = np.r_[drawn.tokens[1:], 0]
+    if start is not None:
+        labels[:-1][drawn.given[1:] & (labels[:-1] == start)] = NOTHING
     lengths = np.diff(drawn.starts) - 1
     targets = {"words": labels[keep]}
     if drawn.examples is not None:  # rows that go on: of which stream each is
@@ -82,7 +87,7 @@ class Masking:
         chance = uniform(key_of(self.seed, "mask"), drawn.identity[candidates])
         wanted = np.maximum(1, np.round(self.rate * np.bincount(rows, minlength=len(drawn.starts) - 1)))
         if self.inside is None:
-            order = np.lexsort((chance, rows))
+            order = order_by(rows, chance)
             sizes = np.ones(len(candidates), dtype=np.int64)
             words = np.arange(len(candidates))
         else:
@@ -91,7 +96,7 @@ class Masking:
             words = begins.cumsum() - 1
             sizes = np.bincount(words)
             chance, rows = chance[begins], rows[begins]
-            order = np.lexsort((chance, rows))
+            order = order_by(rows, chance)
         # Words in the order drawn, as long as they fit into their row's share; the first always.
         before = sizes[order].cumsum() - sizes[order]
         first = np.searchsorted(rows[order], rows[order], side="left")

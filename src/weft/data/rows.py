@@ -1,4 +1,4 @@
-"""Documents into rows: packed full (across document borders or not), one by one, or in pairs of neighbouring sentences.
+"""Documents into rows: packed full (across document borders or not), or one by one.
 
 A source hands out examples by number; which numbers come when is the order's business (`batching.py`). All positions
 are arithmetic on where documents begin, so that nothing but the tokens is stored.
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, scrambled, uniform
+from weft.data.chance import below, key_of, scrambled
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 
@@ -65,6 +65,7 @@ class Frame:
     after: Ids = ()
     row_before: Ids = ()  # a row
     row_after: Ids = ()
+    lead: Ids = ()  # before the first document, which has no end of another before it
 
     @property
     def document(self) -> int:
@@ -86,7 +87,7 @@ class Framed:
     def starts(self) -> Places:
         """D+1"""
         documents = np.asarray(self.corpus.documents)
-        return documents - documents[0] + np.arange(len(documents)) * self.frame.document
+        return documents - documents[0] + np.arange(len(documents)) * self.frame.document + len(self.frame.lead)
 
     @property
     def size(self) -> int:
@@ -95,13 +96,14 @@ class Framed:
     def read(self, places: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
         """At each place: the token, the number of its document, and whether the frame put it there."""
         documents = self.corpus.documents
-        numbers = np.searchsorted(self.starts, places, side="right") - 1
+        numbers = np.maximum(np.searchsorted(self.starts, places, side="right") - 1, 0)  # the lead is of the first
         inside = places - self.starts[numbers] - len(self.frame.before)
         lengths = documents[numbers + 1] - documents[numbers]
         given = (inside < 0) | (inside >= lengths)
         tokens = np.empty(places.shape, dtype=np.int64)
         tokens[~given] = self.corpus.take(documents[numbers[~given]] + inside[~given])
-        around = np.array([*self.frame.after, *self.frame.before, 0], dtype=np.int64)  # before: from the end, as -1 is
+        # What stands before is counted from the end, as -1 is.
+        around = np.array([*self.frame.after, *self.frame.lead, *self.frame.before, 0], dtype=np.int64)
         offset = np.where(inside < 0, inside - 1, inside - lengths)
         tokens[given] = around[offset[given]]
         return tokens, numbers, given
@@ -132,14 +134,14 @@ def _around(
     return framed, marks
 
 
-def _example(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
+def example_of(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
     """B: a number of its own for each example of each epoch."""
     return scrambled(1, numbers + (epochs << 40))
 
 
 def identity_of(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.uint64]:
     """N: a number of its own for each place of each example."""
-    return np.repeat(_example(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
+    return np.repeat(example_of(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
 
 
 def starts_of(lengths: Places) -> Places:
@@ -257,136 +259,3 @@ class Pieces:
         tokens, given = _around(tokens, given, lengths, self.framed.frame)
         lengths = lengths + self.framed.frame.row
         return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given)
-
-
-@dataclass(frozen=True)
-class PairFrame:
-    """The special tokens around and between two texts."""
-
-    before: Ids
-    between: Ids
-    after: Ids
-
-    @property
-    def size(self) -> int:
-        return len(self.before) + len(self.between) + len(self.after)
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Two neighbouring runs of sentences from one document, for objectives that ask whether the second follows.
-
-    In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
-    document, for sentence order (Lan et al., 2020) the two change places.
-    """
-
-    corpus: Corpus
-    frame: PairFrame
-    length: int
-    kind: str  # "next" or "order"
-    seed: int
-
-    @cached_property
-    def _windows(self) -> tuple[Places, Places]:
-        """Where each example's tokens begin and end: as many whole sentences of a document as fit."""
-        room = self.length - self.frame.size
-        if room < 2:
-            raise UserError(f"rows of {self.length} tokens have no room for a pair of texts")
-        documents = np.asarray(self.corpus.documents)
-        sentences = self.corpus.sentences
-        assert sentences is not None
-        lengths = np.diff(documents)
-        begin, end = documents[:-1][lengths >= 2], documents[1:][lengths >= 2]
-        found = []
-        while len(begin):  # the next window of every document that is not at its end
-            cut = sentences[np.searchsorted(sentences, begin + room, "right") - 1]
-            cut = np.where(cut > begin + 1, cut, begin + room)  # a sentence that is too long is cut
-            cut = np.where(end - begin <= room, end, cut)
-            found.append((begin, cut))
-            begin, end = cut[cut < end], end[cut < end]
-        begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True)) if found else (documents[:0],) * 2
-        order = np.argsort(begins, kind="stable")
-        enough = (ends - begins)[order] >= 2
-        return begins[order][enough], ends[order][enough]
-
-    @cached_property
-    def count(self) -> int:
-        if not len(self._windows[0]):
-            raise UserError("the text has no document of two tokens or more, so there are no pairs")
-        return len(self._windows[0])
-
-    @property
-    def mean(self) -> float:
-        begins, ends = self._windows
-        return float((ends - begins).mean()) + self.frame.size
-
-    @property
-    def even(self) -> bool:
-        return False
-
-    def lengths(self, numbers: Places) -> Places:
-        begins, ends = self._windows
-        return ends[numbers] - begins[numbers] + self.frame.size
-
-    def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        begins, ends = self._windows
-        chance = scrambled(key_of(self.seed, "pairs"), _example(epochs, numbers))
-        cuts = uniform(key_of(self.seed, "middle"), chance)
-        others, elsewhere = (uniform(key_of(self.seed, word), chance) for word in ("other", "elsewhere"))
-        follows = (chance & np.uint64(1)).astype(np.int64)
-        before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
-        tokens, given, segments, sizes = [], [], [], []
-        for place, number in enumerate(numbers):
-            begin, end = int(begins[number]), int(ends[number])
-            middle = self._middle(begin, end, float(cuts[place]))
-            first, second = np.arange(begin, middle), np.arange(middle, end)
-            if follows[place] and self.kind == "order":
-                first, second = second, first
-            elif follows[place]:
-                other = self._other(float(others[place]), float(elsewhere[place]), begin, len(second))
-                if other is None:  # the only document: there is nothing else to take
-                    follows[place] = 0
-                else:
-                    second = other
-            taken = self.corpus.take(np.r_[first, second])
-            tokens += [before, taken[: len(first)], between, taken[len(first) :], after]
-            border = len(before) + len(first) + len(between)  # here the second segment begins
-            size = len(taken) + self.frame.size
-            marks = np.ones(size, dtype=bool)
-            marks[len(before) : len(before) + len(first)] = False
-            marks[border : border + len(second)] = False
-            given.append(marks)
-            segments.append((np.arange(size) >= border).astype(np.int64))
-            sizes.append(size)
-        lengths = np.array(sizes)
-        return Drawn(
-            np.concatenate(tokens),
-            starts_of(lengths),
-            identity_of(epochs, numbers, lengths),
-            np.concatenate(given),
-            np.concatenate(segments),
-            follows,
-        )
-
-    def _middle(self, begin: int, end: int, chance: float) -> int:
-        """Where the first text ends: at a sentence border drawn by chance, or in the middle where there is none."""
-        sentences = self.corpus.sentences
-        assert sentences is not None
-        first, last = np.searchsorted(sentences, begin, "right"), np.searchsorted(sentences, end)
-        return int(sentences[first + int(chance * (last - first))]) if last > first else (begin + end) // 2
-
-    def _other(self, which: float, where: float, begin: int, wanted: int) -> Places | None:
-        """As many tokens of another document, from a sentence border on, as a true second text begins: neither its
-        length nor its first words tell that it is another."""
-        begins, ends = self._windows
-        documents = self.corpus.documents
-        mine = int(np.searchsorted(documents, begin, "right")) - 1
-        first, last = np.searchsorted(begins, [documents[mine], documents[mine + 1]])
-        others = self.count - int(last - first)
-        if not others:
-            return None
-        number = int(which * others)
-        number += int(last - first) if number >= first else 0
-        start = self._middle(int(begins[number]), int(ends[number]), where)
-        end = int(documents[np.searchsorted(documents, start, "right")])
-        return np.arange(start, min(end, start + wanted))

@@ -25,7 +25,7 @@ from weft.budget import by_budget
 from weft.errors import UserError
 from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
 from weft.text.compressed import zip_and_member
-from weft.text.records import Skipped, find_files, read_texts
+from weft.text.records import Skipped, find_files, look_for_documents, read_texts
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ class Text:
     files: tuple[str, ...]
     column: str = "text"
     delimiter: str | None = None
-    documents: str = "line"
+    documents: str = "line"  # of DOCUMENTS: what a document of a text file is
     on_bad_row: str = "stop"
 
     def paths(self) -> list[Path]:
@@ -79,9 +79,17 @@ class Text:
         )
         return (document.text for document in found)
 
+    def resolved(self) -> Text:
+        """The same with what its documents are; still auto where one file is of another kind than the next."""
+        if self.documents != "auto":
+            return self
+        kinds = look_for_documents(self.paths()) or {"line"}
+        return replace(self, documents=kinds.pop()) if len(kinds) == 1 else self
+
     def hash(self) -> str:
         """What is in the files, and how they are read; not what they are called."""
-        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, self.documents, self.on_bad_row]).encode())
+        documents = self.resolved().documents
+        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, documents, self.on_bad_row]).encode())
         for path in self.paths():
             whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
             whole.update(digest_of(path))
@@ -158,22 +166,26 @@ def tokenised(
     words = [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences]
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
     folder = cache_folder() / "shards" / key
-    told = False
+    told, made = False, False
     while not (folder / "corpus.json").exists():
         with held(folder.with_suffix(".lock")) as ours:
             if ours and not (folder / "corpus.json").exists():
                 _build(folder, text, tokenizer, sentences, progress, skipped or Skipped())
+                made = True
         if not ours:  # another process is at it: what it makes is ours too
             if not told:
                 waiting()
             told = True
             progress(0)
             time.sleep(0.2)
-    return _opened(folder, key)
-
-
-def _opened(folder: Path, key: str) -> Corpus:
     about = read_json(folder / "corpus.json")
+    if skipped is not None and not made:  # rows that were skipped when the cache was made are missing now too
+        skipped.count += about.get("skipped", 0)
+        skipped.first += about.get("skipped_first", [])
+    return _opened(folder, key, about)
+
+
+def _opened(folder: Path, key: str, about: dict[str, Any]) -> Corpus:
     with suppress(OSError):  # a cache may be shared and read only
         os.utime(folder)  # when it was last of use
     try:
@@ -211,7 +223,7 @@ def _build(
         writer.finish()
         about: dict[str, Any] = {"tokens": writer.total, "shards": writer.shards, "sentences": sentences}
         about |= {"documents": writer.begun, "files": [str(path) for path in text.paths()]}
-        about |= {"skipped": skipped.count}
+        about |= {"skipped": skipped.count, "skipped_first": skipped.first}
         write_json(scratch / "corpus.json", about)
         if folder.exists():  # what is left of one that was removed by halves
             shutil.rmtree(folder)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.chance import key_of, uniform
+from weft.data.chance import key_of, order_by, uniform
 from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
@@ -147,7 +147,7 @@ def _cut(key: int, identity: NDArray[np.uint64], begins: Places, sizes: Places, 
     """
     rows = np.repeat(np.arange(len(sizes)), sizes)
     inside = flat(np.zeros_like(sizes), sizes)
-    chance = np.where(inside == 0, -1.0, uniform(key, identity[begins[rows] + inside]))
-    order = np.lexsort((chance, rows))
+    chance = np.where(inside == 0, 0.0, uniform(key, identity[begins[rows] + inside]))
+    order = order_by(rows, chance)
     firsts = np.sort(order[inside < parts[rows]])  # order is by rows too, so that inside is the rank in the row
     return np.diff(np.r_[firsts, len(rows)])

@@ -56,7 +56,7 @@ class NextToken:
         return {"words": None}
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {"words": len(batch.targets["words"])}
+        return {"words": int((batch.targets["words"] != NOTHING).sum())}
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)

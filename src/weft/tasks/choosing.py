@@ -24,6 +24,13 @@ from weft.training.signals import Stop
 
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
+# The family that serves a task best from nothing; what is not here needs weights to begin with.
+FROM_SCRATCH = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
+    "tag": "lstm",
+    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    "describe": "vec2seq",
+}
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
 LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
@@ -55,11 +62,24 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         return family
     if "family" not in chosen:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
-    family, config = find_size(chosen["family"], chosen.get("size"))
+    family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
         check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
     return family
+
+
+def family_for(task: str, model: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """The choices of a task's model, with the family that serves the task best from nothing where none is chosen."""
+    if "base" in model or "family" in model:
+        return dict(model)
+    if task not in FROM_SCRATCH:
+        raise UserError(
+            f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
+            "(or --model FAMILY to begin from scratch all the same)"
+        )
+    say(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
+    return {"family": FROM_SCRATCH[task], **model}
 
 
 def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +146,9 @@ def vocabulary_for(
             kind = "bpe"
             say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
 
-        every = family.counts and given.size is None and kind in ("word", "character")  # nothing to learn for each
+        every = (
+            family.counts and given.size is None and kind in ("word", "whitespace", "character")
+        )  # nothing to learn for each
         usual = family.vocabulary if kind == family.tokenizer and like is None else {}
         size = given.size or (LARGEST if every else usual.get("size", USUAL))
         least = 1 if every and given.minimum_count is None else given.minimum_count

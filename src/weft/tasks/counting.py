@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.checkpoint.card import Card, Made, Metric
+from weft.checkpoint.card import Card, Made, Metric, TextLayout
 from weft.checkpoint.families import Family, find_size, usual_heads
 from weft.checkpoint.folder import Opened
 from weft.checkpoint.ngram import from_tables
@@ -109,6 +109,7 @@ def count_text(
         task=family.task,
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+        text=TextLayout(documents=recipe.text.documents, rows="documents"),
     )
     opened = Opened(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
     rows = storage(config)

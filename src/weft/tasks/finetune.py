@@ -30,8 +30,9 @@ from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
+from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import both_ways, chosen_family, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
 from weft.tasks.describe import DescribeTask
 from weft.tasks.driving import Altered, begin, begun, device_for, drive
 from weft.tasks.evaluate import evaluation_of
@@ -41,11 +42,11 @@ from weft.tasks.model import Model, find_folder, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
 from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, read_recipe
+from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, Tuning, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
-from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale
+from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale, task_of
 from weft.tasks.translate import writer_of
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -92,6 +93,7 @@ def finetune(
     run.check_new()
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, say))
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
         two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
@@ -222,7 +224,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)  # for the loss; the scores are those of whole texts
-    plan = resolved(recipe, train, opened, device)
+    plan = resolved(recipe, train, opened, task, len(material.dev), begun_with.fresh, device)
     recipe = replace(
         recipe,
         training=plan,
@@ -245,7 +247,14 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     opened = replace(opened, card=card)
     announce(run, recipe, opened, material, train, framing, steps, say)
+    baselines = []
+    if recipe.task.baseline and isinstance(task, TextTask):
+        opened.network.to(device)
+        base = replace(opened, card=begun_with.opened.card) if "base" in recipe.model else None
+        baselines = train_baselines(task, material.train, material.dev, base, progress)
+        announce_baselines(baselines, metric, say)
     last: list[Judgement] = []
+    best: list[Judgement] = []
 
     def judge() -> Verdict:
         rows = task.sample(material.dev) if isinstance(task, SequenceTask) else material.dev
@@ -263,6 +272,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
             metrics = (Metric(data=data, name="loss", value=found["loss"]),)
         with folded(opened.network, settled):
             run.save_model(replace(opened, card=settled.carded(card)), metrics)
+        best[:] = last
         if last:
             evaluation_of(last[0], recipe.task.name, "held-out rows", data).save(run.evaluation)
 
@@ -283,9 +293,18 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         judge=None if metric == "loss" else judge,
         pace=_own_words(recipe, opened, steps),
         capture=capture,
+        faster=_faster(plan, task),
     )
     drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
-    return load(run.folder)
+    trained = load(run.folder)
+    if baselines and isinstance(task, TextTask):
+        if not best:  # it was kept by the process that this run goes on from
+            trained.to(device)
+            own = task_of(trained.opened, recipe.task.name)
+            best[:] = [judged(own, trained.opened, framing, material.dev, tune=True)]
+            trained.to("cpu")
+        compare_baselines(run, task, best[0], baselines, metric, say)
+    return trained
 
 
 def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
@@ -295,6 +314,11 @@ def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
         length = length or min(384, opened.config.context)
         stride = stride or max(1, length // 3)
     return window_for(opened, length, stride, work.long, task.overlap)
+
+
+def _faster(plan: Tuning, task: Task) -> dict[str, float]:
+    """Weights that learn at a multiple of the learning rate: those of a new head."""
+    return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 
 
 def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int], dict[str, Tensor]] | None:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -198,24 +199,22 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress:
 
 
 def split(documents: Sequence[str], share: float, most: int = HELD_OUT) -> tuple[str, str]:
-    """A text and its last share, where that begins with a document or at least with a line."""
-    documents = [text if text.endswith("\n") else f"{text}\n" for text in documents]
-    whole = "".join(documents)
+    """A text and its last share, at most so many bytes, where that begins with a document or at least with a line."""
+    parts = [(text if text.endswith("\n") else f"{text}\n").encode() for text in documents]
+    whole = b"".join(parts)
     wanted = min(len(whole) * (share or 0.05), most)
     cut = len(whole) - round(wanted)
-    if len(documents) > 20:
-        borders, total = list[int](), 0
-        for text in documents[:-1]:
-            total += len(text)
-            borders.append(total)
-        nearest = min(borders, key=lambda border: abs(border - cut))
-        if abs(nearest - cut) < 0.5 * wanted:
-            return whole[:nearest], whole[nearest:]
-    for mark in ("\n", " "):
-        place = whole.find(mark, cut, cut + round(0.5 * wanted))
-        if place >= 0:
-            return whole[: place + 1], whole[place + 1 :]
-    return whole[:cut], whole[cut:]
+    borders = list(accumulate(map(len, parts[:-1]))) if len(parts) > 20 else []
+    nearest = min(borders, key=lambda border: abs(border - cut), default=0)
+    marks = (whole.find(mark, cut, cut + round(0.5 * wanted)) for mark in (b"\n", b" "))
+    if borders and abs(nearest - cut) < 0.5 * wanted:
+        cut = nearest
+    elif (mark := next((place for place in marks if place >= 0), None)) is not None:
+        cut = mark + 1
+    else:
+        while cut < len(whole) and whole[cut] & 0xC0 == 0x80:  # a byte inside a character
+            cut += 1
+    return whole[:cut].decode(), whole[cut:].decode()
 
 
 def subwords(size: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric
+from weft.checkpoint.card import Made, Metric, TextLayout
 from weft.checkpoint.folder import Opened
 from weft.config import changed, write_toml
 from weft.data.batching import Feed, in_two_phases
@@ -111,6 +111,7 @@ def learn_text(
         base=base,
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+        text=TextLayout(documents=recipe.text.documents, rows=recipe.objective.rows or "stream"),
     )
     opened = replace(opened, card=card)
     feed = Feed(material.source, material.prepare, recipe.seed, plan.batch or 1)
@@ -178,6 +179,21 @@ def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.
     )
 
 
+def _why_short(recipe: Recipe, material: Material) -> str:
+    """Why rows are under half of the length asked for, and what to do about it; nothing where they are not."""
+    mean, length = material.source.mean, recipe.objective.length or 0
+    if 2 * mean >= length:
+        return ""
+    documents = len(material.corpus.documents) - 1
+    if recipe.objective.rows == "documents" and material.corpus.size >= length:
+        size = material.corpus.size / documents
+        return (
+            f"\nrows are under half of --length {length}: each is one document, of {size:.0f} tokens on average; "
+            "--rows stream fills rows with several documents"
+        )
+    return f"\nrows are under half of --length {length}: the text has only {material.corpus.size:,} tokens"
+
+
 def _announce(
     run: Run,
     recipe: Recipe,
@@ -195,6 +211,8 @@ def _announce(
         short = feed.first
         first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
     judged = f", held out {material.dev.size:,}" if material.dev is not None else ""
+    if judged and recipe.objective.name == "next":
+        judged += " (its perplexity counts the ends of documents too)"
     minutes = recipe.training.minutes if state.steps is None else None
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""
@@ -204,6 +222,7 @@ def _announce(
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
         f"plan: {amount} of {feed.rows} rows of about {material.source.mean:.0f} tokens{epochs}{first}"
         + (f"; from step {state.step:,}" if state.step else "")
+        + _why_short(recipe, material)
     )
     if state.finished:
         say(f"{run.folder}: this run has finished already")

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn, Frame, Framed, Packed, PairFrame, Pairs, Pieces, Source
+from weft.data.rows import Drawn, Frame, Framed, Packed, Pieces, Source
 from weft.data.shards import Corpus, Text, tokenised
 from weft.data.spans import Spans
 from weft.data.streams import Streams
 from weft.data.streams import held_out as held_out_streams
+from weft.data.text_pairs import PairFrame, Pairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.tasks.recipes import Recipe
 from weft.tasks.saying import Progress, Say
-from weft.text.records import Skipped
+from weft.text.documents import DOCUMENTS, NAMES
+from weft.text.records import Skipped, look_for_documents
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
@@ -29,6 +31,18 @@ FEW = 12  # tokens; documents that are shorter on average are probably lines of 
 def text_of(recipe: Recipe) -> Text:
     t = recipe.text
     return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+
+
+def documents_found(recipe: Recipe, say: Say) -> str:
+    """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
+    if recipe.text.documents != "auto":
+        return recipe.text.documents
+    kinds = look_for_documents(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
+    if kinds:
+        names = " or ".join(NAMES[kind] for kind in DOCUMENTS if kind in kinds)
+        each = ", file by file" if len(kinds) > 1 else ""
+        say(f"documents: {names}{each} (found in the text; --documents decides)")
+    return kinds.pop() if len(kinds) == 1 else "auto"
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,9 @@ def gather(
     # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     if name == "next":
-        return Material(source, short, held_out, lambda drawn: shift(drawn, longest), corpus, dev)
+        start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+        silent = None if start == end else start
+        return Material(source, short, held_out, lambda drawn: shift(drawn, longest, silent), corpus, dev)
     if spans is not None:
         row = np.array([raw(length)])
         if spans.wanted(row)[1] > len(spans.sentinels):
@@ -117,19 +133,25 @@ def gather(
     return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
 
 
-def next_frame(tokenizer: Tokenizer, stream: bool) -> Frame:
-    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows."""
+def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
+    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows.
+
+    `lead`: the first of them has something before it too, so that all its tokens are judged.
+    """
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+    start = end if start is None else start
     # One token that ends a text and begins the next need not stand there twice where texts follow each other.
     before = () if start is None or (start == end and stream) else (start,)
-    return Frame(before, () if end is None else (end,))
+    return Frame(
+        before, () if end is None else (end,), lead=(start,) if lead and start is not None and not before else ()
+    )
 
 
 def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
     """How documents become rows; `seed` None: for evaluation."""
     rows = recipe.objective.rows
     if name == "next":
-        frame = next_frame(tokenizer, rows in ("stream", "carried"))
+        frame = next_frame(tokenizer, rows in ("stream", "carried"), lead=seed is None)
     elif name == "mlm":
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")
@@ -147,7 +169,7 @@ def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, lengt
         if found is None:
             raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return Pairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed)
+        return Pairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
     if rows == "carried":

@@ -283,7 +283,7 @@ def new(
     `heads` are those with which the family is pre-trained unless given; None: as many outputs as the vocabulary.
     `target_tokenizer` is for what an encoder-decoder writes, where it has not one vocabulary for both.
     """
-    family, config = find_size(model, size)
+    family, config = find_size(model, size, (settings or {}).get("heads"))
     if isinstance(tokenizer, str | os.PathLike):
         folder = Path(tokenizer)
         tokenizer = Tokenizer.load(folder)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of
-from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
+from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
 from weft.text.compressed import open_sources, read_pieces
 from weft.text.detokenise import DETOKENISERS
+from weft.text.documents import DOCUMENTS
 from weft.text.formats import SUFFIXES
 from weft.text.records import Patterns, find_files, read_texts
 from weft.text.resampling import Floats, Resampled, Score, interval
@@ -42,6 +47,7 @@ class Perplexity:
     nats: float  # of all tokens together
     impossible: int  # tokens that had no chance at all: with one of them all scores are infinite
     n_tokens: int  # that were foreseen
+    n_ends: int  # of them: ends of documents
     n_words: int
     n_bytes: int
     n_read_bytes: int
@@ -51,6 +57,8 @@ class Perplexity:
     begin: str | None  # the token after which the first token of a document was foreseen
     length: int
     stride: int
+    stream: bool  # each document went on from the one before it
+    carried: bool  # in one go, with the state of a recurrent network; else in windows
     detokenised: str | None
 
 
@@ -69,6 +77,54 @@ class _Counts:
         self.open = not text[-1].isspace()
 
 
+class _Tokens:
+    """The tokens of documents as a model reads them, and which of them are counted."""
+
+    def __init__(self, tokenizer: Tokenizer, detokenise: str | None, stream: bool, count_ends: bool) -> None:
+        self.tokenizer, self.detokenise, self.stream, self.count_ends = tokenizer, detokenise, stream, count_ends
+        self.begin, self.end = beginning(tokenizer), tokenizer.id_of("end")
+        self.given, self.read = _Counts(), _Counts()
+        self.documents = self.ends = self.left_out = 0
+        self.counted = deque[bool]()  # of each target, in their order
+
+    def of(self, document: str | Iterable[str]) -> Iterator[list[int]]:
+        """One document, and its end where that is counted or another document follows."""
+        pieces = _counted([document] if isinstance(document, str) else document, self.given)
+        if self.detokenise is not None:
+            pieces = map(DETOKENISERS[self.detokenise], _whole_lines(pieces))
+        any_token = False
+        for ids in _ids(self.tokenizer, _counted(pieces, self.read)):
+            # The first token is no target where nothing comes before it.
+            first = bool(ids) and not any_token and not self.begin and not (self.stream and self.documents)
+            self.left_out += first
+            any_token = any_token or bool(ids)
+            self.counted.extend(repeat(True, len(ids) - first))
+            yield ids
+        self.given.open = self.read.open = False
+        self.documents += any_token
+        if any_token and self.end is not None and (self.stream or self.count_ends):
+            self.ends += self.count_ends
+            self.counted.append(self.count_ends)
+            yield [self.end]
+
+    def one_after_the_other(self, documents: Iterable[str | Iterable[str]]) -> Iterator[list[int]]:
+        """All documents in one run: the token that begins a text stands before each, unless the end is the same one."""
+        first = True
+        for document in documents:
+            if not first and self.begin and self.begin != [self.end]:
+                self.counted.extend(repeat(False, len(self.begin)))
+                yield self.begin
+            for ids in self.of(document):
+                yield ids
+                first = False
+
+    def readings(self, documents: Iterable[str | Iterable[str]], length: int, stride: int) -> Iterator[Reading]:
+        """Windows over the documents, one after the other or each from nothing."""
+        runs = [self.one_after_the_other(documents)] if self.stream else map(self.of, documents)
+        for number, run in enumerate(runs):
+            yield from slid(run, self.begin, length, stride, number)
+
+
 def perplexity(
     opened: Opened,
     documents: Iterable[str | Iterable[str]],
@@ -76,6 +132,8 @@ def perplexity(
     length: int | None = None,
     stride: int | None = None,
     detokenise: str | None = None,
+    stream: bool = False,
+    count_ends: bool = False,
     budget: int = BUDGET,
     seed: int = 0,
     heard: Callable[[int], None] | None = None,
@@ -84,9 +142,49 @@ def perplexity(
 
     A window reads `length` tokens (the context; 2048 of one without end) and the next is `stride` further on (half the
     length): each token is foreseen once, with at least `length - stride` tokens before it where there are so many. The
-    first token follows on the token that parts documents; where the vocabulary has none it is left out.
+    first token follows on the token that parts documents; where the vocabulary has none it is left out. `stream`: each
+    document goes on from the one before it; a recurrent network then carries its state through all of them unless a
+    length is given. `count_ends`: that a document ends is foreseen too, as in training.
     """
-    tokenizer, context = tokenizer_of(opened), opened.config.context
+    tokenizer = tokenizer_of(opened)
+    if detokenise is not None:
+        one_of(detokenise, DETOKENISERS, "detokenise")
+    carried = stream and length is None and stride is None and hasattr(opened.network, "beginning")
+    length, stride = _window(opened, length, stride)
+    tokens = _Tokens(tokenizer, detokenise, stream, count_ends)
+    sums, block = Resampled(2, seed), _Block()
+    windows = impossible = 0
+
+    def add(document: int, nats: Tensor) -> None:
+        nonlocal impossible
+        counted = torch.tensor([tokens.counted.popleft() for _ in range(len(nats))], dtype=torch.bool)
+        nats = nats[counted]
+        lost = nats.isinf()
+        impossible += int(lost.sum())
+        block.add(document, nats.masked_fill(lost, 0.0).numpy(), sums)
+        if heard is not None:
+            heard(len(counted))
+
+    if carried:
+        ids = [*tokens.begin, *(token for ids in tokens.one_after_the_other(documents) for token in ids)]
+        if len(ids) > 1:
+            windows, nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
+            add(0, nats)
+    else:
+        readings = tokens.readings(documents, length, stride)
+        for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
+            windows += len(batch)
+            for reading, nats in zip(batch, surprises(opened, batch), strict=True):
+                add(reading.document, nats)
+    block.close(sums)
+    if not sums.examples:
+        raise UserError(f"no token to foresee: the text is {'too short' if tokens.read.bytes else 'empty'}")
+    return _scored(tokens, sums, windows, impossible, length, stride, carried)
+
+
+def _window(opened: Opened, length: int | None, stride: int | None) -> tuple[int, int]:
+    """How long a window is and how far the next one, with what was asked for checked."""
+    context = opened.config.context
     reach = getattr(opened.config, "reach", None)  # of a model that looks back so far and no further
     if reach is not None and length is not None and length > max(1, reach):
         raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
@@ -98,38 +196,13 @@ def perplexity(
         raise UserError(f"a window of {length} tokens: this model reads between 1 and {context}")
     if not 1 <= stride <= length:
         raise UserError(f"a stride of {stride} tokens: windows of {length} are between 1 and {length} apart")
-    if detokenise is not None:
-        one_of(detokenise, DETOKENISERS, "detokenise")
-    begin = beginning(tokenizer)
-    given, read = _Counts(), _Counts()
-    windows = seen = left_out = impossible = 0
+    return length, stride
 
-    def readings() -> Iterator[Reading]:
-        nonlocal seen, left_out
-        for document in documents:
-            pieces = _counted([document] if isinstance(document, str) else document, given)
-            if detokenise is not None:
-                pieces = map(DETOKENISERS[detokenise], _whole_lines(pieces))
-            found = False
-            for reading in slid(_ids(tokenizer, _counted(pieces, read)), begin, length, stride, seen):
-                found = True
-                yield reading
-            given.open = read.open = False
-            left_out += found and not begin
-            seen += found
 
-    sums, block = Resampled(2, seed), _Block()
-    for batch in by_budget(readings(), lambda reading: len(reading.tokens), budget):
-        windows += len(batch)
-        for reading, nats in zip(batch, surprises(opened, batch), strict=True):
-            lost = nats.isinf()
-            impossible += int(lost.sum())
-            block.add(reading.document, nats.masked_fill(lost, 0.0).numpy(), sums)
-        if heard is not None:
-            heard(sum(len(reading.targets) for reading in batch))
-    block.close(sums)
-    if not sums.examples:
-        raise UserError(f"no token to foresee: the text is {'too short' if read.bytes else 'empty'}")
+def _scored(
+    read: _Tokens, sums: Resampled, windows: int, impossible: int, length: int, stride: int, carried: bool
+) -> Perplexity:
+    """The sums as scores with their intervals."""
     totals = sums.totals()
     tokens = round(float(totals.sums[1, 0]))
     with np.errstate(all="ignore"):  # resamplings that drew nothing, words of a thousand letters
@@ -142,22 +215,25 @@ def perplexity(
 
         return Perplexity(
             per_token=score(tokens, np.exp),
-            per_word=score(given.words, np.exp) if given.words else None,
-            bits_per_byte=score(given.bytes, lambda nats: nats / math.log(2)),
-            bits_per_read_byte=score(read.bytes, lambda nats: nats / math.log(2)),
+            per_word=score(read.given.words, np.exp) if read.given.words else None,
+            bits_per_byte=score(read.given.bytes, lambda nats: nats / math.log(2)),
+            bits_per_read_byte=score(read.read.bytes, lambda nats: nats / math.log(2)),
             nats=math.inf if impossible else float(totals.sums[0, 0]),
             impossible=impossible,
             n_tokens=tokens,
-            n_words=given.words,
-            n_bytes=given.bytes,
-            n_read_bytes=read.bytes,
+            n_ends=read.ends,
+            n_words=read.given.words,
+            n_bytes=read.given.bytes,
+            n_read_bytes=read.read.bytes,
             n_windows=windows,
-            n_documents=seen,
-            left_out=left_out,
-            begin=tokenizer.token(begin[-1]) if begin else None,
+            n_documents=read.documents,
+            left_out=read.left_out,
+            begin=read.tokenizer.token(read.begin[-1]) if read.begin else None,
             length=length,
             stride=stride,
-            detokenised=detokenise,
+            stream=read.stream,
+            carried=carried,
+            detokenised=read.detokenise,
         )
 
 
@@ -255,7 +331,7 @@ def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int
 
 def read_documents(files: Patterns, *, documents: str = "file", column: str = "text") -> Iterator[Iterable[str]]:
     """The documents of files: each whole file in pieces, or its lines or blocks; rows of a table one by one."""
-    one_of(documents, ("line", "block", "file"), "documents")
+    one_of(documents, DOCUMENTS, "documents")
     for path in find_files(files):
         if documents != "file":
             for document in read_texts([path], column=column, documents=documents):

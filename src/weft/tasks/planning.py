@@ -12,6 +12,7 @@ from weft.data.examples import Examples
 from weft.data.pairs import Sequences, Vectors
 from weft.tasks.driving import half_precision, pass_tokens
 from weft.tasks.gathering import Material
+from weft.tasks.judging import Task
 from weft.tasks.passing import tokenizer_of
 from weft.tasks.recipes import TaskRecipe, Tuning
 from weft.tasks.saying import Say
@@ -20,21 +21,78 @@ from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
+BASE_RATE = 5e-5  # of a pre-trained encoder of width 768
+HEAD_RATE = 5.0  # a new head begins from nothing, and catches up
+BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a step
+STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
+JUDGES = 50  # held-out rows from which on a metric can stop a run
+PATIENCE = 5  # evaluations, of ten
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
-def resolved(recipe: TaskRecipe, train: Examples | Sequences, opened: Opened, device: torch.device) -> Tuning:
+def resolved(
+    recipe: TaskRecipe,
+    train: Examples | Sequences,
+    opened: Opened,
+    task: Task,
+    dev_rows: int,
+    new_head: bool,
+    device: torch.device,
+) -> Tuning:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     from_scratch = "base" not in recipe.model
+    static = opened.family.name == "vectors"
+    if not from_scratch and not static and isinstance(train, Examples):
+        return _from_base(plan, recipe, train, opened, task, dev_rows, new_head, device)
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
     if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
-    static = opened.family.name == "vectors"
     usual = 2e-3 if static else opened.family.rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
     if recipe.task.freeze == "encoder":
         usual = max(usual, 1e-3)  # a small head alone takes larger steps
     return decided(plan, train, device, usual_batch, usual_epochs, usual)
+
+
+def _from_base(
+    plan: Tuning,
+    recipe: TaskRecipe,
+    train: Examples,
+    opened: Opened,
+    task: Task,
+    dev_rows: int,
+    new_head: bool,
+    device: torch.device,
+) -> Tuning:
+    """The plan of a pre-trained encoder: few rows are read more often, in smaller steps, until nothing improves."""
+    batch, steps = few_rows_plan(train.count, len(task.labels))
+    usual_rate = BASE_RATE * (768 / opened.config.width) ** 0.5
+    if recipe.task.freeze == "encoder":
+        usual_rate = max(usual_rate, 1e-3)  # a small head alone takes larger steps
+    batch = min(plan.batch or batch, train.count)
+    found = decided(plan, train, device, batch, steps * batch / train.count, usual_rate)
+    asked = plan.steps or plan.epochs
+    few = steps * batch > 3.5 * train.count and not asked
+    if few and plan.evaluate_every is None:
+        # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
+        times = 10 if dev_rows >= JUDGES else 4
+        every = max(1, math.ceil((found.steps or 1) / times))
+        found = replace(found, evaluate_every=every, save_every=plan.save_every or every)
+    if few and plan.patience is None and dev_rows >= JUDGES:
+        found = replace(found, patience=PATIENCE)
+    head_rate = plan.head_rate or (HEAD_RATE if new_head and recipe.task.freeze != "encoder" else 1.0)
+    return replace(found, head_rate=head_rate)
+
+
+def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
+    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS.
+
+    More labels take longer to tell apart; twice as long for 16 of them.
+    """
+    batch = next((batch for most, batch in BATCHES if rows < most), 32)
+    at_least = max(STEPS, min(math.ceil(10 * rows / batch), MOST_STEPS))
+    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))
+    return batch, max(math.ceil(3 * rows / batch), math.ceil(at_least * longer))
 
 
 def decided(
@@ -115,10 +173,11 @@ def announce(
     if isinstance(material.task, SequenceTask) and recipe.task.metric != "loss":
         written = len(material.task.sample(material.dev))
         held += f", of which {written:,} are written out" if written < len(material.dev) else ""
+    epochs = steps * (recipe.training.batch or 1) / max(1, rows)
     say(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
         f"on {recipe.device} in {recipe.training.precision}\n"
         f"data: {rows:,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows, "
-        f"rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows"
+        f" ({epochs:.3g} epochs), rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
     )

@@ -18,7 +18,7 @@ from weft.tasks.choosing import chosen_family, sizes_of, vocabulary_for
 from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
-from weft.tasks.material import text_of
+from weft.tasks.material import documents_found, text_of
 from weft.tasks.model import Model, find_folder, new
 from weft.tasks.recipes import Recipe, read_recipe
 from weft.tasks.saying import Progress, Say, silent, to_stderr
@@ -58,6 +58,7 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
+    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
     with begun(run, recipe) as stop:
         return _go(run, recipe, family, True, stop, say, progress)
 
@@ -91,9 +92,9 @@ def _family(recipe: Recipe) -> Family:
     if not family.objectives:
         raise UserError(f"{family.name} learns from pairs: weft finetune --task translate")
     name = recipe.objective.name
-    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows is not None:
+    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows not in (None, "stream", "documents"):
         raise UserError(
-            f"objective {name} makes its own rows, pairs of texts: rows {recipe.objective.rows} means nothing"
+            f"objective {name} makes pairs of texts: rows may be stream or documents, not {recipe.objective.rows}"
         )
     if family.counts:
         check_counting(recipe)
@@ -127,7 +128,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
     device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
-    rows = recipe.objective.rows or (family.rows if name in ("next", "mlm", "spans") else None)
+    rows = recipe.objective.rows or family.rows
     objective = _objective(name)
     opened = _continued(base, objective, seed) if base is not None else None
     start: Start | None = None

@@ -28,7 +28,7 @@ class Words:
     holdout: float = 0.05  # how much of the text that is
     column: str = "text"
     delimiter: str | None = None
-    documents: Literal["line", "block", "file"] = "line"
+    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
     on_bad_row: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Vocabulary:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     folder: str | None = None
-    kind: str | None = None  # wordpiece, bpe, unigram, word, character; as the family is published
+    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
     size: int | None = None  # 8000; of a model that counts, every word of the text
     apart: bool = False  # one for what is read and another for what is written, rather than one for both
     lowercase: bool | None = None
@@ -56,7 +56,7 @@ class Aim:
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
-    # stream for next, carried where a state goes from row to row, else as the family learns
+    # stream: full rows, across documents; carried where a state goes from row to row
     rows: Literal["stream", "apart", "documents", "carried"] | None = None
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
@@ -152,6 +152,7 @@ class Work:
     prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
     smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
     own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
+    baseline: bool = True  # a linear model is trained beside, and the result says which is better
     judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
@@ -180,9 +181,12 @@ class Tuning(Training):
     beta2: float = 0.999
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
+    head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 from a base
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head_rate is not None and not 0 < self.head_rate <= 1000:
+            raise UserError(f"head_rate must be above 0 and at most 1000, not {self.head_rate}")
         if self.minutes is not None:
             raise UserError("minutes are for pre-training; give steps or epochs")
 

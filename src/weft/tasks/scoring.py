@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from weft.checkpoint.folder import Opened
+from weft.data.batching import every_example
+from weft.data.masking import shift
+from weft.data.rows import Frame, Framed
+from weft.data.shards import Corpus, Places
+from weft.data.streams import held_out
 from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
+from weft.objectives.carrying import Memory
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -65,15 +72,42 @@ def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
     lasts = (ragged.rows.lasts() + 1).tolist()
     places = [place for end, r in zip(lasts, readings, strict=True) for place in range(end - len(r.targets), end)]
     targets = [target for reading in readings for target in reading.targets]
-    if hasattr(opened.network, "said"):  # it knows the chance of one word without those of all others
-        asked, wanted = hidden[torch.tensor(places, device=device)], torch.tensor(targets, device=device)
-        whole = -opened.network.said(asked, wanted).double().cpu()  # type: ignore[operator]
-        return list(torch.split(whole, [len(reading.targets) for reading in readings]))
-    most, found = max(1, SCORES // opened.heads["words"]), list[Tensor]()
-    for first in range(0, len(places), most):
-        some = slice(first, first + most)
-        scores = in_full(opened.network.words(hidden[torch.tensor(places[some], device=device)]))  # type: ignore[operator]
-        wanted = scores.gather(1, torch.tensor(targets[some], device=device)[:, None]).squeeze(1)
-        found.append((scores.logsumexp(-1) - wanted).double().cpu())
-    whole = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
-    return list(torch.split(whole, [len(reading.targets) for reading in readings]))
+    asked = torch.tensor(places, device=device), torch.tensor(targets, device=device)
+    return list(torch.split(_nats(opened, hidden, *asked), [len(reading.targets) for reading in readings]))
+
+
+def _nats(opened: Opened, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+    """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
+    network: Any = opened.network
+    if hasattr(network, "said"):  # it knows the chance of one word without those of all others
+        return -network.said(hidden[places], targets).double().cpu()
+    most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
+    for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
+        scores = in_full(network.words(hidden[some]))
+        said = scores.gather(1, wanted[:, None]).squeeze(1)
+        found.append((scores.logsumexp(-1) - said).double().cpu())
+    return torch.cat(found)
+
+
+@torch.inference_mode()
+def carried_surprises(opened: Opened, ids: Places, budget: int) -> tuple[int, Tensor]:
+    """-log of the chance of each token but the first, read by a recurrent network from beginning to end.
+
+    As held-out text is read in training: in several streams where there is much of it, each with its own state. How
+    many streams, and the nats.
+    """
+    network: Any = opened.network
+    places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
+    source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
+    memory = Memory(source.streams).lay_out(network)
+    memory.after = memory.before  # each pass goes on from the one before
+    tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
+    for batch in every_example(source, shift, budget):
+        on_device = batch.to(opened.device)
+        streams, wanted = on_device.targets["streams"], on_device.targets["words"]
+        carried = memory.take(streams)
+        hidden = network(tokens[on_device.tokens], on_device.rows, carried=carried)
+        memory.put(streams, carried)
+        here = torch.arange(len(wanted), device=opened.device)
+        nats[batch.targets["words"] - 1] = _nats(opened, hidden, here, tokens[wanted])
+    return source.streams, nats

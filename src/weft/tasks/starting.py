@@ -69,7 +69,7 @@ def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop
     opened = open_folder(path) if path.is_dir() else open_vectors(path, {}, on_bad_row=on_bad_row)
     if opened.family.name != "vectors":
         raise UserError(f"{path}: is a model folder of {opened.family.name}, not of word vectors")
-    if opened.tokenizer is None or opened.tokenizer.kind != "word":
+    if opened.tokenizer is None or opened.tokenizer.kind not in ("word", "whitespace"):
         raise UserError(f"{path}: has no vocabulary of words")
     start = Start(path, opened.network.get_parameter("tokens.weight").detach().float(), opened.tokenizer)
     field = width_of_table(family)

@@ -9,7 +9,7 @@ import csv
 import importlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE
 from weft.text.compressed import LIMIT, Line, Source, read_lines
+from weft.text.documents import look
 
 SUFFIXES = {
     ".txt": "txt",
@@ -50,7 +51,7 @@ class Options:
     needed: Sequence[str] = ()  # columns that must be there
     header: bool = True
     delimiter: str | None = None
-    documents: str = "line"
+    documents: str = "line"  # of DOCUMENTS
 
 
 Rows = Iterator[Record | UserError]
@@ -72,27 +73,30 @@ def too_long(where: str, what: str) -> UserError:
 
 
 def read_txt(source: Source, options: Options) -> Rows:
-    """A document per line, per block of lines between blank ones, or per file."""
+    """A document per line, per block of lines between blank ones, per file, or as the text looks."""
     need_columns(["text"], options, source.name)
-    if options.documents == "file":
-        yield from _whole(source)
+    documents, lines = options.documents, read_lines(source)
+    if documents == "auto":
+        documents, lines = look(lines)
+    if documents == "file":
+        yield from _whole(source, lines)
         return
-    if options.documents == "line":
-        for number, text, fault in read_lines(source):
+    if documents == "line":
+        for number, text, fault in lines:
             if fault:
                 yield fault
             elif text and not text.isspace():
                 yield Record({"text": text}, f"{source.name} line {number}")
         return
-    for began, lines, fault in _blocks(source, "this block"):
-        text = "\n".join(text for _, text, _ in lines)
+    for began, block, fault in _blocks(source, lines, "this block"):
+        text = "\n".join(text for _, text, _ in block)
         yield fault or Record({"text": text}, f"{source.name} line {began}")
 
 
-def _whole(source: Source) -> Rows:
+def _whole(source: Source, lines: Iterable[Line]) -> Rows:
     """The whole file as one document, line ends and blank lines kept."""
     texts, size = list[str](), 0
-    for _, text, fault in read_lines(source):
+    for _, text, fault in lines:
         if fault:
             yield fault
             return
@@ -108,20 +112,20 @@ def _whole(source: Source) -> Rows:
         yield Record({"text": text}, f"{source.name} line 1")
 
 
-def _blocks(source: Source, what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
+def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
     """Runs of lines between blank ones: where each begins, its lines, and the first bad byte in it."""
-    lines, size = list[Line](), 0
+    block, size = list[Line](), 0
     end: Line = (0, "", None)
-    for line in chain(read_lines(source), [end]):
+    for line in chain(lines, [end]):
         text = line[1]
         if text and not text.isspace():
-            lines.append(line)
+            block.append(line)
             size += len(text) + 128  # what Python needs for a line of one letter
             if size > LIMIT:
-                raise UserError(f"{source.name} line {lines[0][0]}: {what} takes more than {LIMIT // MEGABYTE} MiB")
-        elif lines:
-            yield lines[0][0], lines, next((fault for _, _, fault in lines if fault), None)
-            lines, size = [], 0
+                raise UserError(f"{source.name} line {block[0][0]}: {what} takes more than {LIMIT // MEGABYTE} MiB")
+        elif block:
+            yield block[0][0], block, next((fault for _, _, fault in block if fault), None)
+            block, size = [], 0
 
 
 # ---------------------------------------------------------------------------------------------------------- tables
@@ -325,7 +329,7 @@ def read_conll(source: Source, options: Options) -> Rows:
     """Sentences of a word per line with columns beside it; the last column is the tag."""
     need_columns(["words", "tags", "columns"], options, source.name)
     shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns
-    for _, lines, fault in _blocks(source, "this sentence"):
+    for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
         began, rows = 0, list[list[str]]()
         for number, text, _ in lines:
             tabbed = "\t" in text

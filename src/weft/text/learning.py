@@ -23,12 +23,13 @@ from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
 from weft.text.vocabularies import spaced, surround
 
 LARGEST = 10_000_000  # tokens; the trainers take memory for as many as they are asked for
-KINDS = ("wordpiece", "bpe", "unigram", "word", "character")
+KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
     "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
     "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
     "word": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
+    "whitespace": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
     "character": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
 }
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
@@ -73,8 +74,7 @@ def learn(
     minimum = (1 if kind == "character" else 2) if minimum_count is None else minimum_count
     if minimum < 1:
         raise UserError(f"minimum_count {minimum} is less than 1")
-    makers = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram, "word": _word, "character": _character}
-    library = makers[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
+    library = MAKERS[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
     library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
     if around is not None:
         surround(library, roles, around)
@@ -87,7 +87,7 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
     names = [name for name in vars(roles).values() if name is not None]
     _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
     minimum = 1 if minimum_count is None else minimum_count
-    assert like.kind == "word" and roles.unknown is not None
+    assert like.kind in ("word", "whitespace") and roles.unknown is not None
     library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
     library.normalizer, library.pre_tokenizer = like.library.normalizer, like.library.pre_tokenizer
     library.decoder = like.library.decoder
@@ -223,13 +223,43 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
 
 def _word(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
     """Whole words and single marks, most frequent first; nothing is put around a text."""
+    return _words(texts, size, lowercase, minimum, roles, names, pre_tokenizers.Split(Regex(WORDS), "removed", True))
+
+
+def _whitespace(
+    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
+) -> Library:
+    """What stands between spaces, most frequent first, for text that was cut into words before: mr. and 's stay whole.
+
+    Special tokens may stand in the text: the <unk> of a corpus with a closed vocabulary is the unknown token.
+    """
+    special = set(names)
+    # They have their ids already; the trainer would take them for words and give them others.
+    plain = (" ".join(word for word in text.split() if word not in special) for text in texts)
+    return _words(plain, size, lowercase, minimum, roles, names, pre_tokenizers.WhitespaceSplit())
+
+
+def _words(
+    texts: Iterator[str],
+    size: int,
+    lowercase: bool,
+    minimum: int,
+    roles: Roles,
+    names: list[str],
+    cutter: pre_tokenizers.PreTokenizer,
+) -> Library:
+    """The words that a pre-tokenizer cuts."""
     _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
     assert roles.unknown is not None
     library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
     if lowercase:
         library.normalizer = normalizers.Lowercase()
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
-    library.decoder = spaced()
+    library.pre_tokenizer = cutter
+    library.decoder = (
+        spaced()
+        if isinstance(cutter, pre_tokenizers.Split)
+        else decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
+    )
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
     )
@@ -262,3 +292,13 @@ def _character(
     library.decoder = decoders.Fuse()
     library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return library
+
+
+MAKERS = {
+    "wordpiece": _wordpiece,
+    "bpe": _bpe,
+    "unigram": _unigram,
+    "word": _word,
+    "whitespace": _whitespace,
+    "character": _character,
+}

@@ -56,7 +56,7 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
     if isinstance(tokenizer, Side):
         named |= {*tokenizer.controls, *(name for name in numbers if CODE.fullmatch(name))}
     spelling: dict[int, str] = {}
-    if tokenizer.kind not in ("word", "character"):
+    if tokenizer.kind not in ("word", "whitespace", "character"):
         around = [model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""]
         characters = characters or _is_byte_level(pipeline)  # its characters are the 256 bytes
         for name, number in numbers.items():

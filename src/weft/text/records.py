@@ -19,6 +19,7 @@ from weft.text.compressed import (
     telling_suffix,
     zip_and_member,
 )
+from weft.text.documents import DOCUMENTS, look
 from weft.text.formats import (
     SUFFIXES,
     Options,
@@ -155,7 +156,8 @@ def read_records(
     """Every record of the files, one at a time.
 
     `columns` names those of a table without a header line (`header=False`); otherwise they must be there.
-    `documents` says what a document of a txt file is: a "line", a "block" between blank lines, or the "file".
+    `documents` says what a document of a txt file is: a "line", a "block" between blank lines, the "file", or "auto":
+    each file shows by its lines which of these it is.
     """
     options = _options(columns, () if columns is None else columns, header, delimiter, documents)
     return _read(patterns, format, None, options, False, on_bad_row, skipped)
@@ -182,6 +184,16 @@ def read_texts(
     return (Document(record.values["text"], record.where) for record in records)
 
 
+def look_for_documents(paths: Iterable[Path]) -> set[str]:
+    """What the documents of text files are, by their contents: line, block, file; tables have rows instead."""
+    kinds = set[str]()
+    for path in paths:
+        for source in open_sources(path):
+            if _format(source.name, source.suffixes, "txt") == "txt":
+                kinds.add(look(read_lines(source))[0])
+    return kinds
+
+
 def read_input() -> Iterator[Document]:
     """Every line of standard input, blank ones too, for work that answers line for line."""
     for source in open_sources(STANDARD_INPUT):
@@ -195,7 +207,7 @@ def _options(
     names: Sequence[str] | None, needed: Sequence[str], header: bool, delimiter: str | None, documents: str
 ) -> Options:
     """What the caller said about the files, checked before any is opened."""
-    one_of(documents, ("line", "block", "file"), "documents")
+    one_of(documents, DOCUMENTS, "documents")
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n '):
         raise UserError(f"delimiter {shown(delimiter)!r} is not one character such as ',' or ';'")
     for place, name in enumerate(names or ()):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding, models
+from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, shown
@@ -93,6 +93,8 @@ class Tokenizer:
         self.kind = KINDS[type(library.model)]
         if self.kind == "word" and CHARACTERS in repr(library.pre_tokenizer):
             self.kind = "character"
+        if isinstance(library.pre_tokenizer, pre_tokenizers.WhitespaceSplit) and self.kind == "word":
+            self.kind = "whitespace"
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

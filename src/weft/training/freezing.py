@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from weft.errors import UserError
 from weft.nn.multihead import Attention
 from weft.nn.recurrent import Recurrent
-
-ABOVE = ("heads", "pooler", "mix")  # what stands above an encoder
+from weft.training.depth import ABOVE, depth_of, stacked
 
 
 def freeze(network: nn.Module, what: str) -> None:
     """`encoder`, or `all-but-K`: all of it but its last K layers; no gradients there, and no dropout.
 
-    `tokens`: the table of tokens alone, such as one that was filled with word vectors.
+    Of an encoder-decoder, `encoder` is what reads, its tables among it, and the last layers are those of the decoder,
+    then those of the encoder. `tokens`: the table of tokens alone, such as one that was filled with word vectors.
     """
     if what == "tokens":
         network.get_submodule("tokens").requires_grad_(False)
         return
-    stack = getattr(network, "layers", None)
-    layers = list(stack) if isinstance(stack, nn.ModuleList) else []
-    free = [module for name, module in network.named_children() if name in ABOVE]
-    if what != "encoder":
-        count = int(what.removeprefix("all-but-"))
-        if count >= len(layers):
-            raise UserError(f"freeze {what}: the model has only {len(layers)} layers")
-        free += [*layers[-count:], *(module for name, module in network.named_children() if name == "final_norm")]
-    trained = {id(parameter) for module in free for parameter in module.parameters()}
-    for parameter in network.parameters():
-        parameter.requires_grad_(id(parameter) in trained)
-    loose = {id(module) for part in free for module in part.modules()}
-    for module in network.modules():
-        if id(module) in loose:
-            continue
+    is_free = _all_but_encoder(network) if what == "encoder" else _last_layers(network, what)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(is_free(name))
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"freeze {what}: nothing of this model would be left to train")
+    for name, module in network.named_modules():
         if isinstance(module, nn.Dropout):
-            module.p = 0.0
+            module.p = module.p if is_free(name) else 0.0
+        elif any(parameter.requires_grad for parameter in module.parameters()):
+            continue
         elif isinstance(module, Attention):
             module.dropout = 0.0
         elif isinstance(module, Recurrent):
             module.dropout = module.weight_drop = 0.0
+
+
+def _all_but_encoder(network: nn.Module) -> Callable[[str], bool]:
+    """Which weights learn where the encoder does not: the heads, or the decoder with its own table."""
+    if not hasattr(network, "decoder"):
+        return lambda name: name.split(".")[0] in ABOVE
+    if not hasattr(network, "encoder"):
+        raise UserError("freeze encoder: this model has none; freeze tokens, or all-but-K")
+    # A table that both sides read is the encoder's too.
+    reads = ["encoder", "encoder_norm", "encoder_positions", "source_tokens", "positions", "dropout"]
+    reads += ["tokens"] if getattr(network, "source_tokens", None) is None else []
+    return lambda name: name.split(".")[0] not in reads
+
+
+def _last_layers(network: nn.Module, what: str) -> Callable[[str], bool]:
+    """Which weights learn where only the last layers do: theirs, and those of what stands above them."""
+    count, layers = int(what.removeprefix("all-but-")), len(stacked(network))
+    if count >= layers:
+        raise UserError(f"freeze {what}: the model has only {layers} layers")
+    return lambda name: depth_of(network, name) <= count

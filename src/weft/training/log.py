@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,27 @@ import torch
 from weft.errors import UserError
 from weft.files import no_link, peak_memory, reason
 
-# Dense bf16 products per second as the makers state them; any other device is measured.
+# Dense bf16 products per second as the makers state them.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
+COLUMNS = 80  # of a terminal that a live line fits into
 TIMES = ("seconds", "tokens_per_second", "memory", "mfu")  # what differs between two equal runs
 
 
-def peak_of(device: torch.device) -> float:
-    """Products and sums that a device does in a second at best."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for word, peak in PEAKS.items():
-            if word in name.replace("-", " ").split():
-                return peak
-    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-    size = 4096 if device.type == "cuda" else 768
-    matrix = torch.ones(size, size, dtype=kind, device=device)
-    times = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        float((matrix @ matrix)[0, 0])
-        times.append(time.perf_counter() - begin)
-    return 2.0 * size**3 / min(times)
+def peak_of(device: torch.device) -> float | None:
+    """Products and sums that a GPU does in a second at best; None where its maker's figure is not known here."""
+    if device.type != "cuda":
+        return None
+    words = torch.cuda.get_device_name(device).replace("-", " ").split()
+    return next((peak for word, peak in PEAKS.items() if word in words), None)
+
+
+def fitted(parts: Iterable[str]) -> str:
+    """The parts of a live line, the most important first, as many of them as fit into a terminal."""
+    line = ""
+    for part in parts:
+        longer = f"{line}  {part}" if line else part
+        line = longer if len(longer) < COLUMNS else line
+    return line
 
 
 def memory_used(device: torch.device) -> int:
@@ -147,17 +147,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path} line {number}: holds no step")
         found.append(values)
     return found
-
-
-def fitting(parts: Sequence[str], columns: int = 79) -> str:
-    """The parts of a line as far as they fit a terminal of 80 columns, the most important first."""
-    line = ""
-    for part in parts:
-        longer = f"{line}  {part}" if line else part
-        if len(longer) > columns:
-            break
-        line = longer
-    return line
 
 
 def time_left(seconds: float) -> str:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,20 @@ import torch
 from torch import Tensor
 
 from weft.data.batching import Ahead
-from weft.data.chance import key_of
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
+from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
-from weft.training.judging import evaluated, judge, keep, total
-from weft.training.log import Log, fitting, memory_used, peak_of, time_left
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
-from weft.training.passes import Passes, graphs_compiled
+from weft.training.judging import evaluated, judge, keep
+from weft.training.log import Log, fitted, memory_used, peak_of, time_left
+from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
+from weft.training.passes import graphs_compiled
 from weft.training.plan import rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
+from weft.training.step import Group, Stepper, group_of
 from weft.training.watching import Watch
 from weft.training.work import Work
 
@@ -94,9 +95,8 @@ def train(
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
     s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
-    network = s.network.to(device).train()
-    beside = None if s.beside is None else s.beside.to(device)
-    optimizer = make_optimizer(network, plan, s.rate, beside)
+    stepper = Stepper(s, state.scale, state.steady)
+    network, beside, optimizer, scaler = stepper.network, stepper.beside, stepper.optimizer, stepper.scaler
     mean = Mean(network, plan.ema) if plan.ema is not None else None
     # The losses of the steps since the last line stay on the device: reading them would make it wait.
     terms = s.objective.terms
@@ -110,15 +110,9 @@ def train(
     if stored is not None:
         for name in tensors:
             fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
-    scaler = torch.amp.GradScaler(device.type, init_scale=state.scale, enabled=s.precision == "fp16")
-    if scaler.is_enabled():
-        scaler.load_state_dict({**scaler.state_dict(), "scale": state.scale, "_growth_tracker": state.steady})
-    sums = torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums
-    capture = device.type == "cuda" and (s.capture or (plan.compile and s.feed.source.even))
-    ragged = plan.compile and not s.feed.source.even
-    finish = None if scaler.is_enabled() else lambda: update(s, optimizer, scaler)
-    passes = Passes(network, sums, len(terms), device, s.precision, scaler, capture, ragged, finish, s.weights)
     work, peak = Work(network), peak_of(device)
+    # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
+    pads = device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
     feed = _feed(s, state)
     groups = iter(feed)
     moment, pace = Moment(), Pace()
@@ -168,18 +162,18 @@ def train(
             if (
                 state.step == s.feed.border
             ):  # other rows from here on: what was captured for the ones before is of no use
-                passes.release()
+                stepper.passes.release()
             try:
-                norm = passes.step(group.batches, group.counts, seed_of(s.seed, state.step))
+                norm = stepper.step(group.batches, group.counts, state.step)
             except torch.OutOfMemoryError:
-                passes.release()
+                stepper.passes.release()
                 feed.close()
                 _halve(s, state, group.batches, log)
                 feed = _feed(s, state)
                 groups = iter(feed)
                 continue
-            history[slot, :-1] = passes.losses
-            history[slot, -1] = update(s, optimizer, scaler) if norm is None else norm
+            history[slot, :-1] = stepper.losses
+            history[slot, -1] = norm
             state.step += 1
             if memory is not None:
                 memory.settle()
@@ -187,8 +181,7 @@ def train(
                 mean.update(state.step)
             read = sum(batch.size for batch in group.batches)
             state.tokens += read
-            # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square.
-            state.slots += sum(map(_slots, group.batches)) if device.type == "cpu" else read
+            state.slots += sum(map(_slots, group.batches)) if pads else read
             moment.tokens += read
             moment.operations += sum(work.of(batch) for batch in group.batches)
             if state.step % plan.log_every == 0 or state.step == s.steps:
@@ -210,48 +203,13 @@ def train(
     return state
 
 
-@dataclass(frozen=True)
-class Group:
-    """The passes of one step, and how many predictions of each kind they ask for together."""
-
-    batches: list[Batch]
-    counts: Tensor  # float32, one for each term
-
-
 def _feed(s: Setup, state: State) -> Ahead[Group]:
-    def make(step: int) -> Group:
-        told = s.pace(step) if s.pace is not None else {}
-        batches = [
-            replace(batch, targets={**batch.targets, **told}) for batch in s.feed.passes(step, state.pass_tokens)
-        ]
-        counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()])
-        if s.device.type == "cuda":
-            return Group([batch.pinned() for batch in batches], counts.float().pin_memory())
-        return Group(batches, counts.float())
-
-    return Ahead(make, state.step, s.steps)
+    return Ahead(lambda step: group_of(s, step, state.pass_tokens), state.step, s.steps)
 
 
 def _slots(batch: Batch) -> int:
     sides = [(batch.rows, batch.tokens), *([(batch.source.rows, batch.source.tokens)] if batch.source else [])]
     return sum(slots_of(rows, len(tokens)) for rows, tokens in sides)
-
-
-def seed_of(seed: int, step: int) -> Callable[[int], int]:
-    """What dropout follows from in each pass of a step."""
-    return lambda number: key_of(seed, "dropout", step, number) >> 1
-
-
-def update(s: Setup, optimizer: torch.optim.AdamW, scaler: torch.amp.GradScaler) -> Tensor:
-    """Clip the gradients that the passes have left and take one step along them; how long they were."""
-    scaler.unscale_(optimizer)
-    moved = [parameter for parameter in s.weights if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in moved if parameter.grad is not None])
-    if s.plan.clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(moved, s.plan.clip, norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
 
 
 def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) -> list[list[float]]:
@@ -290,7 +248,13 @@ def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
 
 
 def _say(
-    s: Setup, state: State, terms: tuple[str, ...], losses: list[list[float]], moment: Moment, peak: float, log: Log
+    s: Setup,
+    state: State,
+    terms: tuple[str, ...],
+    losses: list[list[float]],
+    moment: Moment,
+    peak: float | None,
+    log: Log,
 ) -> None:
     """The live line and its record."""
     seconds = max(1e-9, time.perf_counter() - moment.begin)
@@ -303,15 +267,29 @@ def _say(
     values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
     values |= {"rate": rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
     values["padding"] = 1 - state.tokens / state.slots
-    memory, share = memory_used(s.device), moment.operations / seconds / peak
+    memory = memory_used(s.device)
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
-    values["mfu"] = round(share, 4)
+    if peak is not None:
+        values["mfu"] = round(moment.operations / seconds / peak, 4)
     if s.plan.compile:
         values["graphs"] = graphs_compiled()
     log.record(values)
     left = time_left(seconds / len(losses) * (s.steps - state.step))
-    parts = [f"step {state.step:,}/{s.steps:,}", f"{left} left", f"loss {values['loss']:.4f}", f"{speed:,.0f} tokens/s"]
-    parts += [f"rate {rate:.1e}", f"{memory / 1e9:.1f} GB"]
-    if s.device.type == "cuda":  # what a CPU can do at best is a guess
-        parts += [f"{100 * share:.0f} % of peak", f"padding {100 * values['padding']:.0f} %"]
-    log.line(fitting(parts), passing=True)
+    log.line(live_line(values, s.steps, left), passing=True)
+
+
+def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
+    """One line for people, in 80 columns: the share of the peak and the padding where there is such a thing."""
+    parts = [
+        f"step {values['step']:,}/{steps:,}",
+        f"{left} left",
+        f"loss {values['loss']:.4f}",
+        f"{values['tokens_per_second']:,} tokens/s",
+    ]
+    if "mfu" in values:
+        parts.append(f"{100 * values['mfu']:.0f} % of peak")
+    parts.append(f"rate {values['rate']:.1e}")
+    if values["padding"] >= 0.005:
+        parts.append(f"padding {100 * values['padding']:.0f} %")
+    parts.append(f"{values['memory'] / 1e9:.1f} GB")
+    return fitted(parts)

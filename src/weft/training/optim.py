@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.training.depth import depth_of, stacked
 from weft.training.plan import Training
 
 
@@ -18,23 +19,30 @@ def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parame
 
 
 def make_optimizer(
-    network: nn.Module, plan: Training, rate: float, beside: nn.Module | None = None
+    network: nn.Module,
+    plan: Training,
+    rate: float,
+    beside: nn.Module | None = None,
+    faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
     Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
-    network says in `shares` of weights that begin larger than the others.
+    network says in `shares` of weights that begin larger than the others. `faster` has beginnings of names whose
+    weights take a multiple of the rate.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
     if not parameters:
         raise UserError("there is nothing to train: everything is frozen")
+    if plan.layer_decay < 1 and not stacked(network):
+        raise UserError("layer_decay is for models with layers, one above the other; this one has none")
     sorted_out: dict[tuple[float, float], list[Tensor]] = {}
     shares: Mapping[str, float] = getattr(network, "shares", {})
     for name, parameter in named:
-        share = plan.layer_decay ** below_heads(network, name) if plan.layer_decay < 1 else 1.0
+        share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
         larger = next((found for prefix, found in shares.items() if name.startswith(prefix)), 1.0)
-        share *= larger
+        share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
         sorted_out.setdefault((share, decay), []).append(parameter)
     groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
@@ -60,16 +68,6 @@ def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
             group["lr"].fill_(rate * group["share"])
         else:
             group["lr"] = rate * group["share"]
-
-
-def below_heads(network: nn.Module, name: str) -> int:
-    """How many layers below the heads a weight stands: 0 for the heads, one more than the layers for embeddings."""
-    stack = getattr(network, "layers", None)
-    layers = len(stack) if isinstance(stack, nn.ModuleList) else 0
-    parts = name.split(".")
-    if parts[0] == "layers":
-        return layers - int(parts[1])
-    return 0 if parts[0] in ("heads", "pooler", "mix", "final_norm", "beside") else layers + 1
 
 
 def optimizer_tensors(

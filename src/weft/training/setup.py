@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,28 +14,29 @@ from weft.objectives.language import Objective
 from weft.training.plan import Training
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The values that make one run differ from another."""
+    """The values that make one run differ from another; a step needs no more than the first three."""
 
     network: nn.Module
     objective: Objective
     feed: Feed
-    held_out: Source | None  # what the run is judged by
-    plan: Training
-    rate: float
-    steps: int
-    evaluate_every: int
-    save_every: int
-    device: torch.device
-    precision: str
-    seed: int
-    words_of: Callable[[list[int]], str]  # tokens as text, to show what went wrong
+    held_out: Source | None = None  # what the run is judged by
+    plan: Training = Training()
+    rate: float = 1e-3
+    steps: int = 1
+    evaluate_every: int = 1
+    save_every: int = 1
+    device: torch.device = torch.device("cpu")
+    precision: str = "fp32"
+    seed: int = 0
+    words_of: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
     judge: Callable[[], Verdict] | None = None  # a task's own scores, which then decide what is best
     pace: Callable[[int], dict[str, Tensor]] | None = None  # what every batch of a step is told besides, by its number
     minutes: float | None = None  # of training: the speed of the first steps decides how many there are ...
     most: int | None = None  # ... but no more than these
+    faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the rate of the others
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
 
     @property

