@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.checkpoint.folder import Opened
 from weft.files import write_json
+from weft.tasks.driving import report
 from weft.tasks.embed import Embedder
 from weft.tasks.judging import Judgement
 from weft.tasks.passing import Outcome
@@ -175,6 +176,7 @@ def compare_baselines(
     ]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
+    report(run, say)  # once more: the page shows the baselines too
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:

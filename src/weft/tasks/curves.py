@@ -109,7 +109,19 @@ def _reached(record: RunRecord) -> list[str]:
     """What the best model of a single run reached on the held-out rows, and its scores over time."""
     path = Run(record.folder).evaluation
     first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-    return [part for part in (first, *_metrics([record]), *others) if part]
+    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
+
+
+def _baselines(folder: Path) -> str:
+    """The linear models that were trained beside, where there are some."""
+    path = Run(folder).inside / "baseline.json"
+    if not path.is_file():
+        return ""
+    found = read_json(path)
+    metric, gap = found["metric"], found["difference"]
+    rows = [[each["name"], f"{each[metric]:.4f}", f"{each['seconds']:.1f} s"] for each in found["baselines"]]
+    note = f"Model minus best baseline, paired: {gap['value']:+.4f} (95 % {gap['low']:+.4f} to {gap['high']:+.4f})."
+    return heading("Linear baselines") + table(["baseline", metric, "time"], rows) + paragraph(note)
 
 
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
