@@ -70,6 +70,7 @@ def test_the_page_of_a_run_shows_what_it_reached(classified: Path) -> None:
     assert list(map(int, map(str, cells))) == [n for line in found.confusion for n in line]
     assert sum(map(sum, found.confusion)) == 12
     assert "By label" in text and "support" in text
+    assert "Linear baselines" in text and "Model minus best baseline" in text
     assert found.worst and all(row["text"] in text for row in found.worst), "whole texts"
     assert LONG in found.worst[0]["text"] and "<script>" not in path.read_text()
     # What is kept is the best model, whose scores the card has too.

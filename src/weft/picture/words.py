@@ -38,7 +38,7 @@ def wrapped(text: str, room: float, most: int) -> list[str]:
     while rest and len(lines) < most - 1 and wide(rest) > room:
         kept = max(1, sum(width <= room for width in accumulate(map(wide, rest))))
         space = rest.rfind(" ", 1, kept + 1)
-        end = space if space > kept // 2 else kept
+        end = space if space > kept // 3 else kept
         lines.append(rest[:end])
         rest = rest[end:].lstrip()
     return [*lines, rest]

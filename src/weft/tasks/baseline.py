@@ -19,6 +19,7 @@ from torch import Tensor
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
 from weft.files import write_json
+from weft.tasks.driving import report
 from weft.tasks.embed import Embedder
 from weft.tasks.gathering import Material
 from weft.tasks.judging import Judgement, Task, judged
@@ -208,6 +209,7 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
     ]
     difference = {"value": _finite(gap.value), "low": _finite(gap.low), "high": _finite(gap.high)}
     write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
+    report(run, say)  # once more: the page shows the baselines too
 
 
 def _finite(value: float) -> float | None:

@@ -26,7 +26,7 @@ NAMED = 6  # labels named in a heading
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """What a run folder says of its training."""
 
     name: str
@@ -51,7 +51,7 @@ class Record:
 def write_curves(folders: Sequence[Path], out: Path) -> None:
     """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
     records = [_record(folder) for folder in folders]
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for record in records:
         groups.setdefault(record.key, []).append(record)
     alone = records[0] if len(records) == 1 else None
@@ -71,7 +71,7 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
     write_text(out, page(title, parts))
 
 
-def _record(folder: Path) -> Record:
+def _record(folder: Path) -> RunRecord:
     run = Run(folder)
     if not run.metrics.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
@@ -80,7 +80,7 @@ def _record(folder: Path) -> Record:
     except ValueError:
         recipe = {}
     unit, key = _unit(folder, recipe)
-    return Record(str(folder), folder, run.lines(), recipe, unit, key)
+    return RunRecord(str(folder), folder, run.lines(), recipe, unit, key)
 
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
@@ -105,14 +105,26 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
 # ----------------------------------------------------------------------------------------------------------- charts
 
 
-def _reached(record: Record) -> list[str]:
+def _reached(record: RunRecord) -> list[str]:
     """What the best model of a single run reached on the held-out rows, and its scores over time."""
     path = Run(record.folder).evaluation
     first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-    return [part for part in (first, *_metrics([record]), *others) if part]
+    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
 
 
-def _losses_and_rates(group: Sequence[Record]) -> list[str]:
+def _baselines(folder: Path) -> str:
+    """The linear models that were trained beside, where there are some."""
+    path = Run(folder).inside / "baseline.json"
+    if not path.is_file():
+        return ""
+    found = read_json(path)
+    metric, gap = found["metric"], found["difference"]
+    rows = [[each["name"], f"{each[metric]:.4f}", f"{each['seconds']:.1f} s"] for each in found["baselines"]]
+    note = f"Model minus best baseline, paired: {gap['value']:+.4f} (95 % {gap['low']:+.4f} to {gap['high']:+.4f})."
+    return heading("Linear baselines") + table(["baseline", metric, "time"], rows) + paragraph(note)
+
+
+def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     """Losses, learning rate and gradient of runs that can be compared."""
     charts = []
     for by, name in (("step", "step"), ("tokens", "tokens read")):
@@ -122,7 +134,7 @@ def _losses_and_rates(group: Sequence[Record]) -> list[str]:
     return charts
 
 
-def _metrics(group: Sequence[Record]) -> list[str]:
+def _metrics(group: Sequence[RunRecord]) -> list[str]:
     """A chart for each scale of scores: of a single run all its scores, of several the first score of each."""
     scales: dict[str, list[Line]] = {}
     for record in group:
@@ -138,13 +150,13 @@ def _metrics(group: Sequence[Record]) -> list[str]:
     ]
 
 
-def _losses(group: Sequence[Record], by: str) -> list[Line]:
+def _losses(group: Sequence[RunRecord], by: str) -> list[Line]:
     found = []
     for record in group:
         tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
         at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in record.lines}
 
-        def points(key: str, record: Record = record, at: dict[int, int | None] = at) -> list[Point]:
+        def points(key: str, record: RunRecord = record, at: dict[int, int | None] = at) -> list[Point]:
             pairs = [(at[line["step"]], line[key]) for line in record.lines if key in line]
             return [(place, value) for place, value in pairs if place is not None]
 
@@ -156,7 +168,7 @@ def _losses(group: Sequence[Record], by: str) -> list[Line]:
     return found
 
 
-def _lines(group: Sequence[Record], key: str) -> list[Line]:
+def _lines(group: Sequence[RunRecord], key: str) -> list[Line]:
     return [
         Line(
             record.name if len(group) > 1 else "",
@@ -175,7 +187,7 @@ HEADER = [
 ]  # fmt: skip
 
 
-def _row(record: Record) -> list[str]:
+def _row(record: RunRecord) -> list[str]:
     run = Run(record.folder)
     about = read_json(run.about) if run.about.exists() else {}
     train = [line for line in record.lines if "loss" in line]
@@ -199,7 +211,7 @@ def _row(record: Record) -> list[str]:
     ]
 
 
-def _best_score(record: Record, judged: Sequence[dict[str, Any]]) -> str:
+def _best_score(record: RunRecord, judged: Sequence[dict[str, Any]]) -> str:
     if not record.scores:
         return ""
     name = record.scores[0]
