@@ -13,6 +13,7 @@ from weft.text.documents import LOOKED_AT, documents_of
 from weft.text.records import look_for_documents, read_texts
 
 PARAGRAPHS = stories(40).splitlines()  # several sentences each
+WORDS = [word.strip(".,") for word in " ".join(PARAGRAPHS).split()]
 
 
 def wrapped(width: int) -> list[str]:
@@ -28,6 +29,7 @@ TEXTS = {
     "sentences": ("\n".join(s for p in PARAGRAPHS for s in p.split(". ")), "line"),
     "sentences, documents between blank lines": ("\n\n".join(p.replace(". ", ".\n") for p in PARAGRAPHS), "block"),
     "sentences without points": ("\n".join(s.strip(".") for p in PARAGRAPHS for s in p.split(". ")), "line"),
+    "lines of seven words": ("\n".join(" ".join(WORDS[n : n + 7]) for n in range(0, 1400, 7)), "line"),
     "names": ("\n".join(["Ada", "Grace", "Jean", "Kathleen"] * 20), "line"),
     "one line again and again": ("the weaver sang of the old loom by the river\n" * 50, "line"),
     "one blank line too many": ("\n".join([*PARAGRAPHS * 2, "", *PARAGRAPHS * 2]), "line"),

@@ -575,7 +575,7 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
     with pytest.raises(UserError, match="b.dat: neither its name nor its content tells its format"):
         read_records(["a.txt", "b.dat"])  # not even asked for the first record
     assert message("a.txt", format="conl").endswith("did you mean 'conll'?")
-    assert message("a.txt", documents="page").startswith("documents 'page' is not one of line, block")
+    assert message("a.txt", documents="page").startswith("documents 'page' is not one of auto, line, block")
     assert message("a.txt", on_bad_row="ignore").startswith("on_bad_row 'ignore' is not one of stop, skip")
 
 

@@ -82,7 +82,10 @@ def learn_text(
     if plan.patience is not None and material.held_out is None:
         raise UserError("patience needs held-out text to judge by")
     if plan.compile and device.type == "cpu" and not material.source.even:
-        raise UserError("on the CPU only full rows can be compiled: give --rows stream, or leave out --compile")
+        full = (
+            "leave out --compile" if recipe.objective.rows == "stream" else "give --rows stream, or leave out --compile"
+        )
+        raise UserError(f"on the CPU only full rows can be compiled, and these are not: {full}")
     recipe = replace(recipe, training=plan, device=str(device))
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

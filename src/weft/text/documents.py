@@ -14,8 +14,9 @@ from weft.text.compressed import Line
 DOCUMENTS = ("auto", "line", "block", "file")
 NAMES = {"line": "lines", "block": "blocks between blank lines", "file": "whole files"}
 LOOKED_AT = 1 << 20  # characters at the beginning of a file that decide
-NARROW, WIDE = 30, 160  # characters between which the right margin of a wrapped text lies
+NARROW, WIDE = 38, 160  # characters between which the right margin of a wrapped text lies
 FEWEST = 8  # pairs of lines that can show a margin
+QUOTES, ENDS = "\"'”’)»_", (".", "!", "?", "。")  # what may follow the end of a sentence, and its end
 RARE = 0.01  # share of blank lines below which they separate nothing
 
 
@@ -45,12 +46,12 @@ def documents_of(lines: Sequence[str]) -> str:
 
 
 def is_wrapped(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether lines end where the first word of the next would not have fitted, rather than where a sentence ends."""
+    """Whether lines that end inside a sentence end where the first word of the next would not have fitted."""
     if len(pairs) < FEWEST:
         return False
-    margin = sorted(len(line) for line, _ in pairs)[9 * len(pairs) // 10]
+    margin = sorted(len(line) for line, _ in pairs)[49 * len(pairs) // 50]  # but for a line that could not be wrapped
     if not NARROW <= margin <= WIDE:
         return False
-    broken = sum(len(line) + 1 + len(after.split(maxsplit=1)[0]) > margin for line, after in pairs)
-    ended = sum(line.rstrip("\"'”’)»_").endswith((".", "!", "?", "。")) for line, _ in pairs)
-    return broken > 0.6 * len(pairs) and ended < 0.5 * len(pairs)
+    open_ones = [(line, after) for line, after in pairs if not line.rstrip(QUOTES).endswith(ENDS)]
+    broken = sum(len(line) + 1 + len(after.split(maxsplit=1)[0]) > margin for line, after in open_ones)
+    return 2 * len(open_ones) > len(pairs) and broken > 0.6 * len(open_ones)
