@@ -1,18 +1,25 @@
 # Everything happens in .venv in this folder: `make demo` shows what is there, `make test` proves it.
 PYTHON ?= python3
 BIN := .venv/bin
+FAST := $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all test-cpus check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
 
 test: .venv/dev check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(FAST)
 
 test-all: .venv/dev check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The fast tests as on an old processor, on one with AVX2 and, where this one has it, with AVX-512.
+test-cpus: .venv/dev
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 $(FAST)
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(FAST)
+	! grep -qs avx512f /proc/cpuinfo || ATEN_CPU_CAPABILITY=avx512 OMP_NUM_THREADS=4 $(FAST)
 
 check: .venv/dev
 	$(BIN)/ruff check .

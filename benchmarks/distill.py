@@ -410,7 +410,7 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
     """Speed of a teacher and its student, what the gate makes of the student, and what becomes of a damaged one."""
     from weft.compress.quantise import Refused
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if place.tiny else 2)
     found: dict[str, Any] = {"machine": machine()}
     brief = {"texts": 4, "seconds": 0.1} if place.tiny else {}  # of what is timed
     with tempfile.TemporaryDirectory() as folder:

@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--encoder", default="6x384", help="layers x width")
     parser.add_argument("--writer", default="3x256", help="layers x width")
-    options = parse(parser, repeats=1, encoder="1x64", writer="1x64")
+    options = parse(parser, threads=1, repeats=1, encoder="1x64", writer="1x64")
     torch.set_num_threads(options.threads)
     found = {
         "machine": machine(),

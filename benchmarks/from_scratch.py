@@ -14,7 +14,6 @@ import csv
 import json
 import lzma
 import os
-import platform
 import random
 import statistics
 import tempfile
@@ -23,11 +22,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import torch
+from common import RESULTS, machine, parse, write
 
 import weft
 
-RESULTS = Path(__file__).parent / "results" / "from_scratch.json"
 Row = tuple[str, str]
 
 
@@ -106,17 +104,6 @@ def imdb(data: Path) -> tuple[list[Row], list[Row]]:
 
 
 SETS = {"sst2": sst2, "subjectivity": subjectivity, "trec": trec, "sms": sms, "imdb": imdb}
-
-
-def invented() -> tuple[list[Row], list[Row]]:
-    """Rows for the smoke test: one word decides."""
-    draw = random.Random(0)
-    words = [f"word{number}" for number in range(50)]
-    rows = []
-    for number in range(240):
-        label = ("good", "bad")[number % 2]
-        rows.append((" ".join([*draw.choices(words, k=6), label, *draw.choices(words, k=3)]), label))
-    return rows[:200], rows[200:]
 
 
 def baseline(train: list[Row], dev: list[Row], test: list[Row]) -> dict[str, Any]:
@@ -203,12 +190,9 @@ def main() -> None:
     parser.add_argument("--models", default="cnn", help="families to train")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON: sections of a recipe, to try others")
-    parser.add_argument("--smoke", action="store_true", help="invented rows and a few steps; nothing is written")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    if given.smoke:
-        measured("invented", invented(), given.models.split(","), 1, given.settings, 3)
-        return
+    parser.add_argument("--steps", type=int, help="of a model; default: as Weft chooses")
+    parser.add_argument("--out", type=Path, default=RESULTS / "from_scratch.json")
+    given = parse(parser, sets="sst2,trec", seeds=1, steps=3)
     if "WEFT_DATA" not in os.environ:
         parser.error("set WEFT_DATA to the folder that holds glue, nltk, sms_spam and imdb")
     for name in given.sets.split(","):
@@ -217,16 +201,15 @@ def main() -> None:
         train, test = SETS[name](Path(os.environ["WEFT_DATA"]))
         if given.rows:
             train = random.Random(2).sample(train, min(given.rows, len(train)))
-        keep(given.out, measured(name, (train, test), given.models.split(","), given.seeds, given.settings, None))
+        lines = measured(name, (train, test), given.models.split(","), given.seeds, given.settings, given.steps)
+        keep(given.out, lines)
 
 
 def keep(path: Path, lines: list[dict[str, Any]]) -> None:
     """Write the lines of one set beside those of the others, after each: a run takes long."""
     before = json.loads(path.read_text())["lines"] if path.exists() else []
     others = [line for line in before if line["data"] != lines[0]["data"]]
-    about = {"device": platform.processor() or "cpu", "torch": torch.__version__, "threads": torch.get_num_threads()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**about, "lines": [*others, *lines]}, indent=1) + "\n")
+    write(path, {"machine": machine(), "lines": [*others, *lines]})
 
 
 if __name__ == "__main__":

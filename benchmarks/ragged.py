@@ -37,8 +37,8 @@ def pair(model: Any) -> tuple[Any, Any]:
         return model, open_folder(Path(folder)).network
 
 
-def on_cpu(transformers: Any, count: int, layers: int, width: int, repeats: int) -> dict[str, Any]:
-    torch.set_num_threads(2)
+def on_cpu(transformers: Any, count: int, layers: int, width: int, repeats: int, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     lengths = mixed_lengths(count)
     texts = [torch.randint(1000, 30000, (length,)).tolist() for length in lengths]
     config = transformers.BertConfig(
@@ -81,7 +81,7 @@ def on_cpu(transformers: Any, count: int, layers: int, width: int, repeats: int)
     forward = medians({"ours": our_forward, "transformers": their_forward}, repeats)
     both = medians({"ours": our_step, "transformers": their_step}, repeats)
     return {
-        "work": f"{count} mixed texts, {layers} x {width}, fp32, 2 threads",
+        "work": f"{count} mixed texts, {layers} x {width}, fp32, {threads} threads",
         "fill": sum(lengths) / (longest * len(lengths)),
         "largest difference": difference,
         "forward": {**forward, "ratio": forward["transformers"] / forward["ours"]},
@@ -162,12 +162,12 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     parts: dict[str, dict[str, Any]] = {}
     if given.smoke:
-        parts["cpu"] = on_cpu(transformers, 4, 1, 64, given.repeats)
+        parts["cpu"] = on_cpu(transformers, 4, 1, 64, given.repeats, threads=1)
         parts["gpu"] = on_gpu(transformers, "cuda" if torch.cuda.is_available() else "cpu", 4, 1, 64, 1, compile=False)
     elif given.gpu:
         parts["gpu"] = on_gpu(transformers, "cuda", 256, 12, 768, given.repeats, compile=True)
     else:
-        parts["cpu"] = on_cpu(transformers, 64, 6, 384, given.repeats)
+        parts["cpu"] = on_cpu(transformers, 64, 6, 384, given.repeats, threads=2)
     about = {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()}
     for name, found in parts.items():
         print(json.dumps(found | about, indent=2))

@@ -96,8 +96,8 @@ def tables(text: Text) -> dict[str, str | dict[str, str]]:
             files[f"glue/{name}/{split}.tsv.xz"] = "\n".join(lines)
     files["sms_spam/sms.tsv.xz"] = "".join(f"{('ham', 'spam')[n % 2]}\t{text.sentence()}\n" for n in range(60))
     kinds = ("DESC:def", "ENTY:animal", "HUM:ind", "NUM:count", "LOC:city", "ABBR:exp")
-    rows = [f"{kinds[n % 6]} {text.sentence()[:-1]} ?" for n in range(60)]
-    files["nltk/qc.zip"] = {"qc/train.txt": "\n".join(rows), "qc/test.txt": "\n".join(rows[:24])}
+    rows = [f"{kinds[n % 6]} {text.sentence()[:-1]} ?" for n in range(84)]
+    files["nltk/qc.zip"] = {"qc/train.txt": "\n".join(rows[:60]), "qc/test.txt": "\n".join(rows[60:])}
     files["nltk/subjectivity.zip"] = {
         f"subjectivity/{name}.tok.gt9.5000": "\n".join(text.sentence().lower() for _ in range(600))
         for name in ("plot", "quote")
@@ -128,12 +128,13 @@ def tags(text: Text) -> dict[str, str | dict[str, str]]:
     }
     brown = {}
     for letter in GENRES:
-        marks = ("at", "nn", "vbd", "nn-tl", "in", "at", "jj", "nn")
-        lines = []
-        for _ in range(12):
-            lines.append(" ".join(f"{word}/{tag}" for word, tag in zip(text.words(8), marks, strict=True)) + " ./.")
-        brown[f"brown/c{letter}01"] = "".join(f"\n\n\t{line}\n" for line in lines)
-    brown["brown/cats.txt"] = "".join(f"c{letter}01 genre_{letter}\n" for letter in GENRES)
+        for number in range(1, 5):
+            lines = []
+            for _ in range(3):
+                words = zip(text.words(24), 3 * ("at", "nn", "vbd", "nn-tl", "in", "at", "jj", "nn"), strict=True)
+                lines.append("\n\n\t" + " ".join(f"{word}/{tag}" for word, tag in words) + " ./.\n")
+            brown[f"brown/c{letter}0{number}"] = "".join(lines)
+    brown["brown/cats.txt"] = "".join(f"c{letter}0{n} genre_{letter}\n" for letter in GENRES for n in range(1, 5))
     files["nltk/brown.zip"] = brown
     return files
 

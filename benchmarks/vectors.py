@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gensim-python", help="a Python that has gensim, where this one has not")
     parser.add_argument("--result", type=Path, default=RESULTS / "vectors.json")
-    args = parse(parser, epochs=1, map_epochs=1, peer_rates=[0.025], reviews=40, ways=["skip-gram", "glove"])
+    args = parse(parser, epochs=1, map_epochs=1, peer_rates=[0.025], reviews=40, ways=["skip-gram", "glove"], threads=1)
     if args.data is None:
         parser.error("where is the data? set WEFT_DATA or give --data")
     torch.set_num_threads(args.threads)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,16 @@ FLOORS = {
 FREE = {("config", "files")}
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All that a file is made of."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports_of(path: Path) -> list[str]:
     """Every module that a file imports, wherever in the file."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -80,7 +87,7 @@ def test_no_pickle_and_no_peer_in_the_source() -> None:
     banned = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "transformers", "sentence_transformers"}
     for _, path in rooms():
         assert not banned & {name.split(".")[0] for name in imports_of(path)}, path
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("torch.load", "torch.save", "eval", "exec", "__import__"), f"{path}: {called}"

@@ -122,8 +122,28 @@ def check_new_folder(folder: Path) -> None:
     """Refuse a folder that holds something, or is none, before hours of work are to go into it."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, not a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+    if folder.is_dir():
+        with os.scandir(folder) as entries:  # one entry is enough to know
+            if next(entries, None) is not None:
+                raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+
+
+def check_new_run(folder: Path) -> None:
+    """Refuse a run folder that holds something; a process that was stopped at once leaves run/lock and nothing else."""
+    inside = folder / "run"
+    if (inside / "recipe.toml").exists():
+        raise UserError(f"{folder}: already holds a run; go on with it (weft resume {folder}) or choose another --out")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, not a folder")
+    try:
+        for path, alone in ((folder, "run"), (inside, "lock")):
+            if not path.is_dir():
+                continue
+            with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
+                if any(entry.name != alone for entry in entries):
+                    raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {reason(error)}") from None
 
 
 @contextmanager
@@ -176,7 +196,7 @@ def held(path: Path) -> Iterator[bool]:
         raise UserError(f"{path}: cannot be written: {reason(error)}") from None
     with file:
         end = time.monotonic() + 2
-        while not _locked(file):
+        while not lock_file(file):
             if time.monotonic() > end or _at_work(path):
                 yield False
                 return
@@ -187,8 +207,8 @@ def held(path: Path) -> Iterator[bool]:
         yield True
 
 
-def _locked(file: IO[str]) -> bool:
-    """Take the lock of an open file, if it can be had now."""
+def lock_file(file: IO[Any]) -> bool:
+    """Take the lock of an open file, if it can be had now; the system lets go of it when the file is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

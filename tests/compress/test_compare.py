@@ -251,7 +251,7 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     with torch.no_grad():
         output.bias[1] += 1000
     broken.save(tmp_path / "constant")
-    rest = ["--data", str(data), "--no-costs", "--json", str(tmp_path / "found.json")]
+    rest = ["--data", str(data), "--no-costs", "--out", str(tmp_path / "found.json")]
     assert run(["compare", str(good), str(good), *rest]) == 0
     capsys.readouterr()
     assert run(["compare", str(good), str(tmp_path / "shuffled"), *rest]) == 2
@@ -260,6 +260,8 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     assert "accuracy" in said.out and "Where shuffled and good disagree most" in said.out
     told = json.loads((tmp_path / "found.json").read_text())
     assert told["models"][1]["damaged"] and told["models"][1]["kept"]["value"] == 0
+    assert run(["compare", "--json", str(good), str(good), "--data", str(data), "--no-costs"]) == 0  # a flag
+    assert not json.loads(capsys.readouterr().out)["models"][1]["damaged"]
     assert run(["compare", str(good), str(tmp_path / "constant"), *rest]) == 2
     assert "constant is damaged: it gives all 60 texts the same answer" in capsys.readouterr().err
     # With nobody beside it, too: it says the wrong thing more often than chance would.

@@ -168,7 +168,7 @@ def test_a_model_that_only_foresees_words(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "what is to go"),
+    ({}, "nothing to prune"),
     ({"heads": 0.3}, "heads go by how much they matter on rows with labels: give --data FILE"),
     ({"layers": 2, "by": "importance"}, "layers go by how much they matter on rows with labels: give --data FILE"),
     ({"layers": 2, "max_drop": 1.0}, "what is lost is measured on rows with labels: give --data FILE"),

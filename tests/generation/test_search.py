@@ -61,10 +61,10 @@ def test_greedy_goes_by_what_the_network_says(network: Any) -> None:
             with torch.inference_mode():
                 logs = network.start(Ragged.of([text]))[0].log_softmax(-1)[0]
             assert token == int(logs.argmax()) == beside[0][0]
-            assert logprob == pytest.approx(float(logs[token]), abs=1e-5)
+            assert logprob == pytest.approx(float(logs[token]), abs=3e-5)
             values, tokens = logs.topk(3)
             assert [other for other, _ in beside] == tokens.tolist()
-            assert [value for _, value in beside] == pytest.approx(values.tolist(), abs=1e-5)
+            assert [value for _, value in beside] == pytest.approx(values.tolist(), abs=3e-5)
             text.append(token)
         assert each.logprob == pytest.approx(sum(each.logprobs))
 

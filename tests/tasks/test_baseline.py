@@ -12,7 +12,7 @@ import torch
 
 import weft
 from tests.tasks.small import kinds, prices, several, write_rows
-from weft.tasks.baseline import _sparse, fit, train_baselines
+from weft.tasks.baseline import _sparse, fit, linear_models
 from weft.tasks.planning import few_rows_plan
 from weft.tasks.reading import Example
 from weft.tasks.recipes import TaskRecipe
@@ -65,7 +65,7 @@ def test_logistic_regression_is_scikit_learns() -> None:
 def test_each_kind_of_target_has_a_baseline(kind: Any, rows: Any, column: str, metric: str) -> None:
     train, dev = examples(rows(120), column), examples(rows(40, 1), column)
     task = TextTask("classify", kind).learned(train)
-    (baseline,) = train_baselines(task, train, dev, None, None)  # type: ignore[arg-type]
+    (baseline,) = linear_models(task, train, dev, None, None)  # type: ignore[arg-type]
     assert baseline.metrics.result()[metric].value > 0.9
     assert baseline.rows == 120 and baseline.name.startswith("TF-IDF")
 

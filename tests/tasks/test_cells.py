@@ -10,9 +10,11 @@ import pytest
 
 from tests.tasks.small import model_for
 from weft.cli.main import run
+from weft.data.columns import file_of, find_columns
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
-from weft.tasks.reading import Files, examples_of, file_of, find_columns
+from weft.tasks.reading import examples_of
 from weft.tasks.tag import TagTask
 from weft.tasks.texts import TextTask
 from weft.text.records import Record, Skipped
@@ -81,7 +83,7 @@ def test_columns_in_any_case_and_files_of_any_name(tmp_path: Path) -> None:
     assert find_columns(("text", "label"), {}, both)["text"] == "text"
     for name, header in (("data row 1.csv", "text,label"), ("data row 2.csv", "sentence,label")):
         (tmp_path / name).write_text(f"{header}\nsome words,a\n")
-    files = Files((str(tmp_path / "data row 1.csv"), str(tmp_path / "data row 2.csv")), {})
+    files = Table((str(tmp_path / "data row 1.csv"), str(tmp_path / "data row 2.csv")), {})
     task = TextTask("classify", "label")
     found = list(examples_of(files, ("text", "label"), task.read, Skipped()))
     assert [example.texts for example in found] == [("some words",)] * 2
@@ -101,11 +103,6 @@ def test_a_tag_of_no_form(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[st
     assert "t.conll line 6: tag 'NOUN' is neither O" in capsys.readouterr().err
     assert run(["evaluate", "model", "--data", "t.conll", "--on-bad-row", "skip"]) == 0  # a tag never seen is a mistake
     assert "2 examples" in capsys.readouterr().out
-
-
-def test_a_tuple_is_one_input_only_where_two_texts_belong_together(wordpiece: Tokenizer) -> None:
-    assert len(model_for("classify", 3, wordpiece, LABELS)(("a cat", "a cow"))) == 2  # type: ignore[arg-type]
-    assert not isinstance(model_for("pair", 3, wordpiece, LABELS)(("a cat", "a cow")), list)
 
 
 def test_a_row_of_a_table_is_a_row_of_answers(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.tasks.beginning import tasks_for
-from weft.tasks.choosing import FROM_SCRATCH, family_for
+from weft.tasks.choosing import family_for
+from weft.tasks.recipes import FROM_SCRATCH
 
 ROWS = {
     "classify": ("csv", "text,label\n" + "the loom sang,good\nthe loom broke,bad\n" * 8),

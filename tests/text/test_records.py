@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from weft.errors import UserError
-from weft.text import compressed, formats, squad
-from weft.text.records import Skipped, find_files, read_records, read_texts
+from weft.text import compressed, delimited, formats, json_text
+from weft.text.records import BadRows, Skipped, find_files, read_records, read_texts
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +55,10 @@ def places(*patterns: str | Path, **options: Any) -> list[str]:
 
 
 def message(*patterns: str | Path, read: Callable[..., Iterator[Any]] = read_records, **options: Any) -> str:
-    """What the one error says; it must be one line."""
+    """What the one error says, or the first of several; it must be one line."""
     with pytest.raises(UserError) as caught:
         list(read(patterns, **options))
-    text = str(caught.value)
+    text = caught.value.messages[0] if isinstance(caught.value, BadRows) else str(caught.value)
     assert text and "\n" not in text
     return text
 
@@ -166,14 +166,6 @@ def test_columns_that_must_be_there() -> None:
         ("\n\n", "a.csv: empty: no header line"),
         ("a,,c\n", "a.csv line 1: column 2 has no name"),
         ("a,b, a\n", "a.csv line 1: two columns are named 'a'"),
-        (
-            "a;b\n1;2\n",
-            "a.csv line 1: one column, 'a;b'; the delimiter looks like ';': set delimiter=';' (--delimiter)",
-        ),
-        (
-            "a\tb\n",
-            "a.csv line 1: one column, 'a\\tb'; the delimiter looks like '\\t': set delimiter='\\t' (--delimiter)",
-        ),
         ("a,b\n1,2\n1,2,3\n", "a.csv line 3: expected 2 fields, found 3"),
         ('a,b\n1,"x"y\n', 'a.csv line 2: a quote inside a quoted field must be doubled ("")'),
         ("a,b\n1,x\ry\n", "a.csv line 2: a carriage return in the middle of the row"),
@@ -181,7 +173,7 @@ def test_columns_that_must_be_there() -> None:
 )
 def test_bad_tables(text: str, words: str) -> None:
     write("a.csv", text)
-    assert message("a.csv").replace("\\\\t", "\\t") == words
+    assert message("a.csv") == words
 
 
 def test_a_table_saved_by_pandas_with_its_index() -> None:
@@ -203,7 +195,7 @@ def test_unclosed_quote_always_stops_and_names_its_line(rest: str, on_bad_row: s
 
 
 def test_unclosed_quote_does_not_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "LIMIT", 10_000)
+    monkeypatch.setattr(delimited, "LIMIT", 10_000)
     write("a.csv", 'a,b\n1,"open\n' + "2,x\n" * 10_000)
     assert message("a.csv").startswith("a.csv line 2: a quote opened here is not closed, or the row is longer than")
 
@@ -221,6 +213,8 @@ def test_json_lines_faults() -> None:
     ]
     assert str(skipped) == "skipped 5 bad rows; the first: a.jsonl line 2: not JSON: expecting value (column 7)"
     assert message("a.jsonl") == skipped.first[0]
+    with pytest.raises(BadRows, match="5 rows are wrong"):
+        values("a.jsonl")
 
 
 def test_conll_comments_documents_and_hashes() -> None:
@@ -263,7 +257,7 @@ def test_squad(chunk: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 def test_squad_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "CHUNK", 24)
-    monkeypatch.setattr(squad, "CHUNK", 24)
+    monkeypatch.setattr(json_text, "CHUNK", 24)
     data = squad_file(3, " é😀 tail")
     data["data"][1].update(extra=[True, None, -1.5e10, {"deep": [False]}])
     for spaces in range(24):
@@ -299,13 +293,15 @@ def test_squad_questions_that_nobody_has_answered() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[1]", "a.json: not a SQuAD file: it begins with '[', not with an object"),
-        ('{"a": 1}\n{"a": 2}', 'a.json: not a SQuAD file: it has no "data" list; for one object per line give'),
-        ('{"data": [{"a": tru}]}', "a.json article 1: "),
+        ("words", "a.json: 'w' where a JSON array of objects, or an object, is expected"),
+        ('{"a": 1}', "a.json: no rows: give an array of objects, an object with such an array under data, rows"),
+        ('{"data": [{"a": tru}]}', "a.json: ends too early: not JSON or cut short"),
+        ('[{"a": 1}, tru]', "a.json row 2: ends too early: not JSON or cut short"),
+        ('[{"a": 1}, {"a"', "a.json row 2: ends too early: not JSON or cut short"),
         ('{"data": [{"paragraphs": []}, {"title": "x', "a.json article 2: ends too early: not JSON or cut short"),
         ('{"data": [{"paragraphs": []} 1]}', "a.json after article 1: '1' where ',' is expected"),
         ('{"data": [{"paragraphs": []}', "a.json after article 1: ends too early: cut short"),
-        ('{"data": [' + "[" * 100_000, "a.json article 1: nested too deeply"),
+        ('{"data": [' + "[" * 100_000, "a.json: nested too deeply"),
         (b'{"data": [{"x": "\xff"}]}', "a.json line 1: byte 0xff is not UTF-8 text"),
         (b'{"data":\n ["\xc3', "a.json line 2: ends in the middle of a character"),
     ],
@@ -316,9 +312,9 @@ def test_files_that_are_not_squad(text: str | bytes, words: str) -> None:
 
 
 def test_squad_article_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squad, "LIMIT", 1_000_000)
+    monkeypatch.setattr(json_text, "LIMIT", 1_000_000)
     write("a.json.gz", '{"data": [{"title": "' + "x" * 5_000_000)
-    assert message("a.json.gz").startswith("a.json.gz article 1: this value is longer than")
+    assert message("a.json.gz").startswith("a.json.gz: this value is longer than")
 
 
 def test_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,8 +367,8 @@ def test_texts_of_unknown_suffix_are_txt() -> None:
     for name in ("train.de.gz", "x.md", "README"):
         write(name, "ein Satz\n")
         assert [each.text for each in read_texts(name)] == ["ein Satz"]
-        assert message(name) == f"{name}: its name does not tell its format; give one of " + (
-            "txt, csv, tsv, jsonl, parquet, conll, squad"
+        assert message(name) == f"{name}: neither its name nor its content tells its format; give --format: " + (
+            "one of txt, csv, tsv, jsonl, parquet, arrow, conll, squad, json, xlsx"
         )
         assert values(name, format="txt") == [{"text": "ein Satz"}]
 
@@ -423,8 +419,6 @@ def test_bad_byte_in_the_header_always_stops() -> None:
 def test_binary_always_stops(name: str) -> None:
     write(name, b"a,b\n\0\1\2")
     assert message(name, on_bad_row="skip") == f"{name} line 2: holds a NUL byte: a binary file, not text"
-    write(name, "words".encode("utf-16"))
-    assert message(name, on_bad_row="skip") == f"{name} line 1: is UTF-16 text; save it as UTF-8"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.conll", "a.json", "a.txt.gz", "a.txt.xz"])
@@ -521,7 +515,7 @@ def test_zip_formats_of_members() -> None:
         archive.writestr("rows", "a,b\n1,2\n")
     assert values("rows.csv.zip") == [{"a": "1", "b": "2"}]
     Path("rows.csv.zip").rename("rows.zip")
-    assert message("rows.zip").startswith("rows.zip/rows: its name does not tell its format")
+    assert message("rows.zip").startswith("rows.zip/rows: neither its name nor its content tells its format")
     assert values("rows.zip", format="csv") == [{"a": "1", "b": "2"}]
     assert [each.text for each in read_texts("rows.zip")] == ["a,b", "1,2"]
     with zipfile.ZipFile("twice.zip", "w") as archive:
@@ -578,7 +572,7 @@ def test_patterns_that_match_nothing(pattern: str, words: str) -> None:
 def test_mistakes_are_told_before_anything_is_read() -> None:
     write("a.txt", "x")
     write("b.dat", "x")
-    with pytest.raises(UserError, match="b.dat: its name does not tell its format"):
+    with pytest.raises(UserError, match="b.dat: neither its name nor its content tells its format"):
         read_records(["a.txt", "b.dat"])  # not even asked for the first record
     assert message("a.txt", format="conl").endswith("did you mean 'conll'?")
     assert message("a.txt", documents="page").startswith("documents 'page' is not one of line, block")

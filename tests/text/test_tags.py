@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from weft.errors import UserError
-from weft.text.tags import Decoder, Scheme, Span, scheme_of, spans_of, tags_of
+from weft.text.tags import Decoder, Normalizer, Scheme, Span, scheme_of, spans_of, tags_of
 
 BIO = ["O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LOC", "MISC-A"))]
 BIOES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
@@ -121,3 +121,72 @@ def test_a_long_text_is_decoded_in_linear_time() -> None:
     path = decoder.decode(scores)
     assert time.process_time() - begin < 4  # about 0.5 s on a free core
     assert well_formed(tuple(decoder.labels[tag] for tag in path), "bio")
+
+
+# ------------------------------------------------------------------------------------------- other schemes, and strays
+
+
+def as_iob1(tags: list[str]) -> list[str]:
+    """BIO tags as CoNLL-2003 has them: B- only where an entity of the same type stands right before."""
+    found = list(tags)
+    for place, tag in enumerate(tags):
+        before = tags[place - 1] if place else "O"
+        if tag[0] == "B" and (before == "O" or before[1:] != tag[1:]):
+            found[place] = f"I{tag[1:]}"
+    return found
+
+
+SENTENCES = st.lists(spans(), min_size=1, max_size=6)
+
+
+@given(SENTENCES, st.sampled_from(["bio", "bioes", "bilou", "iob1"]), st.sampled_from(["bio", "bioes", "bilou"]))
+def test_every_scheme_is_read_as_every_other(found: list[tuple[list[Span], int]], source: str, target: str) -> None:
+    def written(scheme: str) -> list[list[str]]:
+        rows = [tags_of(some, length, "bio" if scheme in ("bio", "iob1") else "bioes") for some, length in found]
+        if scheme == "iob1":
+            return [as_iob1(tags) for tags in rows]
+        letters = {"E": "L", "S": "U"} if scheme == "bilou" else {}
+        return [[letters.get(tag[0], tag[0]) + tag[1:] for tag in tags] for tags in rows]
+
+    normalizer = Normalizer("bio" if target == "bio" else "bioes", target == "bilou")
+    rows = written(source)
+    assert [list(normalizer.normalized(tags)) for tags in rows] == written(target)
+    note = normalizer.note()
+    assert (note is None) == (rows == written(target))
+    if source == "iob1" and note is not None:
+        assert note == f"IOB1 tags read as {target.upper()}"
+
+
+@given(st.lists(st.lists(st.sampled_from([*BIO, "B", "I"]), max_size=8)))
+def test_any_mix_becomes_bio_with_the_same_entities(rows: list[list[str]]) -> None:
+    normalizer = Normalizer("bio")
+    for tags in rows:
+        found = normalizer.normalized(tags)
+        assert well_formed(found, "bio") and spans_of(found, "bio") == spans_of(tags, "bio")
+        assert Normalizer("bio").normalized(found) == found, "and stays so"
+
+
+def test_strays_are_counted() -> None:
+    normalizer = Normalizer("bio")
+    assert normalizer.normalized(["B-PER", "I-LOC", "O", "I-LOC"]) == ("B-PER", "B-LOC", "O", "B-LOC")
+    assert normalizer.note() == "2 stray I- tags read as B-"
+    ended = Normalizer("bioes")
+    assert ended.normalized(["S-PER", "I-LOC", "O", "B-LOC", "I-LOC"]) == ("S-PER", "S-LOC", "O", "B-LOC", "E-LOC")
+    assert ended.note() == "2 stray tags rewritten to fit BIOES"
+    odd = Normalizer("bio")
+    assert odd.normalized(["NOUN", "I-PER"]) == ("NOUN", "I-PER") and odd.note() is None, "for others to refuse"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["NOUN", "O"], None),
+        (["I-PER", "O"], ("bio", False)),
+        (["B-PER", "O"], ("bio", False)),
+        (["S-PER", "O"], ("bioes", False)),
+        (["U-PER", "B-PER", "O"], ("bioes", True)),
+    ],
+)
+def test_the_scheme_that_tags_are_written_in(labels: list[str], expected: tuple[str, bool] | None) -> None:
+    found = Normalizer.of(labels)
+    assert (None if found is None else (found.scheme, found.bilou)) == expected

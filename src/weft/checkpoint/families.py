@@ -11,8 +11,9 @@ from torch import Tensor
 
 from weft.checkpoint import albert, bert, distilbert, gpt, marian, recurrent, roberta, sequences, t5
 from weft.checkpoint.configs import ConfigTable, is_published
+from weft.checkpoint.locate import check_name
 from weft.checkpoint.names import Names
-from weft.errors import UserError, did_you_mean, listed, one_of
+from weft.errors import UserError, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
 from weft.models.bert import Bert, BertConfig
 from weft.models.cnn import Cnn, CnnConfig
@@ -332,8 +333,7 @@ FAMILIES = {
             trained=(),
             sizes={},
             tokenizer="word",
-            # Rare words say much of few texts: measured in benchmarks/from_scratch.py.
-            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},
+            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},  # rare words say much of few texts
             task="embed",
             speaks=False,
         ),
@@ -350,10 +350,7 @@ def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Fa
     if name in SIZES and size is None:
         return SIZES[name]
     if name not in FAMILIES:
-        if name in SIZES:
-            raise UserError(f"{name} is a size already; ask for its family, {SIZES[name][0].name}, to choose another")
-        choices = [*FAMILIES, *SIZES]
-        raise UserError(f"no model is called {name!r}{did_you_mean(name, choices)} (see: weft models)")
+        check_name(name, size)
     family = FAMILIES[name]
     if size is None:
         return family, family.config(**family.standard)

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
 from weft.errors import UserError
 
@@ -28,13 +29,16 @@ def compare(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     task: Annotated[str | None, typer.Option(help="What to ask for, where a model can do several: embed.")] = None,
     max_drop: Annotated[
         float | None, typer.Option(help="Refuse a model that loses more points of the score than this.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write a page with tables and charts here.")] = None,
-    as_json: Annotated[Path | None, typer.Option("--json", help="Write all figures here; - prints them.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a page with tables and charts, or all figures to a .json file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each model may take for each measure of time.")] = 20.0,
     costs: Annotated[bool, typer.Option(help="Measure size, speed and memory too.")] = True,
@@ -53,6 +57,10 @@ def compare(
     """
     if not (data or source or target):
         raise UserError("what to compare by? give --data FILE; to models that write also --source and --target")
+    check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
+    check_reading(format, columns_of(column), data, source, target)
+    check_device(device)
+    check_models(folders, online)
     with leaving_at_once():
         import torch
 
@@ -67,6 +75,7 @@ def compare(
         names=[part.strip() for part in (names or "").split(",") if part.strip()],
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         on_bad_row=on_bad_row,
         task=task,
         max_drop=max_drop,
@@ -78,17 +87,15 @@ def compare(
         online=online,
         progress=progress,
     )
-    if out is not None:
-        found.write(out)
-    if as_json is not None:
-        told = json.dumps(found.values(), indent=2, ensure_ascii=False)
-        if str(as_json) == "-":
-            print(told)
-        else:
-            from weft.files import write_text
+    if out is not None and out.suffix == ".json":
+        from weft.files import write_json
 
-            write_text(as_json, told + "\n")
-    if as_json is None or str(as_json) != "-":
+        write_json(out, found.values())
+    elif out is not None:
+        found.write(out)
+    if as_json:
+        print(json.dumps(found.values(), indent=2, ensure_ascii=False))
+    else:
         print(f"{found.data}: {found.reading}")
         if not found.labelled:
             print("The rows do not say what is right: models are compared with the first alone.")

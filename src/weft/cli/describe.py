@@ -6,17 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
-from itertools import islice
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from weft.cli.batches import as_they_come, chunked
+from weft.cli.checks import check_reading
 from weft.cli.models import Online
 from weft.cli.sequences import is_model
 from weft.cli.show import harmless, progress
-from weft.cli.tasks import Columns, Delimiter, Format, Names, OnBadRow, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError
 
@@ -39,6 +40,7 @@ def describe(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     beam: Annotated[int | None, typer.Option(help="Beginnings that are followed at a time; 3, unless drawn.")] = None,
     n_best: Annotated[int, typer.Option(help="So many texts for each: number, score and text.")] = 1,
@@ -67,6 +69,9 @@ def describe(
     folders, given = given[:count], given[count:]
     if given and data:
         raise UserError("vectors or --data: give one of them")
+    if out is not None and out.suffix not in (".tsv", ".jsonl"):
+        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
+    check_reading(format, columns_of(column), data)
     if n_best < 1:
         raise UserError(f"--n-best must be 1 or more, not {n_best}")
     model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
@@ -80,6 +85,7 @@ def describe(
         columns_of(column),
         format,
         delimiter,
+        encoding,
         tuple(name.strip() for name in (names or "").split(",") if name.strip()),
         on_bad_row or "stop",
     )
@@ -91,7 +97,7 @@ def describe(
     with ExitStack() as stack:
         written = None if out is None else stack.enter_context(_table(out))
         ticked = stack.enter_context(progress("writing", "texts"))
-        while some := list(islice(source, CHUNK)):
+        for some in chunked(source, CHUNK) if data or given not in ([], ["-"]) else as_they_come(source, CHUNK):
             drawn = {"seed": seed + seen, "n": n_best, "most": tokens, "beam": beam}
             answers: list[Any] = model(some, others=others, **drawn, **options)
             ticked(len(some))
@@ -136,18 +142,21 @@ def _rows(
     columns: dict[str, str],
     format: str | None,
     delimiter: str | None,
+    encoding: str | None,
     names: tuple[str, ...],
     on_bad_row: str,
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.tables import Table
     from weft.tasks.describe import check_length, vector_in
-    from weft.tasks.reading import Example, Files, examples_of
+    from weft.tasks.reading import Example, examples_of
+    from weft.tasks.saying import tell, to_stderr
     from weft.text.records import Record, Skipped
 
-    files, skipped = Files(data, columns, format, delimiter, names, on_bad_row), Skipped()
+    files, skipped = Table(data, columns, format, delimiter, names, on_bad_row, encoding, "test"), Skipped()
     first = next(files.records(Skipped()), None)
     if not columns and first is not None and model.card.columns.get("vector") in first.values:
-        files = Files(data, {"vector": model.card.columns["vector"]}, format, delimiter, names, on_bad_row)
+        files = replace(files, columns={"vector": model.card.columns["vector"]})
 
     def read(record: Record, found: Any) -> Example:
         vector = vector_in(record, found["vector"])
@@ -156,8 +165,7 @@ def _rows(
 
     for example in examples_of(files, ("vector",), read, skipped):
         yield example.target
-    if skipped.count:
-        print(f"weft: note: {skipped}", file=sys.stderr)
+    tell(skipped, to_stderr)
 
 
 @contextmanager
@@ -165,8 +173,6 @@ def _table(out: Path) -> Iterator[Put]:
     """A table of vectors and texts, whole or not at all: rows that finetune reads."""
     from weft.files import whole_file
 
-    if out.suffix not in (".tsv", ".jsonl"):
-        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     with whole_file(out) as file:
 
         def put(vector: list[float], way: Any) -> None:

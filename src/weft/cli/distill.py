@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading, check_run
 from weft.cli.models import Online
 from weft.cli.show import leaving_at_once, progress, sections_of, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, OnBadRow, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of, listed_in
 from weft.cli.words import Device
-from weft.errors import UserError, one_of
 
 MATCHES = ("states", "attention", "relations", "cosine")
 
@@ -88,6 +88,7 @@ def distill(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     source: Annotated[list[str] | None, typer.Option(help="Texts to write from, one on each line ...")] = None,
     target: Annotated[list[str] | None, typer.Option(help="... and what is right there, where it is known.")] = None,
@@ -99,7 +100,10 @@ def distill(
     epochs: Annotated[float | None, typer.Option(help="Times through the texts; more where they are few.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Texts in a step; 32.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the student's width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the student's width."),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides fresh weights, order and dropout; 0.")] = None,
@@ -122,24 +126,19 @@ def distill(
 
     Example: weft distill distill-reviews runs/reviews --text unlabelled.txt --data reviews.csv --out runs/small
     """
-    with leaving_at_once():
-        from weft.compress.distill import distill as teach
-        from weft.compress.distill import recipe_of
-        from weft.compress.report import read_table
-        from weft.config import merged, settings_of
-        from weft.tasks.recipes import shipped
+    from weft.compress.recipe import recipe_of
+    from weft.config import merged, settings_of
+    from weft.tasks.recipes import shipped
 
     teachers = list(given or [])
     first = teachers[0] if teachers else ""
     # A teacher is a folder, here or in the cache: what is neither a file nor one of ours is no recipe.
     recipe = teachers.pop(0) if first.endswith(".toml") or Path(first).is_file() or first in shipped() else None
-    for flag, value, choices in (
+    check_choices(
         ("--start", start, ("layers", "scratch")),
-        ("--on-bad-row", on_bad_row, ("stop", "skip")),
+        ("--on-bad-row", on_bad_row, BAD_ROWS),
         *(("--match", each, MATCHES) for each in match or ()),
-    ):
-        if value is not None:
-            one_of(value, choices, flag)
+    )
     flags: dict[str, dict[str, Any]] = {
         "": {"out": out, "device": device, "seed": seed},
         "teacher": {"folders": teachers or None, "task": task},
@@ -152,6 +151,7 @@ def distill(
             "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
+            "encoding": encoding,
             "on_bad_row": on_bad_row,
             "source": source,
             "target": target,
@@ -187,8 +187,16 @@ def distill(
     }
     said = merged(settings_of(settings or []), sections_of(flags))
     plan = recipe_of(recipe, said)
-    if plan.out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+    check_run(plan.out, {})
+    assert plan.out is not None
+    d = plan.data
+    check_reading(d.format, d.columns, d.text, d.files, d.dev, d.source, d.target, d.dev_source, d.dev_target)
+    check_models(plan.teacher.folders, online)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.compress.distill import distill as teach
+        from weft.compress.report import read_table
+
     found = teach(recipe=plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in found.card.metrics]
     if rows:

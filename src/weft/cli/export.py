@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import check_choices, check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import leaving_at_once
 from weft.cli.tasks import Columns, columns_of
@@ -33,6 +34,9 @@ def export(
 
     Example: weft export runs/translator --to ctranslate2 --out runs/translator-ct2
     """
+    check_choices(("--to", to, ("onnx", "ctranslate2", "transformers")))
+    check_written(folder, out, online)
+    check_reading(None, columns_of(column), data)
     with leaving_at_once():
         from weft.compress.export import export as write
 

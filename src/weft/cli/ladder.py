@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, check_device, find_model
 from weft.cli.models import Online
 from weft.cli.sequences import is_model
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
@@ -51,6 +52,8 @@ def suggest(
     *names, text = given
     if len(names) == 1 and is_model(text):
         raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
+    if len(names) == 1:
+        find_model(names[0], online)
     with leaving_at_once():
         from weft.tasks.suggest import suggest as foresee
 
@@ -190,11 +193,8 @@ def ladder(
 
     Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.ladder import ladder as climb
-        from weft.tasks.ladder_page import HEADER, failures, rows_of, verdict
-        from weft.tasks.rungs import RUNGS
+    from weft.config import merged, settings_of
+    from weft.tasks.rungs import RUNGS
 
     if only is not None:
         _only(Path(out or ""), only)
@@ -222,6 +222,12 @@ def ladder(
             "parallel": parallel,
         },
     }
+    check_data(text)
+    check_device(device)
+    with leaving_at_once():
+        from weft.tasks.ladder import ladder as climb
+        from weft.tasks.ladder_page import HEADER, failures, rows_of, verdict
+
     found = climb(recipe, merged(said, sections_of(flags)), progress=progress)
     print(table(list(HEADER), rows_of(found)))
     for failure in failures(found):

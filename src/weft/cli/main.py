@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from weft.cli import (
     export,
     ladder,
     models,
+    predict,
     prune,
     quantise,
     search,
@@ -31,8 +33,9 @@ from weft.cli import (
     words,
     zero,
 )
-from weft.errors import UserError
+from weft.errors import UserError, hint
 from weft.files import reason
+from weft.tasks.saying import on_terminal
 from weft.training.signals import Interrupted
 from weft.version import VERSION
 
@@ -60,19 +63,23 @@ app.command("resume")(training.resume)
 app.command("curves")(training.curves)
 app.command("recipes")(training.recipes)
 app.add_typer(training.cache, name="cache")
-app.command("predict")(tasks.predict)
+app.command("predict")(predict.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("distill")(distill.distill)
-app.command("quantise")(quantise.quantise)
+app.command("quantize")(quantise.quantise)
+app.command("quantise", hidden=True)(quantise.quantise)
 app.command("prune")(prune.prune)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("generate")(words.generate)
 app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
-for verb, what in (("summarise", "Write a summary of each text"), ("rewrite", "Write each text anew")):
+for verb, what in (("summarize", "Write a summary of each text"), ("rewrite", "Write each text anew")):
     app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
+app.command("summarise", hidden=True, help=sequences.as_translate("summarise", "Write a summary of each text"))(
+    sequences.translate
+)
 app.command("describe", context_settings={"ignore_unknown_options": True})(describe.describe)  # "-0.5 1.2 3"
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)
@@ -92,6 +99,7 @@ def weft(
         raise typer.Exit
 
 
+@on_terminal()
 def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
     warnings.showwarning = _note  # type: ignore[assignment]
@@ -106,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        return _refuse(arguments, error.format_message().replace("\n", " ") or "see --help")
+        return _refuse(arguments, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except Interrupted as interrupted:
@@ -155,6 +163,22 @@ def _refuse(arguments: Sequence[str], message: str) -> int:
     name = " ".join(verbs[: 2 if verbs and verbs[0] in groups else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return 2
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a call, with a hint at the option or verb that was meant."""
+    message = error.format_message().replace("\n", " ") or "see --help"
+    command: Any = getattr(getattr(error, "ctx", None), "command", None)
+    if type(error).__name__ == "NoSuchOption":
+        options = [name for each in command.params if not each.hidden for name in (*each.opts, *each.secondary_opts)]
+        return f"No such option: {error.option_name}{hint(error.option_name, options)}"
+    if unknown := re.match(r"No such command '(.*?)'\.", message):
+        verbs = [name for name, verb in command.commands.items() if not verb.hidden]
+        return f"No such command {unknown[1]!r}{hint(unknown[1], verbs) or '.'}"
+    extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((\S+)\)", message)
+    if extra and os.path.isfile(extra[1]) and any("--data" in each.opts for each in command.params):
+        return f"{message}; did you mean '--data {extra[1]}'?"
+    return message
 
 
 def _note(message: Warning | str, category: type[Warning], *_: Any) -> None:

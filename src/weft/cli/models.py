@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import amount, table
+from weft.cli.checks import find_model
+from weft.cli.show import amount, leaving_at_once, table
 from weft.errors import UserError, did_you_mean, shown
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -106,6 +107,10 @@ def info(
 
     Example: weft info runs/gpt
     """
+    from weft.checkpoint.locate import SIZE_NAMES
+
+    if not any(model in sizes for sizes in SIZE_NAMES.values()):
+        find_model(model, online)
     from weft.checkpoint.card import card_values
     from weft.checkpoint.families import SIZES, usual_heads
     from weft.checkpoint.outline import measure
@@ -224,14 +229,20 @@ def new(
 
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """
+    from weft.checkpoint.locate import check_name
     from weft.config import settings_of
-    from weft.tasks.model import new as fresh
+    from weft.files import check_new_folder
 
+    check_name(model, size)
     sections = settings_of(settings or [])
     for name in sections:
         if name != "model" or not isinstance(sections[name], dict):
             hint = "" if name == "model" else did_you_mean(name, ["model"])
             raise UserError(f"--set {shown(name)}: only keys of the section model can be set, as model.KEY{hint}")
+    check_new_folder(out)
+    with leaving_at_once():
+        from weft.tasks.model import new as fresh
+
     made = fresh(
         model,
         tokenizer,

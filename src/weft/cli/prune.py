@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import BAD_ROWS, check_choices, check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device, Folder
-from weft.errors import UserError
 
 
 def prune(
@@ -43,6 +43,7 @@ def prune(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     costs: Annotated[bool, typer.Option(help="Measure size and speed too.")] = True,
     seconds: Annotated[float, typer.Option(help="That each model may take for each measure of time.")] = 5.0,
@@ -59,8 +60,16 @@ def prune(
 
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabelled.txt --out runs/reviews-8k
     """
-    if out is None:
-        raise UserError("where should the model go? give --out FOLDER")
+    from weft.compress.prune_options import check_pruning
+
+    check_pruning(
+        layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
+        rows=bool(data or source or target), text=bool(text),
+    )  # fmt: skip
+    check_written(folder, out, online)
+    assert out is not None
+    check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
+    check_reading(format, columns_of(column), data, text, source, target)
     with leaving_at_once():
         import torch
 
@@ -83,6 +92,7 @@ def prune(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=[part.strip() for part in (names or "").split(",") if part.strip()],
         on_bad_row=on_bad_row,
         costs=costs,

@@ -1,4 +1,4 @@
-"""`weft quantise`: a smaller, faster model, if it is as good."""
+"""`weft quantize`: a smaller, faster model, if it is as good."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.checks import check_reading, check_written
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
-from weft.cli.tasks import Columns, Delimiter, Format, Names, columns_of, listed_in
+from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Folder
 
 
@@ -32,6 +33,7 @@ def quantise(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
     online: Online = False,
@@ -44,8 +46,10 @@ def quantise(
     passes, nothing is written and the exit status is 2.
     The folder has a report in run/quantise.html.
 
-    Example: weft quantise runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
+    Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
+    check_written(folder, out, online)
+    check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
         from weft.compress.quantise import Quantised, Refused
         from weft.compress.quantise import quantise as run
@@ -70,6 +74,7 @@ def quantise(
             names=listed_in(names) or (),
             format=format,
             delimiter=delimiter,
+            encoding=encoding,
             texts=texts,
             seconds=seconds,
             online=online,

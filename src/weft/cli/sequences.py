@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.batches import as_they_come, chunked
 from weft.cli.models import Online
 from weft.cli.show import harmless, progress
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
@@ -63,6 +63,8 @@ def translate(
         raise UserError("--reverse says how rows are written: give --out FILE too")
     if picture is not None and picture.suffix not in (".html", ".svg"):
         raise UserError(f"{picture}: a picture is written as .html or .svg")
+    if out is not None and out.suffix not in (".tsv", ".jsonl"):
+        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     folders, lines = parted(texts)
     model, *others = [writing_model(name, device, online) for name in (folder, *folders)]
     seen = broken = 0
@@ -71,7 +73,7 @@ def translate(
         written = None if out is None else stack.enter_context(_rows(out, reverse))
         ticked = stack.enter_context(progress("writing", "texts"))
         source = from_input(lines)
-        while some := list(islice(source, CHUNK)):
+        for some in chunked(source, CHUNK) if lines and lines != ["-"] else as_they_come(source, CHUNK):
             answers: list[Any] = model(
                 some, others=others, beam=beam, n=n_best, length_penalty=length_penalty, coverage=coverage,
                 most=tokens, prefix=prefix, alignments=alignments or picture is not None,
@@ -178,8 +180,6 @@ def _rows(out: Path, reverse: bool) -> Iterator[Rows]:
     """A table of sources and targets, whole or not at all; nothing can be learned from empty ones."""
     from weft.files import whole_file
 
-    if out.suffix not in (".tsv", ".jsonl"):
-        raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     with whole_file(out) as file:
 
         def put(text: str, way: Any) -> None:

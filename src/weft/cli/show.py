@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
+
+from weft.tasks.saying import live as progress
+
+__all__ = ["Ticker", "amount", "harmless", "leaving_at_once", "progress", "sections_of", "table"]
+
+Ticker = Callable[[int], None]
 
 DOCUMENTS = "What a document of a txt file is: line, block, file; auto: as the file looks."
 
@@ -69,22 +75,3 @@ def sections_of(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         some = {key: value for key, value in values.items() if value is not None}
         said |= some if not section else {section: some} if some else {}
     return said
-
-
-class Ticker(Protocol):
-    def __call__(self, more: int) -> None: ...
-
-
-@contextmanager
-def progress(what: str, unit: str) -> Iterator[Ticker]:
-    """A live count on the terminal for work whose end is not known; silent where nobody watches."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda more: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn(what), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda more: bar.advance(task, more)

@@ -1,30 +1,31 @@
-"""`weft finetune`, `weft predict`, `weft answer`, `weft evaluate`: understanding tasks from rows to answers."""
+"""`weft finetune`, `weft answer`, `weft evaluate`: understanding tasks from rows to answers."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
+from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_reading, check_run
 from weft.cli.models import Online
-from weft.cli.sequences import parted
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
-from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError, one_of
+from weft.cli.words import Device, Folder, Jsonl, opened
+from weft.errors import UserError
 
 Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="text=NAME, label=NAME, source=NAME ...: what a file calls a column; repeatable."),
 ]
 Names = Annotated[str | None, typer.Option(help="Of a file without a header line: the names of its columns, a,b,c.")]
-Format = Annotated[str | None, typer.Option(help="csv, tsv, jsonl, parquet, conll, squad; else by the file's name.")]
-Delimiter = Annotated[str | None, typer.Option(help="What parts the columns of a table.")]
+Format = Annotated[
+    str | None, typer.Option(help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll, squad; else by name or content.")
+]
+Delimiter = Annotated[str | None, typer.Option(help="Between the columns of a table; else found by its lines.")]
+Encoding = Annotated[str | None, typer.Option(help="utf-8, cp1252, utf-16 ...; else by the bytes of the file.")]
 OnBadRow = Annotated[str | None, typer.Option(help="stop, or skip and count.")]
 
 
@@ -56,6 +57,7 @@ def finetune(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: OnBadRow = None,
     labels: Annotated[
         str | None, typer.Option(help="The labels in their order: a,b,c; else those of the rows.")
@@ -74,7 +76,12 @@ def finetune(
     epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of few rows.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; 8 to 32 by their number.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest rate; 5e-5 from a base, else by the width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", "--lr", "--learning-rate", help="The highest rate; 5e-5 from a base, else by the width."
+        ),
+    ] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="The rate of each layer as a share of the one above, such as 0.9.")
     ] = None,
@@ -102,21 +109,17 @@ def finetune(
 
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.finetune import finetune as train
-        from weft.tasks.recipes import TaskName
-        from weft.tasks.seeds import with_seeds
+    from weft.config import merged, settings_of
+    from weft.tasks.recipes import TaskName, check_has_model, task_recipe
 
-    for flag, value, choices in (
+    task = "summarise" if task == "summarize" else task
+    check_choices(
         ("--task", task, get_args(TaskName)),
         ("--class-weights", class_weights, ("none", "balanced")),
         ("--long", long, ("windows", "cut")),
-        ("--on-bad-row", on_bad_row, ("stop", "skip")),
+        ("--on-bad-row", on_bad_row, BAD_ROWS),
         ("--vocabularies", vocabularies, ("joint", "apart")),
-    ):
-        if value is not None:
-            one_of(value, choices, flag)
+    )
     if model is not None and base is not None:
         raise UserError("--model begins from scratch and --base from weights: give one of them")
     flags: dict[str, dict[str, Any]] = {
@@ -133,6 +136,7 @@ def finetune(
             "names": listed_in(names),
             "format": format,
             "delimiter": delimiter,
+            "encoding": encoding,
             "on_bad_row": on_bad_row,
         },
         "task": {
@@ -161,13 +165,21 @@ def finetune(
         },
     }
     said = merged(settings_of(settings or []), sections_of(flags))
-    if out is None and "out" not in said and recipe is None:
-        raise UserError("where should the run go? give --out FOLDER")
+    plan = task_recipe(recipe, said)
+    check_run(plan.out, plan.model, online, several=seeds is not None)
+    check_has_model(plan.model, plan.task.name)
+    d = plan.data
+    check_reading(d.format, d.columns, d.files, d.dev, d.source, d.target, d.dev_source, d.dev_target)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.finetune import finetune as train
+        from weft.tasks.seeds import with_seeds
+
     if seeds is not None:
         summary = with_seeds(recipe, said, seeds, online=online, progress=progress)
         print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
-    trained = train(None, recipe, said, online=online, progress=progress)
+    trained = train(None, plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in trained.card.metrics]
     if rows:
         print(table(["held-out score", "value", "95 % from", "to"], rows))
@@ -192,106 +204,8 @@ def columns_of(given: list[str] | None) -> dict[str, str]:
     return found
 
 
-def predict(
-    folder: Folder,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]... [TEXT]...",
-            help="Further models to answer together with; texts, for a pair two by two; else lines of standard input.",
-        ),
-    ] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Rows of a table instead: its text columns are read.")] = None,
-    column: Columns = None,
-    names: Names = None,
-    format: Format = None,
-    delimiter: Delimiter = None,
-    jsonl: Jsonl = False,
-    device: Device = None,
-    online: Online = False,
-) -> None:
-    """Say the label, labels, value or entities of texts, whatever the model was made for.
-
-    On standard input the two texts of a pair, or a question and its context, stand on one line with a tab between.
-
-    Example: weft predict runs/reviews "a gripping film"
-    """
-    folders, texts = parted(texts)
-    if texts and data:
-        raise UserError("texts or --data: give one of them")
-    model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
-    from weft.tasks.inputs import inputs_of
-    from weft.tasks.model import HEADS
-    from weft.tasks.understand import wants_two
-
-    if model.task not in HEADS:
-        raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
-    two = wants_two(model.task)
-    if data:
-        how = (format, delimiter, tuple(listed_in(names) or ()))
-        source = inputs_of(model, columns_of(column), tuple(data), *how)
-    else:
-        source = _asked(texts, two, "a question, then its context" if model.task == "answer" else "one, then the other")
-    read = windows = cut = 0
-    with progress("reading", "texts") as ticked:
-        while some := list(islice(source, 256)):
-            answers: list[Any] = model(some, others=others)
-            ticked(len(some))
-            for given, answer in zip(some, answers, strict=True):
-                windows, cut, read = windows + answer.n_windows, cut + answer.truncated, read + 1
-                if jsonl:
-                    print(json.dumps({"input": given, **asdict(answer)}, ensure_ascii=False))
-                else:
-                    print(harmless(_told(given, answer)))
-    if windows > read or cut:
-        length = "" if model.card.window is None else f" of at most {model.card.window.length} tokens"
-        said = f"{read:,} text{'s' * (read != 1)} in {windows:,} window{'s' * (windows != 1)}{length}"
-        print(f"[{said}; {f'{cut:,} of the texts cut' if cut else 'none was cut'}]", file=sys.stderr)
-
-
-def _asked(texts: list[str] | None, two: bool, what: str) -> Iterator[Any]:
-    """Texts, or pairs of them, from the command line or from standard input."""
-    if not two:
-        yield from from_input(texts)
-        return
-    if texts and texts != ["-"]:
-        if len(texts) % 2:
-            were = "1 was" if len(texts) == 1 else f"{len(texts)} were"
-            raise UserError(f"this model takes texts two by two; {were} given, where it wants {what}")
-        yield from zip(texts[::2], texts[1::2], strict=True)
-        return
-    for number, line in enumerate(from_input(texts), 1):
-        first, tab, second = line.partition("\t")
-        if not tab:
-            raise UserError(f"standard input line {number}: no tab between two texts: {what}")
-        yield first, second
-
-
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _told(given: Any, answer: Any) -> str:
-    """One answer for people."""
-    text = " | ".join(given) if isinstance(given, tuple) else given if isinstance(given, str) else " ".join(given)
-    text = _line(text)
-    text = text if len(text) <= 100 else text[:97] + "..."
-    match type(answer).__name__:
-        case "Label":
-            return f"{answer.label}  {answer.score:.4f}  {text}"
-        case "Labels":
-            said = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
-            return f"{said or '(none)'}  {text}"
-        case "Translation" | "Text":
-            return _line(answer.text)
-        case "Value":
-            return f"{answer.value:.4f}  {text}"
-        case "Reply":
-            return f"{_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
-    if answer.spans or all(word.label == "O" for word in answer.words):
-        found = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in answer.spans]
-        return "\n".join([text, *(found or ["  (nothing found)"])])
-    return " ".join(f"{word.text}/{word.label}" for word in answer.words)
 
 
 def answer(
@@ -315,12 +229,12 @@ def answer(
         raise UserError("what is the question? give one or several after the model")
     if context is None:
         raise UserError("in which text? give --context FILE, or - for standard input")
+    if not 1 <= best <= 20:
+        raise UserError(f"--best must be between 1 and 20, not {best}")
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
     model = opened(folder, "answer", device, online)
-    if not 1 <= best <= 20:
-        raise UserError(f"--best must be between 1 and 20, not {best}")
     answers: list[Any] = model([(question, text) for question in questions], best=best)
     for question, found in zip(questions, answers, strict=True):
         if jsonl:
@@ -345,6 +259,7 @@ def evaluate(
     names: Names = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    encoding: Encoding = None,
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
     out: Annotated[Path | None, typer.Option(help="Write a page with all tables here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -359,6 +274,8 @@ def evaluate(
     """
     if not (data or source or target):
         raise UserError("what to judge by? give --data FILE; to a model that writes also --source and --target")
+    check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
+    check_reading(format, columns_of(column), data, source, target)
     model = opened(folder, None, device, online)
     found = model.evaluate(
         data,
@@ -368,6 +285,7 @@ def evaluate(
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=listed_in(names) or (),
         on_bad_row=on_bad_row,
         progress=progress,

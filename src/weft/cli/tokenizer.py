@@ -34,6 +34,7 @@ def learn(
     ] = None,
     column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
     delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="utf-8, cp1252 ...; else by the bytes of the file.")] = None,
     documents: Annotated[str, typer.Option(help=DOCUMENTS)] = "auto",
     on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
 ) -> None:
@@ -63,6 +64,7 @@ def learn(
             documents=documents,
             on_bad_row=on_bad_row,
             skipped=skipped,
+            encoding=encoding,
         )
         for document in found:
             seen += 1
@@ -75,8 +77,8 @@ def learn(
             texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **dress
         )
         tokenizer.save(inside)
-    if skipped.count:
-        print(f"weft: note: {skipped}", file=sys.stderr)
+    for line in skipped.lines():
+        print(f"weft: note: {line}", file=sys.stderr)
     less = "" if tokenizer.vocabulary == size else f" ({size} were asked for; the text has no more)"
     print(f"{out}: {tokenizer.kind}, {tokenizer.vocabulary} tokens{less}, from {seen} documents")
 

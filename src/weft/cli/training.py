@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, check_device, check_run
 from weft.cli.ladder import ladder as climb
 from weft.cli.show import DOCUMENTS, amount, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
@@ -59,7 +60,10 @@ def pretrain(
         float | None, typer.Option(help="As many steps as fit into so much time of training, at most.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The highest learning rate; by the model's width.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the model's width."),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
     compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
     ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,
@@ -87,10 +91,8 @@ def pretrain(
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.pretrain import pretrain as train
-        from weft.tasks.recipes import shipped
+    from weft.config import merged, settings_of
+    from weft.tasks.recipes import Recipe, check_has_model, read_recipe, shipped
 
     names = list(given or [])
     a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
@@ -121,7 +123,17 @@ def pretrain(
             "watch_gradients": watch_gradients,
         },
     }
-    train(recipe, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
+    plan = read_recipe(recipe, merged(settings_of(settings or []), sections_of(flags)), Recipe)
+    check_run(plan.out, plan.model)
+    check_has_model(plan.model)
+    if not plan.text.files:
+        raise UserError("no text: give --text FILE")
+    check_data(plan.text.files, plan.text.dev)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.pretrain import pretrain as train
+
+    train(plan, progress=progress)
 
 
 def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
@@ -129,6 +141,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
 
     Example: weft resume runs/gpt
     """
+    if not (Path(run) / "run" / "recipe.toml").is_file():
+        raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
         from weft.compress.resume import resume as go_on
         from weft.tasks.ladder import is_ladder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, check_device, check_run, find_model
 from weft.cli.show import DOCUMENTS, harmless, leaving_at_once, progress, sections_of, table
 from weft.errors import UserError
 
@@ -38,7 +39,9 @@ def learn(
     vocabulary: Annotated[int | None, typer.Option(help="The so many most frequent words alone.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Make all letters small first; yes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times through the text; 5, of glove 25.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The first learning rate.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "--lr", "--learning-rate", help="The first learning rate.")
+    ] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
     documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
@@ -54,9 +57,8 @@ def learn(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    with leaving_at_once():
-        from weft.config import merged, settings_of
-        from weft.tasks.vectors import learn_vectors
+    from weft.config import merged, settings_of
+    from weft.tasks.vectors_recipe import vectors_recipe
 
     names = list(files or [])
     if names and text is None:
@@ -78,10 +80,21 @@ def learn(
             "rate": rate,
         },
     }
-    learn_vectors(None, merged(settings_of(settings or []), sections_of(flags)), progress=progress)
+    plan = vectors_recipe(None, merged(settings_of(settings or []), sections_of(flags)))
+    check_run(plan.out, {})
+    if not plan.text.files:
+        raise UserError("no text: give --text FILE")
+    check_data(plan.text.files)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.tasks.vectors import learn_vectors
+
+    learn_vectors(plan, progress=progress)
 
 
 def _opened(vectors: str) -> WordSpace:
+    if not Path(vectors).is_file() and Path(vectors).suffix not in (".txt", ".bin", ".vec", ".gz", ".xz", ".zip"):
+        find_model(vectors)
     with leaving_at_once():
         from weft.tasks.words import open_words
 

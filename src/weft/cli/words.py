@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_choices, check_device, find_model
 from weft.cli.models import Online
 from weft.cli.show import Ticker, harmless, leaving_at_once, progress
 from weft.errors import UserError
@@ -26,6 +27,8 @@ Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per 
 
 def opened(folder: str, task: str | None, device: str | None, online: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
+    find_model(folder, online)
+    check_device(device)
     with leaving_at_once():
         import torch
 
@@ -127,6 +130,8 @@ def generate(
         raise UserError("--stream prints a text in pieces, --jsonl an object when it is whole: give one of them")
     if logprobs is not None and not jsonl:
         raise UserError("--logprobs are printed as JSON: give --jsonl too")
+    if template is None and (example or context is not None):
+        raise UserError("--example and --context are parts of a --template: say which")
     model = opened(folder, "complete", device, online)
     found = None
     if template is not None:
@@ -134,8 +139,6 @@ def generate(
 
         found, shots = template_of(template), [example_of(each) for each in example or []]
         given = [prompt_of(found, text, context=context, examples=shots) for text in given]
-    elif example or context is not None:
-        raise UserError("--example and --context are parts of a --template: say which")
     options: dict[str, Any] = {
         "most": tokens, "least": least, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "typical": typical, "beam": beam, "n": n, "length_penalty": length_penalty, "groups": groups,
@@ -224,6 +227,7 @@ def embed(
     """
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
+    check_choices(("--pooling", pooling, ("mean", "first", "max")))
     model = opened(folder, "embed", device, online)
     from weft.tasks.embed import Embedder
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.checks import check_data, find_model
 from weft.cli.models import Online
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.words import Device, Folder, Jsonl, opened
@@ -146,16 +147,18 @@ def choose(
 
     Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalise byte
     """
-    with leaving_at_once():
-        from weft.tasks.choose import NORMALISE, judge, read_questions
-
-    one_of(normalise, NORMALISE, "--normalise")
+    one_of(normalise, ("none", "token", "byte", "prior"), "--normalise")
     if data and (prompts or choice):
         raise UserError("--data brings its own prompts and choices: leave the others out")
     if not data and not prompts:
         raise UserError("what should be continued? give a prompt after the model, or --data")
     if not data and not choice:
         raise UserError("no choices: give --choice at least once")
+    find_model(folder, online)
+    check_data(data)
+    with leaving_at_once():
+        from weft.tasks.choose import judge, read_questions
+
     options: dict[str, Any] = {"normalise": normalise, "prior": prior, "between": between, "slide": slide}
     questions = list(read_questions(data)) if data else []
     model = opened(folder, "choose", device, online)

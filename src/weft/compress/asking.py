@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.compress.material import Reader, labelled
-from weft.errors import UserError, listed, shown
+from weft.data.columns import find_columns
+from weft.data.tables import Table
+from weft.errors import UserError, shown
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.reading import Example, Files, file_of, find_columns, text_in
+from weft.tasks.reading import Example, read_all, text_in
+from weft.tasks.saying import log, tell
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record, Skipped
+from weft.text.tags import Normalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -26,6 +31,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
+    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -37,7 +43,7 @@ def named(given: Paths | None) -> tuple[str, ...]:
 def asked_of(
     task: Task | None,
     card_columns: Mapping[str, str],
-    data: Paths | None = None,
+    data: Any = None,
     *,
     source: Paths = (),
     target: Paths = (),
@@ -46,6 +52,7 @@ def asked_of(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
+    encoding: str | None = None,
 ) -> Asked:
     """The rows of a task, or, where there is none (vectors, language models), texts."""
     sources, targets, told = named(source), named(target), columns or {}
@@ -53,13 +60,13 @@ def asked_of(
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
     if (sources or targets) and not isinstance(task, SequenceTask):
         raise UserError("only models that write have a source and a target: give --data")
-    files: Files | Parallel
+    files: Table | Parallel
     if targets:
-        files = Parallel(sources, targets, on_bad_row)
+        files = Parallel(sources, targets, on_bad_row, encoding=encoding)
     elif sources:  # lines of which nobody says what is right
-        files = Files(sources, {"source": "text"}, "txt", None, (), on_bad_row)
+        files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
     else:
-        files = Files(named(data), told, format, delimiter, tuple(names), on_bad_row)
+        files = Table(data, told, format, delimiter, tuple(names), on_bad_row, encoding, "test")
         first = next(files.records(Skipped()), None)
         # The columns of the training data may be called otherwise here.
         known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
@@ -67,41 +74,51 @@ def asked_of(
             {"source": "text"} if isinstance(task, SequenceTask) and first and set(first.values) == {"text"} else {}
         )
         files = replace(files, columns={**known, **told})
-    where = listed([path.name for path in files.paths()], 2)
-    skipped = Skipped()
-    return Asked(_read(task, files, told, where, skipped), where, files.hash(), skipped)
+    where = files.name
+    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
+    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
 
 
 def _read(
-    task: Task | None, files: Files | Parallel, told: Mapping[str, str], where: str, skipped: Skipped
+    task: Task | None,
+    files: Table | Parallel,
+    told: Mapping[str, str],
+    where: str,
+    skipped: Skipped,
+    scheme: Normalizer | None,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
-    before, read = "", None
-    for record in files.records(skipped):
-        if read is None or file_of(record.where) != before:
-            read, before = _reader(task, record, files.columns, told, where), file_of(record.where)
-        try:
+
+    def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
+        columns, read = _reader(task, record, files.columns, told, where, skipped.note)
+
+        def checked(record: Record) -> Example:
             example = read(record)
             if task is not None and labelled(example):
                 # A rare tag that was never seen is a mistake like any other.
                 task.formed(example) if isinstance(task, TagTask) else task.check([example])
-        except UserError as error:
-            if files.on_bad_row == "stop":
-                raise
-            skipped.add(str(error))
-            continue
-        yield example
+            return normalized(example, scheme)
+
+        return columns, checked
+
+    yield from read_all(files, begin, skipped)
+    tell(skipped.without_bad(), log)
 
 
 def _reader(
-    task: Task | None, record: Record, columns: Mapping[str, str], told: Mapping[str, str], where: str
-) -> Callable[[Record], Example]:
+    task: Task | None,
+    record: Record,
+    columns: Mapping[str, str],
+    told: Mapping[str, str],
+    where: str,
+    note: Callable[[str], None],
+) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
     """How a row of a file that begins with this one becomes an example."""
     if task is None:
-        column = find_columns(("text",), columns, record)["text"]
-        return lambda row: Example((text_in(row, column),), None, row.where)
-    reader = Reader.of(task, record, columns)
+        found = find_columns(("text",), columns, record, note)
+        return found, lambda row: Example((text_in(row, found["text"]),), None, row.where)
+    reader = Reader.of(task, record, columns, note)
     lost = [name for name in told if name not in {*reader.asked, *reader.right}]
     if lost:
         raise UserError(f"{where}: no column {shown(told[lost[0]])!r}, which --column says is {lost[0]}")
-    return reader.read
+    return reader.asked, reader.read

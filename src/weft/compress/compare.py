@@ -20,7 +20,7 @@ from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
-from weft.tasks.saying import Progress, silent
+from weft.tasks.saying import ProgressChoice, log, progress_of
 from weft.tasks.understand import task_of
 from weft.text.resampling import Score
 
@@ -39,6 +39,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     task: str | None = None,
@@ -49,7 +50,7 @@ def compare(
     seconds: float = SECONDS,
     device: str | None = None,
     online: bool = False,
-    progress: Progress = silent,
+    progress: ProgressChoice = None,
 ) -> Comparison:
     """Ask several models about the same rows, and stand each beside the first: quality, agreement, costs.
 
@@ -74,10 +75,11 @@ def compare(
         columns=columns,
         format=format,
         delimiter=delimiter,
+        encoding=encoding,
         names=names,
         on_bad_row=on_bad_row,
     )
-    with progress(f"asking about {rows.where}", "examples") as told:
+    with progress_of(progress)(f"asking about {rows.where}", "examples") as told:
         found = compared(
             parties,
             rows.examples,
@@ -90,6 +92,8 @@ def compare(
             seconds=seconds,
             told=told,
         )
+    if rows.scheme is not None and (note := rows.scheme.note()):
+        log(f"weft: note: {rows.where}: {note}")
     return replace(found, reading=f"{found.reading}; {rows.skipped}") if rows.skipped.count else found
 
 

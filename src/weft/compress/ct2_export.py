@@ -15,12 +15,13 @@ from weft.backends.ct2_files import ENGINE
 from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.folder import Opened, write_files
 from weft.compress.ct2_specs import spec_of
+from weft.data.columns import paired_columns
+from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.files import reason
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.model import Model
 from weft.tasks.passing import tokenizer_of
-from weft.tasks.reading import Files, paired_columns
 from weft.text.compressed import telling_suffix
 from weft.text.formats import SUFFIXES
 from weft.version import VERSION
@@ -113,7 +114,7 @@ def read_from(files: Sequence[str | os.PathLike[str]], columns: Mapping[str, str
     found: list[str] = []
     for file in (os.fspath(each) for each in files):
         kind = SUFFIXES.get(telling_suffix(PurePath(file)), "txt")  # .en and .de tell no format: lines
-        for record in Files((file,), columns, kind).records():
+        for record in Table((file,), columns, kind).records():
             names = paired_columns(list(record.values)) or ("text",)
             name = columns.get("source") or columns.get("text") or names[0]
             if name not in record.values:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weft.compress.recipe import DistillRecipe
+from weft.checkpoint.locate import find_folder
+from weft.compress.recipe import DistillRecipe, Texts, recipe_of
 from weft.compress.running import go
 from weft.compress.stages import staged
 from weft.config import changed, read_toml
+from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError
-from weft.tasks.driving import begun
+from weft.tasks.driving import begun, scratch_folder
 from weft.tasks.finetune import SIDES
-from weft.tasks.model import Model, find_folder
-from weft.tasks.reading import Files
-from weft.tasks.recipes import read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.model import Model
+from weft.tasks.recipes import overlaid
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -35,26 +33,26 @@ def distill(
     settings: Mapping[str, Any] | None = None,
     *,
     text: Names | None = None,
-    data: Names | Mapping[str, Any] | None = None,
-    dev: Names | None = None,
+    data: Any = None,
+    dev: Any = None,
     student: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
 
     `weft.distill("runs/reviews", text="unlabelled.txt", student="3x256")`; every section of the recipe may be given so:
     `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
     """
+    rows = RunRows()
     if not isinstance(recipe, DistillRecipe):
-        recipe = recipe_of(recipe, _said(settings, more, teacher, text, data, dev, student, out))
+        recipe = recipe_of(recipe, _said(settings, more, rows, teacher, text, data, dev, student, out))
     if recipe.out is None:
-        scratch = tempfile.mkdtemp(prefix="weft-")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        recipe = replace(recipe, out=os.path.join(scratch, "run"))
+        recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
     run = Run(Path(recipe.out))
     run.check_new()
@@ -66,9 +64,10 @@ def distill(
         raise UserError("no text to learn from: give --text FILE of unlabelled texts, or --data FILE of rows")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe)
+    recipe = _from_anywhere(recipe, rows, say)
     with begun(run, recipe) as stop:
-        return _gone(run, recipe, stop, say, progress)
+        rows.write(recipe.out or "")
+        return _gone(run, recipe, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -81,33 +80,23 @@ def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progr
     return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
 
 
-def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
-    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
-    found = read_recipe(name, settings, DistillRecipe)
-    if not found.teacher.folders:
-        raise UserError("a distillation needs a teacher: give its folder")
-    if not found.student.model:
-        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
-    return found
-
-
-def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
-    said: dict[str, Any] = {**(settings or {}), **more}
+    said = overlaid(settings or {}, more)
     teacher, text, data, dev, student, out = given
 
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
-    if isinstance(data, Mapping):
-        said["data"], data = {**said.get("data", {}), **data}, None
+    if is_section(data, Texts):
+        said, data = overlaid(said, {"data": data}), None
     if isinstance(student, Mapping):
-        said["student"], student = {**said.get("student", {}), **student}, None
+        said, student = overlaid(said, {"student": student}), None
     there = said.get("data", {})
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("text", text), ("files", data), ("dev", dev), *sides.items()):
         if value is not None:
-            put("data", key, _listed(value))
+            put("data", key, rows.names(key, value))
     if teacher is not None:
         put("teacher", "folders", _listed(teacher))
     if student is not None:
@@ -122,12 +111,13 @@ def _listed(names: Names) -> list[str]:
     return [os.fspath(name) for name in several]
 
 
-def _from_anywhere(recipe: DistillRecipe) -> DistillRecipe:
+def _from_anywhere(recipe: DistillRecipe, rows: RunRows, say: Say) -> DistillRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
-    values: dict[str, Any] = {"data": {}, "student": {}}
+    values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}, "student": {}}
     for key in ("text", "files", "dev", *SIDES):
-        if names := getattr(recipe.data, key):
-            values["data"][key] = [str(path.absolute()) for path in Files(names, {}).paths()]
+        if (names := getattr(recipe.data, key)) and key not in rows.tables:
+            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
+            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("text", "files", "source", "target"), ("dev", "dev_source", "dev_target"))

@@ -109,14 +109,14 @@ def refuse_exported(model: Model) -> None:
         raise UserError(f"this is a model for {model.card.backend} already; take the one that it was made of")
 
 
-def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None) -> list[Any]:
-    """The texts on which two models are compared: the first of a file, else made-up ones."""
+def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, *how: Any) -> list[Any]:
+    """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
     if data is None:
         return samples(model)
     files = [data] if isinstance(data, str | os.PathLike) else list(data)
     if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
         return read_from(files, columns or {})
-    found = list(islice(inputs_of(model, columns or {}, tuple(str(file) for file in files)), CHECKED))
+    found = list(islice(inputs_of(model, columns or {}, tuple(str(file) for file in files), *how), CHECKED))
     if not found:
         raise UserError(f"{files[0]}: there are no rows")
     return found

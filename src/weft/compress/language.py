@@ -121,7 +121,7 @@ def distill_language(
         seed=recipe.seed,
         words_of=tokenizer_of(opened).decode,
     )
-    drive(run, setup, started, recipe.tensorboard, keep_best, stop, say)
+    drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, progress=progress)
     return _reported(run, papers, opened_teachers, data, device, say)
 
 

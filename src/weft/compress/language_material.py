@@ -25,7 +25,7 @@ from weft.objectives.language import NextToken, Objective
 from weft.tasks.complete import begun, writer_of
 from weft.tasks.material import next_frame
 from weft.tasks.reading import Example
-from weft.tasks.saying import Progress, Say
+from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
 from weft.tasks.writing import Manner
@@ -61,10 +61,16 @@ def papers_of(recipe: DistillRecipe, say: Say) -> Papers:
         raise UserError("a language model writes on from a text: give --text FILE, not --source and --target")
     if data.augment:
         raise UserError("texts of a language model are learned as they stand: leave out --augment")
-    text = Text((*data.text, *data.files), data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row)
+    text = Text(
+        (*data.text, *data.files),
+        data.columns.get("text", "text"),
+        data.delimiter,
+        "line",
+        data.on_bad_row,
+        data.encoding,
+    )
     count = sum(1 for _ in text.read(skipped))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     where = listed([path.name for path in text.paths()], 2)
     if not count:
         raise UserError(f"{where}: there is no text in it: nothing to learn from")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from weft.compress.recipe import DistillRecipe
 from weft.compress.sources import read_sources, sides
+from weft.data.columns import NAMES, file_of, find_columns
 from weft.data.shards import Text
+from weft.data.tables import Table
 from weft.errors import UserError, listed, shown
 from weft.tasks.answer import AnswerTask
+from weft.tasks.gathering import in_one_scheme
 from weft.tasks.judging import Task
-from weft.tasks.reading import FEW, NAMES, Example, Files, file_of, find_columns, split, split_whole, text_in
-from weft.tasks.saying import Progress, Say
+from weft.tasks.reading import FEW, Example, read_all, split, split_whole, text_in
+from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
 from weft.tasks.texts import TextTask
@@ -68,13 +71,15 @@ class Reader:
     right: dict[str, str]  # the same with those of right answers; empty where the file has none
 
     @classmethod
-    def of(cls, task: Task, record: Record, given: Mapping[str, str]) -> Reader:
+    def of(
+        cls, task: Task, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> Reader:
         """By the columns that a file has."""
         names = asked_columns(task, record, given)
         try:
             if isinstance(task, SequenceTask):
                 return cls(task, *sides(record, given))
-            asked = find_columns(names, {name: given[name] for name in names if name in given}, record)
+            asked = find_columns(names, {name: given[name] for name in names if name in given}, record, note)
         except UserError as error:
             raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
         task, whole = task.needed(record, given)
@@ -84,12 +89,13 @@ class Reader:
                 f"{file_of(record.where)}: has context and question, as rows of the task answer have; the teacher's "
                 f"task is {task.name}: say which of its columns is the text: --column text=NAME"
             )
-        known = [
-            given[name] in record.values if name in given else bool(there & {each.casefold() for each in _called(name)})
-            for name in whole
-            if name not in names
-        ]
-        return cls(task, asked, find_columns(whole, given, record) if known and all(known) else {})
+        try:  # by their names alone: not every column of few values holds labels of this task
+            right = find_columns(whole, {**asked, **given}, record, guess=False)
+        except UserError:
+            if any(name in given and given[name] in record.values for name in whole if name not in names):
+                raise
+            right = {}
+        return cls(task, asked, right)
 
     def read(self, record: Record) -> Example:
         there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
@@ -100,32 +106,26 @@ class Reader:
         return blank(self.task, record, self.asked)
 
 
-def _called(name: str) -> tuple[str, ...]:
-    return NAMES.get(name, (name,))
-
-
-def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop) -> list[Example]:
+def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop) -> list[Example]:
     """All rows of some files, with or without right answers."""
     skipped, found = Skipped(), list[Example]()
-    where = listed([path.name for path in files.paths()], 2)
-    before, reader, answers = "", None, set[str]()
+    where = files.name
+    answers = set[str]()
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
+
+    def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
+        reader = Reader.of(task, record, files.columns, skipped.note)
+        answers.update(reader.asked, reader.right)
+        return reader.asked, reader.read
+
     with progress(f"reading {where}", "rows") as told:
-        for record in files.records(skipped):
+        for example in read_all(files, begin, skipped, told):
             stop.check("stopped while reading")
-            if reader is None or file_of(record.where) != before:
-                reader, before = Reader.of(task, record, files.columns), file_of(record.where)
-                answers |= {*reader.asked, *reader.right}
-            told(1)
-            try:
-                found.append(reader.read(record))
-            except UserError as error:
-                if files.on_bad_row == "stop":
-                    raise
-                skipped.add(str(error))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+            found.append(example)
+    tell(skipped, say)
     if not found:
         raise UserError(f"{where}: there are no rows")
+    found = in_one_scheme(found, scheme, where, say)
     lost = [name for name in files.columns if name not in answers]
     if lost:
         raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")
@@ -135,7 +135,7 @@ def read_rows(task: Task, files: Files, say: Say, progress: Progress, stop: Stop
 def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
     """Unlabelled texts, one on each line of a file or in its column."""
     data, skipped = recipe.data, Skipped()
-    text = Text(data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row)
+    text = Text(data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
     found = read_texts(
         text.paths(),
         column=text.column,
@@ -143,12 +143,12 @@ def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
         delimiter=text.delimiter,
         on_bad_row=text.on_bad_row,
         skipped=skipped,
+        encoding=text.encoding,
     )
     for each in found:
         target = raw(each.text) if isinstance(task, TagTask) else None
         yield Example((each.text,), target, each.where)
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ class Material:
         return [self.rows[number] for number in self.judged]
 
 
-def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Files:
+def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Table:
     data = recipe.data
-    return Files(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row)
+    return Table(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
 
 
 def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
@@ -265,6 +265,5 @@ def checked(task: Task, rows: list[Example], on_bad_row: str, say: Say) -> list[
             kept.append(row)
         except UserError as error:
             skipped.add(str(error))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return kept

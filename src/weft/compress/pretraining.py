@@ -129,6 +129,7 @@ def _reading(recipe: DistillRecipe) -> Recipe:
         holdout=data.holdout,
         column=data.columns.get("text", "text"),
         delimiter=data.delimiter,
+        encoding=data.encoding,
         documents=data.documents,
         on_bad_row=data.on_bad_row,
     )

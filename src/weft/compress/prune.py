@@ -20,16 +20,17 @@ from weft.compress.heads import attentions_of, importance, least, with_heads
 from weft.compress.layers import evenly, layers_in, with_layers
 from weft.compress.material import labelled
 from weft.compress.measuring import evenly as some_of
+from weft.compress.prune_options import check_pruning
 from weft.compress.vocabulary import Coverage, chosen_for, coverage, most_used, with_vocabulary
 from weft.data.shards import Text
-from weft.errors import UserError, one_of
+from weft.errors import UserError
 from weft.files import check_new_folder
 from weft.tasks.finetune import MOST_WINDOWS, tabled
 from weft.tasks.judging import judged
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.understand import task_of
 from weft.text.pruning import pruned_tokenizer
@@ -39,7 +40,6 @@ __all__ = ["Pruned", "evenly", "layers_in", "most_used", "prune", "pruned_tokeni
 
 MOST = 2000  # rows by which heads and layers are chosen; all of them judge
 SECONDS = 5.0  # that each model may take for each measure of time
-BY = ("even", "importance")
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,15 @@ def prune(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     costs: bool = True,
     seconds: float = SECONDS,
     device: str | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Pruned:
     """Take layers, heads or tokens out of a model, and judge what is left; with `out`, write it there.
 
@@ -118,27 +119,19 @@ def prune(
     as are said, those that `text`, else the rows, use most. With `max_drop` (points of the score), a model that loses
     more is refused, and nothing is written.
     """
-    one_of(by, BY, "by")
-    if layers is None and heads is None and heads_each is None and vocabulary is None:
-        raise UserError("what is to go? say how many layers or tokens stay, or which share of the heads goes")
     rowed = data is not None or bool(named(source)) or bool(named(target))
-    for asked, what in (
-        (heads is not None or heads_each is not None, "heads go by how much they matter on rows with labels"),
-        (layers is not None and by == "importance", "layers go by how much they matter on rows with labels"),
-        (max_drop is not None, "what is lost is measured on rows with labels"),
-    ):
-        if asked and not rowed:
-            raise UserError(f"{what}: give --data FILE")
-    if vocabulary is not None and not rowed and not named(text):
-        raise UserError("which tokens are used? give --text FILE, or --data FILE")
+    check_pruning(
+        layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
+        rows=rowed, text=bool(named(text)),
+    )  # fmt: skip
     if out is not None:
         check_new_folder(Path(out))
     before = model if isinstance(model, Model) else load(model, device=device, online=online)
     if before.card.backend not in (None, "torch"):
         raise UserError(f"a model for {before.card.backend} cannot be cut down: prune the one it was made from")
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
-    reader |= {"delimiter": delimiter, "names": names, "on_bad_row": on_bad_row}
-    judge = _Judge(before, data, reader, progress)
+    reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
+    judge = _Judge(before, data, reader, progress_of(progress))
     if rowed:
         judge.examples()  # a file that cannot be read is told before anything is weighed
     opened = before.opened

@@ -36,7 +36,7 @@ from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import WRITES
-from weft.tasks.saying import Progress, Say, silent
+from weft.tasks.saying import ProgressChoice, Say
 from weft.text.resampling import Score
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
@@ -233,13 +233,14 @@ def quantise(
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
     names: Sequence[str] = (),
     task: str | None = None,
     texts: int = TEXTS,
     seconds: float = SECONDS,
     online: bool = False,
     say: Say = lambda line: None,
-    progress: Progress = silent,
+    progress: ProgressChoice = None,
 ) -> Quantised:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
@@ -256,7 +257,7 @@ def quantise(
     reference = model if isinstance(model, Model) else load(model, task=task, online=online)
     refuse_exported(reference)
     reference.to("cpu")
-    inputs = _inputs(reference, data, source, columns)
+    inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
     with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         (place / BEFORE).mkdir()
@@ -274,6 +275,7 @@ def quantise(
             columns=columns,
             format=format,
             delimiter=delimiter,
+            encoding=encoding,
             names=names,
             task=reference.task,
             memory=False,
@@ -295,13 +297,13 @@ def quantise(
     return found
 
 
-def _inputs(model: Model, data: Paths | None, source: Paths, columns: Mapping[str, str] | None) -> list[Any]:
+def _inputs(model: Model, data: Paths | None, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
     if model.task in WRITTEN:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")
-    return texts_of(model, named(data), columns)
+    return texts_of(model, named(data), columns, *how)
 
 
 def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tuple[dict[str, Path], list[Verdict]]:

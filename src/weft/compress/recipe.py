@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from weft.errors import UserError
-from weft.tasks.recipes import Tuning
+from weft.tasks.recipes import Tuning, read_recipe
 from weft.training.plan import Training
 
 Match = Literal["states", "attention", "relations", "cosine"]
@@ -45,6 +46,7 @@ class Texts:
     format: str | None = None
     delimiter: str | None = None
     names: tuple[str, ...] = ()
+    encoding: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     source: tuple[str, ...] = ()  # of a teacher that writes: texts to read, one on each line ...
     target: tuple[str, ...] = ()  # ... and what was written from them, where that is known
@@ -136,3 +138,13 @@ class DistillRecipe:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:
             raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
+def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
+    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
+    found = read_recipe(name, settings, DistillRecipe)
+    if not found.teacher.folders:
+        raise UserError("a distillation needs a teacher: give its folder")
+    if not found.student.model:
+        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
+    return found

@@ -170,7 +170,7 @@ def report_of(
 def held_texts(data: Texts, most: int = 200) -> list[Example]:
     """Texts that a language model was not trained on: those to judge by, else of the last, which are held out."""
     names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
-    text = Text(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row)
+    text = Text(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
     lines = [each for each in text.read(Skipped()) if each.strip()]
     # By their letters, and half of them, since what was held out was cut by tokens and by whole documents.
     room = share * sum(map(len, lines)) / (1 if data.dev else 2)

@@ -12,19 +12,19 @@ from weft.files import read_text
 from weft.tasks import resume as others
 from weft.tasks.driving import resumable
 from weft.tasks.model import Model
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import listening
 
 
-def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Progress = silent) -> Model:
+def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: ProgressChoice = None) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
     run = Run(Path(folder))
     if not _distilled(run):
         return others.resume(folder, say=say, progress=progress)
     with listening() as stop, run.held(), resumable(run):
         run.tidy()
-        return distill.go_on(run, stop, say, progress)
+        return distill.go_on(run, stop, say, progress_of(progress))
 
 
 def _distilled(run: Run) -> bool:

@@ -38,7 +38,7 @@ from weft.files import read_json, write_json
 from weft.objectives.language import Objective
 from weft.tasks.beginning import Beginning
 from weft.tasks.driving import begin, device_for, drive
-from weft.tasks.finetune import MOST_WINDOWS, folded, read_window
+from weft.tasks.finetune import MOST_WINDOWS, read_window
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, window_for
@@ -47,7 +47,7 @@ from weft.tasks.reading import Example
 from weft.tasks.recipes import Tuning
 from weft.tasks.saying import Progress, Say
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.texts import TextTask, can_shift, rescale
+from weft.tasks.texts import TextTask, can_shift, folded, rescale
 from weft.tasks.translate import writer_of
 from weft.training.run import Run
 from weft.training.setup import Setup, Verdict
@@ -206,7 +206,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         judge=None if metric == "loss" else judge,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric)
+    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, say, progress)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.compress.recipe import DistillRecipe
+from weft.data.columns import PAIRED, find_columns
 from weft.data.shards import Text
 from weft.errors import UserError, listed
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.reading import PAIRED, Example, find_columns
-from weft.tasks.saying import Progress, Say
+from weft.tasks.reading import Example
+from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.sequences import SequenceTask
 from weft.text.records import Record, Skipped
 from weft.training.signals import Stop
@@ -44,21 +45,20 @@ def read_sources(
     where = listed([*source, *target], 2)
     with progress(f"reading {where}", "texts") as told:
         if target or dev:
-            files = Parallel(source, target, data.on_bad_row)
+            files = Parallel(source, target, data.on_bad_row, encoding=data.encoding)
             for record in files.records(skipped):
                 stop.check("stopped while reading")
                 found.append(Example((record.values["source"],), record.values["target"], record.where))
                 told(1)
             digest = files.hash()
         else:
-            text = Text(source, on_bad_row=data.on_bad_row)
+            text = Text(source, on_bad_row=data.on_bad_row, encoding=data.encoding)
             for number, line in enumerate(text.read(skipped), 1):
                 stop.check("stopped while reading")
                 found.append(Example((line,), None, f"{where} text {number}"))
                 told(1)
             digest = text.hash()
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     if not found:
         raise UserError(f"{where}: there is no text in it: nothing to {'judge by' if dev else 'learn from'}")
     return found, digest

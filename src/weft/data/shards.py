@@ -47,6 +47,7 @@ class Text:
     delimiter: str | None = None
     documents: str = "line"  # of DOCUMENTS: what a document of a text file is
     on_bad_row: str = "stop"
+    encoding: str | None = None
 
     def paths(self) -> list[Path]:
         """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
@@ -76,6 +77,7 @@ class Text:
             documents=self.documents,
             on_bad_row=self.on_bad_row,
             skipped=skipped,
+            encoding=self.encoding,
         )
         return (document.text for document in found)
 
@@ -88,8 +90,8 @@ class Text:
 
     def hash(self) -> str:
         """What is in the files, and how they are read; not what they are called."""
-        documents = self.resolved().documents
-        whole = hashlib.sha256(json.dumps([self.column, self.delimiter, documents, self.on_bad_row]).encode())
+        how = [self.column, self.delimiter, self.resolved().documents, self.on_bad_row]
+        whole = hashlib.sha256(json.dumps(how if self.encoding is None else [*how, self.encoding]).encode())
         for path in self.paths():
             whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
             whole.update(digest_of(path))

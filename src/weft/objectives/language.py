@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
-
-Name = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 class Objective(Protocol):

@@ -5,9 +5,10 @@ n: rows; d: features; C: outputs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
 from weft.files import write_json
 from weft.tasks.driving import report
 from weft.tasks.embed import Embedder
-from weft.tasks.judging import Judgement
+from weft.tasks.gathering import Material
+from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.model import Model
 from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
+from weft.tasks.recipes import TaskRecipe
 from weft.tasks.saying import Progress, Say
-from weft.tasks.texts import TextTask
+from weft.tasks.texts import TextTask, task_of
 from weft.text.resampling import Score
 from weft.text.tfidf import Bags, Tfidf
+from weft.text.windows import Framing
 from weft.training.run import Run
 
 CHARACTERS = 4_000_000  # of training text that a baseline reads: a few seconds
@@ -47,6 +53,23 @@ class Baseline:
 
 
 def train_baselines(
+    recipe: TaskRecipe,
+    task: Task,
+    material: Material,
+    opened: Opened,
+    card: Card,
+    device: torch.device,
+    progress: Progress,
+) -> list[Baseline]:
+    """The baselines of a run, where its task has some; the base still is as it was, and so is its `card`."""
+    if not recipe.task.baseline or not isinstance(task, TextTask):
+        return []
+    opened.network.to(device)
+    base = replace(opened, card=card) if "base" in recipe.model else None
+    return linear_models(task, material.train, material.dev, base, progress)
+
+
+def linear_models(
     task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: Opened | None, progress: Progress
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
@@ -152,31 +175,46 @@ def announce_baselines(baselines: Sequence[Baseline], metric: str, say: Say) -> 
         say(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s)")
 
 
-def compare_baselines(
-    run: Run, task: TextTask, judgement: Judgement, baselines: Sequence[Baseline], metric: str, say: Say
-) -> None:
+def judged_again(model: Model, name: str, material: Material, framing: Framing, device: torch.device) -> Judgement:
+    """A saved model on the held-out rows."""
+    model.to(device)
+    try:
+        return judged(task_of(model.opened, name), model.opened, framing, material.dev, tune=True)
+    finally:
+        model.to("cpu")
+
+
+def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseline], metric: str, say: Say) -> None:
     """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
-    if not baselines:
-        return
     model = judgement.metrics.sampled()[metric]
     by_score = sorted(baselines, key=lambda baseline: -baseline.metrics.result()[metric].value)
     best = by_score[0]
     gap = model.minus(best.metrics.sampled()[metric])
     say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
-    silent = _never_predicted(task, judgement)
-    if silent:
+    missed = _never_predicted(judgement)
+    if missed:
         say(
-            f"weft: note: never predicted on the held-out rows: {', '.join(silent[:5])}"
-            f"{f' and {len(silent) - 5} more' if len(silent) > 5 else ''}; more rows of these labels, more --epochs or "
+            f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
+            f"{f' and {len(missed) - 5} more' if len(missed) > 5 else ''}; more rows of these labels, more --epochs or "
             "--class-weights balanced may help"
         )
     values = [
-        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
+        {
+            "name": each.name,
+            "rows": each.rows,
+            metric: _finite(each.metrics.result()[metric].value),
+            "seconds": each.seconds,
+        }
         for each in by_score
     ]
-    difference = {"value": gap.value, "low": gap.low, "high": gap.high}
+    difference = {"value": _finite(gap.value), "low": _finite(gap.low), "high": _finite(gap.high)}
     write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
     report(run, say)  # once more: the page shows the baselines too
+
+
+def _finite(value: float) -> float | None:
+    """What JSON can hold: a correlation of one row, or of equal values, is no number."""
+    return value if math.isfinite(value) else None
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:
@@ -189,9 +227,10 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
     return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
 
 
-def _never_predicted(task: TextTask, judgement: Judgement) -> list[str]:
+def _never_predicted(judgement: Judgement) -> list[str]:
     """Labels that held-out rows have and the model gave to none of them."""
-    if task.kind != "label":
+    task = judgement.task
+    if not isinstance(task, TextTask) or task.kind != "label":
         return []
     both = judgement.metrics.confusion()
     return [label for number, label in enumerate(task.labels) if both[number].sum() and not both[:, number].sum()]

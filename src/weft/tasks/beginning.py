@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, Family
 from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import open_vectors
-from weft.errors import UserError, listed
+from weft.errors import UserError, listed, shown
 from weft.tasks.choosing import chosen_family, sizes_of
 from weft.tasks.judging import Task
-from weft.tasks.model import HEADS, find_folder, new
+from weft.tasks.model import HEADS, new
 from weft.tasks.recipes import FROM_TEXT, WRITES, TaskRecipe
 from weft.tasks.starting import find_vectors
 
@@ -57,6 +59,7 @@ class Beginning:
     opened: Opened
     fresh: bool
     scratch: bool = False
+    note: str | None = None  # what of the base does not stay
 
 
 def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
@@ -100,4 +103,13 @@ def from_folder(
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there
     opened.network.float()
-    return Beginning(opened, head in new_heads)
+    replaced = head in new_heads and head in there.heads and there.card.task is not None
+    return Beginning(opened, head in new_heads, note=_replaced(there.card, *same) if replaced else None)
+
+
+def _replaced(card: Card, task: str, labels: tuple[str, ...]) -> str | None:
+    """What is said where the head of a base has learned another task, or other labels."""
+    before, after = (shown(listed(names, 8), 120) for names in (card.labels or (), labels))
+    if before and after and card.labels != labels:
+        return f"labels {before} are replaced by {after}"
+    return f"the head for {card.task} is replaced by one for {task}" if card.task != task else None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.folder import TARGET
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
-from weft.tasks.model import find_folder
-from weft.tasks.recipes import Vocabulary
+from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_SCRATCH, TaskRecipe, Vocabulary, check_has_model
 from weft.tasks.saying import Progress, Say
-from weft.tasks.starting import check_vectors
+from weft.tasks.starting import Start, check_vectors
 from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run
@@ -24,13 +27,6 @@ from weft.training.signals import Stop
 
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
-# The family that serves a task best from nothing; what is not here needs weights to begin with.
-FROM_SCRATCH = {
-    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
-    "tag": "lstm",
-    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
-    "describe": "vec2seq",
-}
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
 LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
@@ -60,8 +56,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if family is None:
             raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
         return family
-    if "family" not in chosen:
-        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    check_has_model(model)
     family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
@@ -71,13 +66,9 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
 
 def family_for(task: str, model: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """The choices of a task's model, with the family that serves the task best from nothing where none is chosen."""
+    check_has_model(model, task)
     if "base" in model or "family" in model:
         return dict(model)
-    if task not in FROM_SCRATCH:
-        raise UserError(
-            f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
-            "(or --model FAMILY to begin from scratch all the same)"
-        )
     say(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
     return {"family": FROM_SCRATCH[task], **model}
 
@@ -180,3 +171,29 @@ def vocabulary_for(
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
+
+
+def vocabularies_for(
+    run: Run,
+    recipe: TaskRecipe,
+    family: Family,
+    rows: Sequence[Example],
+    start: Start | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> tuple[Tokenizer, ...]:
+    """One vocabulary for all texts, or one for what is read and another for what is written."""
+
+    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
+        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
+
+    ahead = recipe.task.prefix or ""
+    read = (ahead + text for row in rows for text in row.texts)
+    if not family.reads:
+        return (learned(read),)
+    written = (row.target for row in rows)
+    if recipe.tokenizer.apart:
+        return learned(read), learned(written, TARGET)
+    return (learned(chain(read, written)),)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,7 +18,7 @@ from weft.config import write_toml
 from weft.errors import UserError
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
-from weft.tasks.saying import Say, to_stderr
+from weft.tasks.saying import Progress, Say, lines_of_a_run, silent
 from weft.training.log import Log
 from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.run import Run
@@ -26,6 +30,13 @@ from weft.training.watching import Watch, draw_gradients
 
 class Altered(UserError):
     """What a run began with is no longer there: to go on would end here again."""
+
+
+def scratch_folder() -> Path:
+    """A folder that goes away with the process."""
+    folder = tempfile.mkdtemp(prefix="weft-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @contextmanager
@@ -106,22 +117,23 @@ def drive(
     stop: Stop,
     say: Say,
     measure: str = "loss",
+    progress: Progress = silent,
 ) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     state = begun.state
-    heard = None if say is to_stderr else say
-    log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step, heard)
-    try:
-        with quick_arithmetic(setup.device):
-            watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
-            state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best, watch)
-    except Interrupted as interrupted:
-        of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
-        message = f"stopped after step {state.step:,}{of}, all saved"
-        raise Interrupted(interrupted.number, message) from None
-    finally:
-        log.close()
-        report(run, say)
+    with lines_of_a_run(say, progress) as lines:
+        log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
+        try:
+            with quick_arithmetic(setup.device):
+                watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
+                state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best, watch)
+        except Interrupted as interrupted:
+            of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
+            message = f"stopped after step {state.step:,}{of}, all saved"
+            raise Interrupted(interrupted.number, message) from None
+        finally:
+            log.close()
+            report(run, say)
     best = "the last step"
     if state.best is not None:
         # A score is kept below zero, so that less is better in every run.

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import Opened
-from weft.errors import UserError, listed
+from weft.data.tables import Table
+from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
-from weft.picture import page
+from weft.picture import heading, page, paragraph
+from weft.picture import table as table_of
 from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
 from weft.tasks.passing import framing_for
-from weft.tasks.reading import Example, Files, examples_of
-from weft.tasks.saying import Progress, silent
+from weft.tasks.reading import Example, examples_of, long_note
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.sequences import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
 from weft.text.metrics import Numbers
 from weft.text.records import Record, Skipped
@@ -105,6 +107,13 @@ class Evaluation:
             found.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
         return found
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every table but that of mistakes."""
+        parts = [paragraph(f"{self.task} on {self.data}: {self.reading}")]
+        for title, header, rows in self.tables():
+            parts += [heading(title), table_of(header, rows)] if title != "Worst mistakes" else []
+        return "".join(parts)
+
     def write(self, out: Path) -> None:
         """One self-contained page."""
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
@@ -129,7 +138,7 @@ def _short(text: str, most: int = 100) -> str:
 def evaluate(
     opened: Opened,
     name: str,
-    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    data: Any = None,
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
@@ -140,7 +149,9 @@ def evaluate(
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
-    progress: Progress = silent,
+    encoding: str | None = None,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
@@ -156,36 +167,42 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Files | Parallel
+    files: Table | Parallel
     if any(sides):
-        files = Parallel(*sides, on_bad_row)
+        files = Parallel(*sides, on_bad_row, encoding=encoding)
     else:
-        files = Files(_names(data), wanted, format, delimiter, tuple(names), on_bad_row)
+        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
         task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
     first = next(files.records(Skipped()), None)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None and isinstance(files, Files):  # the columns of the training data may be called otherwise here
-        files = Files(files.files, {k: v for k, v in wanted.items() if v in first.values}, *_rest(files))
+    if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
+        files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
     _, needed = task.needed(first, files.columns)
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
-    skipped = Skipped()
+    skipped, framing = Skipped(), framing_for(opened)
+    scheme = task.normalizer() if isinstance(task, TagTask) else None
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
+        if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
+            say(f"weft: note: {note}")
         if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
             task.formed(example)
-        else:
-            task.check([example])
+            return normalized(example, scheme)
+        task.check([example])
         return example
 
-    with progress(f"judging on {where}", "examples") as told:
+    with progress_of(progress)(f"judging on {where}", "examples") as told:
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
-        found = judged(task, opened, framing_for(opened), examples, progress=told)
+        found = judged(task, opened, framing, examples, progress=told)
+    tell(skipped.without_bad(), say)
+    if scheme is not None and (note := scheme.note()):
+        say(f"weft: note: {where}: {note}")
     return evaluation_of(found, name, where, files.hash(), skipped)
 
 
@@ -212,7 +229,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
         n_windows=reading.windows,
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count,
+        skipped=skipped.count + len(skipped.empty) + len(skipped.unlabeled),
         signature=getattr(metrics, "signature", None),
         by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
         points=[list(point) for point in some],
@@ -224,12 +241,8 @@ def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return tuple(os.fspath(each) for each in several)
 
 
-def _warn_swapped(task: SequenceTask, files: Files | Parallel, needed: Sequence[str], where: str) -> None:
+def _warn_swapped(task: SequenceTask, files: Table | Parallel, needed: Sequence[str], where: str) -> None:
     """A note where the first rows look as if their two sides stood in each other's place."""
     some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
     if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):
         warnings.warn(swapped_line(where), stacklevel=3)
-
-
-def _rest(files: Files) -> tuple[Any, ...]:
-    return files.format, files.delimiter, files.names, files.on_bad_row

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import inspect
 import math
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
-from weft.checkpoint.families import Family
-from weft.checkpoint.folder import TARGET, Opened
+from weft.checkpoint.folder import Opened
+from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
+from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
-from weft.tasks.baseline import announce_baselines, compare_baselines, train_baselines
+from weft.tasks.baseline import announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.tasks.beginning import begun_model, check_model
-from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabulary_for
+from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.tasks.describe import DescribeTask
-from weft.tasks.driving import Altered, begin, begun, device_for, drive
+from weft.tasks.driving import Altered, begin, begun, device_for, drive, scratch_folder
 from weft.tasks.evaluate import evaluation_of
-from weft.tasks.gathering import Material, gather, warn_swapped
+from weft.tasks.gathering import Material, announce_long, gather, warn_swapped
 from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.model import Model, find_folder, load
+from weft.tasks.model import Model, load
 from weft.tasks.passing import framing_for, tokenizer_of, window_for
 from weft.tasks.planning import announce, resolved
-from weft.tasks.reading import Example, Files
-from weft.tasks.recipes import FROM_TEXT, TaskName, TaskRecipe, Tuning, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.reading import Example
+from weft.tasks.recipes import FROM_TEXT, Rows, TaskRecipe, Tuning, overlaid, task_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.starting import Start, begun_from, fill_table
-from weft.tasks.texts import TextTask, can_shift, last_linear, last_norm, rescale, task_of
+from weft.tasks.texts import TextTask, can_shift, folded, rescale
 from weft.tasks.translate import writer_of
-from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
 from weft.training.run import Run
@@ -60,34 +56,35 @@ SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong
 
 
 def finetune(
-    data: str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | None = None,
+    data: Any = None,
     recipe: TaskRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
     task: str | Mapping[str, Any] | None = None,
-    base: str | os.PathLike[str] | None = None,
+    base: str | os.PathLike[str] | Model | None = None,
     vectors: str | os.PathLike[str] | None = None,
-    dev: str | os.PathLike[str] | Sequence[str] | None = None,
+    dev: Any = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Fine-tune a model on rows of data; without `out`, in a folder that goes away with the process.
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`). A base
+    that is a model in memory is kept in the run folder, so that the run can be resumed.
     """
+    rows = RunRows()
+    in_memory = isinstance(base, Model)
+    if isinstance(base, Model):
+        base = _saved(base)
     if not isinstance(recipe, TaskRecipe):
-        said = _said(settings, more, data, dev, task, base, vectors, out)
-        if recipe is None and "name" not in said.get("task", {}):
-            raise UserError(f"which task? give --task {', '.join(get_args(TaskName)[:-1])} or {get_args(TaskName)[-1]}")
-        recipe = read_recipe(recipe, said, TaskRecipe)
+        recipe = task_recipe(recipe, _said(settings, more, rows, data, dev, task, base, vectors, out))
     if recipe.out is None:
-        scratch = tempfile.mkdtemp(prefix="weft-")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        recipe = replace(recipe, out=os.path.join(scratch, "run"))
+        recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
     run = Run(Path(recipe.out))
     run.check_new()
@@ -102,9 +99,21 @@ def finetune(
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe)
+    recipe = _from_anywhere(recipe, rows, say)
+    if in_memory and base is not None:
+        recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        rows.write(recipe.out or "")
+        if in_memory and base is not None:
+            shutil.copytree(base, recipe.model["base"])
+        return _go(run, recipe, True, stop, say, progress_of(progress))
+
+
+def _saved(model: Model) -> Path:
+    """A model in memory as a folder for now, named as the one that it was opened from."""
+    folder = scratch_folder() / (model.folder.name if model.folder is not None and model.folder.name else "model")
+    model.save(folder)
+    return folder
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -112,24 +121,23 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
     return _go(run, read_toml(TaskRecipe, run.recipe), False, stop, say, progress)
 
 
-def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
     """What a call says, as a recipe would."""
-    said: dict[str, Any] = {**(settings or {}), **more}
+    said = overlaid(settings or {}, more)
     data, dev, task, base, vectors, out = given
 
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
-    if isinstance(data, Mapping):
-        said["data"], data = {**said.get("data", {}), **data}, None
+    if is_section(data, Rows):
+        said, data = overlaid(said, {"data": data}), None
     if isinstance(task, Mapping):
-        said["task"], task = {**said.get("task", {}), **task}, None
+        said, task = overlaid(said, {"task": task}), None
     there = said.get("data", {})
     sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     for key, value in (("files", data), ("dev", dev), *sides.items()):
         if value is not None:
-            several = [value] if isinstance(value, str | os.PathLike) else list(value)
-            put("data", key, [os.fspath(name) for name in several])
+            put("data", key, rows.names(key, value))
     if task is not None:
         put("task", "name", task)
     for key, value in (("base", base), ("vectors", vectors)):
@@ -140,12 +148,13 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], *given: A
     return said
 
 
-def _from_anywhere(recipe: TaskRecipe) -> TaskRecipe:
+def _from_anywhere(recipe: TaskRecipe, rows: RunRows, say: Say) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
-    values: dict[str, Any] = {"data": {}}
+    values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}}
     for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
-        if names := getattr(recipe.data, key):
-            values["data"][key] = [str(path.absolute()) for path in Files(names, {}).paths()]
+        if (names := getattr(recipe.data, key)) and key not in rows.tables:
+            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
+            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))
@@ -193,9 +202,11 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
             model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
             recipe = replace(recipe, model=model)
-        tokenizers = _vocabularies(run, recipe, family, material, start, stop, say, progress)
+        tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, say, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
+    if fresh and begun_with.note:
+        say(f"weft: note: {begun_with.note}")
     if isinstance(task, DescribeTask) and begun_with.fresh:
         task.settle(opened, material.train)
     if start is not None:
@@ -214,6 +225,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         freeze(opened.network, recipe.task.freeze)
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
+    announce_long(material, framing, say)
     with progress("tokenising", "rows") as told:
         train = tabled(task, material.train, opened, framing)
         told(len(material.train))
@@ -240,19 +252,15 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         window=read_window(window, train),
         pooling=None,
         normalise=None,
-        columns=dict(recipe.data.columns),
+        columns={**material.columns, **recipe.data.columns},
         base=_base_name(recipe),
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
     announce(run, recipe, opened, material, train, framing, steps, say)
-    baselines = []
-    if recipe.task.baseline and isinstance(task, TextTask):
-        opened.network.to(device)
-        base = replace(opened, card=begun_with.opened.card) if "base" in recipe.model else None
-        baselines = train_baselines(task, material.train, material.dev, base, progress)
-        announce_baselines(baselines, metric, say)
+    baselines = train_baselines(recipe, task, material, opened, begun_with.opened.card, device, progress)
+    announce_baselines(baselines, metric, say)
     last: list[Judgement] = []
     best: list[Judgement] = []
 
@@ -295,15 +303,12 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         capture=capture,
         faster=_faster(plan, task),
     )
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric)
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric, progress)
     trained = load(run.folder)
-    if baselines and isinstance(task, TextTask):
-        if not best:  # it was kept by the process that this run goes on from
-            trained.to(device)
-            own = task_of(trained.opened, recipe.task.name)
-            best[:] = [judged(own, trained.opened, framing, material.dev, tune=True)]
-            trained.to("cpu")
-        compare_baselines(run, task, best[0], baselines, metric, say)
+    if baselines:
+        # Without a judgement the best model was kept by the process that this run goes on from.
+        judgement = best[0] if best else judged_again(trained, recipe.task.name, material, framing, device)
+        compare_baselines(run, judgement, baselines, metric, say)
     return trained
 
 
@@ -339,32 +344,6 @@ def read_window(window: Window, train: Examples | Sequences) -> Window:
     return Window(length=length, stride=length)
 
 
-def _vocabularies(
-    run: Run,
-    recipe: TaskRecipe,
-    family: Family,
-    material: Material,
-    start: Start | None,
-    stop: Stop,
-    say: Say,
-    progress: Progress,
-) -> tuple[Tokenizer, ...]:
-    """One vocabulary for all texts, or one for what is read and another for what is written."""
-
-    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
-        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
-
-    ahead = recipe.task.prefix or ""
-    read = (ahead + text for row in material.train for text in row.texts)
-    if not family.reads:
-        return (learned(read),)
-    written = (row.target for row in material.train)
-    if recipe.tokenizer.apart:
-        return learned(read), learned(written, TARGET)
-    return (learned(chain(read, written)),)
-
-
 def tabled(task: Task, rows: Sequence[Example], opened: Opened, framing: Framing) -> Examples | Sequences:
     """The rows as a source of batches."""
     if isinstance(task, SequenceTask):
@@ -396,21 +375,3 @@ def _note_run(
             write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     elif read_json(run.about).get("data") != material.hashes:
         raise Altered(f"{run.folder}: the data is not what the run began with")
-
-
-@contextmanager
-def folded(network: Any, task: Task) -> Iterator[None]:
-    """While it is saved, the head of values says them as people write them."""
-    if not isinstance(task, TextTask) or task.kind != "value":
-        yield
-        return
-    moved = list(last_linear(network.heads["classify"]).parameters())
-    moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
-    before = [parameter.detach().clone() for parameter in moved]
-    rescale(network, task.spread, task.center)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(moved, before, strict=True):
-                parameter.copy_(value)

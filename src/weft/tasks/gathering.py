@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from weft.errors import UserError, listed
+from weft.data.tables import Table
+from weft.errors import UserError
 from weft.tasks import sequences
 from weft.tasks.answer import AnswerTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.reading import Example, Files, check_rows, examples_of, split, split_whole
+from weft.tasks.reading import Example, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
-from weft.tasks.saying import Progress, Say
-from weft.tasks.tag import TagTask
+from weft.tasks.saying import Progress, Say, tell
+from weft.tasks.tag import TagTask, normalized
 from weft.tasks.texts import TextTask
-from weft.text.records import Skipped
+from weft.text.column_names import USUAL, folded
+from weft.text.records import Problems, Skipped
+from weft.text.tags import Normalizer
+from weft.text.windows import Framing
 from weft.training.signals import Stop
 
 
@@ -46,7 +51,7 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
 
 
-def files_of(recipe: TaskRecipe, dev: bool = False) -> Files | Parallel:
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
     """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
     d = recipe.data
     source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
@@ -56,17 +61,16 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Files | Parallel:
             raise UserError(
                 f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
             )
-        return Parallel(source, target, d.on_bad_row)
-    return Files(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row)
+        return Parallel(source, target, d.on_bad_row, encoding=d.encoding)
+    return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row, d.encoding)
 
 
 def read_examples(
-    task: Task, files: Files | Parallel, say: Say, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table | Parallel, skipped: Skipped, say: Say, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
-    skipped = Skipped()
     first = next(files.records(Skipped()), None)
-    where = listed([path.name for path in files.paths()], 2)
+    where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.needed(first, files.columns)
@@ -78,8 +82,7 @@ def read_examples(
             read(more)
 
         examples = list(examples_of(files, needed, task.read, skipped, heard))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return task, examples
 
 
@@ -92,21 +95,29 @@ class Material:
     dev: list[Example]
     hashes: dict[str, str]
     held: list[str] | None  # where the held-out rows stand, where they were drawn from the others
+    columns: Mapping[str, str]  # what the file calls those that have no usual name
 
 
 def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
     """The rows of a run, read and checked; some are held out where no others are given."""
     files = files_of(recipe)
-    task, rows = read_examples(fresh_task(recipe), files, say, progress, stop)
-    where = listed([path.name for path in files.paths()], 2)
+    skipped = Skipped()
+    task, rows = read_examples(fresh_task(recipe), files, skipped, say, progress, stop)
+    # What no name tells is remembered with the model.
+    columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
+    where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
+    scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
+    rows = in_one_scheme(rows, scheme, where, say)
     if isinstance(task, sequences.SequenceTask):
         rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
         check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
-        _, dev = read_examples(task, other, say, progress, stop)
+        _, dev = read_examples(task, other, Skipped(), say, progress, stop)
+        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
+        dev = in_one_scheme(dev, scheme, other.name, say)
         task = task.learned(rows, recipe.task.labels)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
@@ -116,8 +127,8 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             and task.profiles
             and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
         ):
-            say(f"weft: note: {swapped_line(listed([path.name for path in other.paths()], 2))}")
-        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None)
+            say(f"weft: note: {swapped_line(other.name)}")
+        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
     task = task.learned(rows, recipe.task.labels)
     rows = checked(task, rows, files, say)
     check_rows(len(rows), where)
@@ -132,7 +143,25 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         if len(twice) < len(held):
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
-    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev])
+    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
+
+
+def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
+    """The rows with their tags in one scheme, and a note where they were written otherwise."""
+    if scheme is None:
+        return rows
+    rows = [normalized(row, scheme) for row in rows]
+    if note := scheme.note():
+        say(f"weft: note: {where}: {note}")
+    return rows
+
+
+def announce_long(material: Material, framing: Framing, say: Say) -> None:
+    """A note on each of the first texts that will take long."""
+    how = framing.stride, framing.cutting
+    notes = [note for row in (*material.train, *material.dev) if (note := long_note(row.texts, row.where, *how))]
+    for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
+        say(f"weft: note: {note}")
 
 
 def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
@@ -142,24 +171,27 @@ def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say:
         say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 
-def checked(task: Task, rows: list[Example], files: Files | Parallel, say: Say) -> list[Example]:
-    """The rows whose labels the task knows; another label stops, or is passed over and counted."""
-    if files.on_bad_row == "stop":
+def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) -> list[Example]:
+    """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
+    skipped, problems = Skipped(), Problems()
+    with suppress(UserError):  # most often all is well
         task.check(rows)
         return rows
-    skipped = Skipped()
     kept = []
     for row in rows:
         try:
             task.check([row])
             kept.append(row)
         except UserError as error:
-            skipped.add(str(error))
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+            if files.on_bad_row == "stop":
+                problems.add(error)
+            else:
+                skipped.add(str(error))
+    problems.check()
+    tell(skipped, say)
     return kept
 
 
-def check_dev(count: int, files: Files | Parallel) -> None:
+def check_dev(count: int, files: Table | Parallel) -> None:
     if not count:
-        raise UserError(f"{listed([path.name for path in files.paths()], 2)}: there are no rows")
+        raise UserError(f"{files.name}: there are no rows")

@@ -27,7 +27,7 @@ from weft.tasks.driving import device_for
 from weft.tasks.ladder_page import page_of, value_of
 from weft.tasks.recipes import find_recipe
 from weft.tasks.rungs import rung_of
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of
 from weft.text.learning import learn
 from weft.training.signals import Interrupted, Stop, listening
 
@@ -43,8 +43,8 @@ def ladder(
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Train every model of the ladder on one text with equal budgets, or go on with a ladder; what came of it.
@@ -52,7 +52,7 @@ def ladder(
     `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
     on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
     """
-    given = merged(settings or {}, more)
+    progress, given = progress_of(progress), merged(settings or {}, more)
     if recipe is not None:
         given = merged(_read(recipe), given)
     out = given.get("out")
@@ -158,7 +158,7 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress:
     if place.about.exists():
         return
     t = recipe.text
-    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row).read())
+    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
     train, held_out = split(documents, t.holdout)
     if len(train) + len(held_out) < LEAST or not held_out.strip():
         raise UserError(

@@ -145,7 +145,7 @@ def learn_text(
     def keep_best(found: dict[str, float]) -> None:
         run.save_model(opened, tuple(Metric(data=kept, name=name, value=value) for name, value in found.items()))
 
-    state = drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say)
+    state = drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, progress=progress)
     if finished is not None:
         finished(setup, state)
     return load(run.folder)

@@ -17,7 +17,7 @@ from weft.data.text_pairs import PairFrame, Pairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.tasks.recipes import Recipe
-from weft.tasks.saying import Progress, Say
+from weft.tasks.saying import Progress, Say, tell
 from weft.text.documents import DOCUMENTS, NAMES
 from weft.text.records import Skipped, look_for_documents
 from weft.text.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ FEW = 12  # tokens; documents that are shorter on average are probably lines of 
 
 def text_of(recipe: Recipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def documents_found(recipe: Recipe, say: Say) -> str:
@@ -86,8 +86,7 @@ def gather(
 
             waiting = "another process is tokenising this text; waiting for it"
             found = tokenised(text, tokenizer, pairs, heard, lambda: say(f"weft: note: {waiting}"), skipped)
-        if skipped.count:
-            say(f"weft: note: {skipped}")
+        tell(skipped, say)
         if not found.size:
             raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
         return found

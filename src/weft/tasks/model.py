@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,21 +18,24 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
+from weft.checkpoint.locate import find_folder
 from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
-from weft.files import memory_here, reason
+from weft.files import memory_here
 from weft.tasks.answers import Answer
+from weft.tasks.calls import APART, CHUNK, inputs_in_call
 from weft.tasks.central import central
 from weft.tasks.choose import choose
 from weft.tasks.complete import complete, stream
-from weft.tasks.describe import describe, is_vector
+from weft.tasks.describe import describe
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
 from weft.tasks.next import follows
 from weft.tasks.rank import rank
 from weft.tasks.recipes import WRITES
+from weft.tasks.saying import Progress, ProgressChoice, progress_of, silent
 from weft.tasks.translate import translate
 from weft.tasks.understand import understand
 from weft.tasks.writing import Stream
@@ -67,9 +69,20 @@ ALIKE = ("embed", "rank", "central")  # tasks that ask a network for the same
 class Model:
     """A network, its tokenizer and its card; `model(texts)` answers as its task says."""
 
-    def __init__(self, opened: Opened, task: str) -> None:
+    def __init__(self, opened: Opened, task: str, folder: Path | None = None) -> None:
         self.opened = opened
         self.task = task
+        self.folder = folder  # that it was opened from
+
+    def __repr__(self) -> str:
+        parts = [f"{self.task}: {self.opened.family.name}"]
+        layers, width = (getattr(self.config, name, None) for name in ("layers", "width"))
+        parts[0] += f" {layers}x{width}" if layers and width else ""
+        if not self.opened.exported:
+            parts.append(f"{sum(parameter.numel() for parameter in self.network.parameters()):,} parameters")
+        parts += [f"labels {shown(listed(self.card.labels, 8), 200)}"] if self.card.labels else []
+        parts += [str(self.folder)] if self.folder else []
+        return f"<weft.Model {', '.join(parts)}>"
 
     @property
     def network(self) -> nn.Module:
@@ -96,15 +109,24 @@ class Model:
     def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
     @overload
     def __call__(self, texts: list[Any], /, **options: Any) -> list[Answer]: ...
-    def __call__(self, texts: str | tuple[str, str] | Sequence[Any], /, **options: Any) -> Answer | list[Answer]:
-        """Answer one text or many; a pair, or a question and its context, is a tuple of two.
+    @overload
+    def __call__(self, texts: Any, /, **options: Any) -> Any: ...
+    def __call__(
+        self,
+        texts: Any,
+        /,
+        *,
+        columns: Mapping[str, str] | None = None,
+        progress: ProgressChoice = None,
+        **options: Any,
+    ) -> Answer | list[Answer]:
+        """Answer one text or a list of them; a pair, or a question and its context, is a tuple of two.
 
-        Of a model that describes vectors: one list of numbers, or many. `options` are those of the task (see
-        `weft.tasks`).
+        A dict is one row, and a data frame, a Dataset or a list of dicts are rows: their text column is found by its
+        name, or named by `columns={"text": "summary"}`. Of a model that describes vectors: one list of numbers, or
+        many. `options` are those of the task (see `weft.tasks`).
         """
-        one = isinstance(texts, str) or (isinstance(texts, tuple) and self.task in ("pair", "answer", "next"))
-        one = one or (self.opened.family.numbers and is_vector(texts))
-        several: list[Any] = [texts] if one else list(texts)
+        several, one = inputs_in_call(self, texts, columns)
         if not several:
             return []
         training = self.network.training
@@ -114,10 +136,22 @@ class Model:
                 options["task"] = self.task
             if "others" in options:  # models that answer together with this one
                 options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
-            answers: list[Any] = TASKS[self.task](self.opened, several, **options)  # type: ignore[operator]
+            answers = self._answers(several, progress_of(progress), options)
         finally:
             self.network.train(training)
         return answers[0] if one else answers
+
+    def _answers(self, inputs: list[Any], progress: Progress, options: Mapping[str, Any]) -> list[Any]:
+        task: Any = TASKS[self.task]
+        if progress is silent or len(inputs) <= CHUNK or self.task not in APART:
+            return task(self.opened, inputs, **options)
+        answers: list[Any] = []
+        with progress(f"{self.task}: {len(inputs):,} inputs", "answered") as count:
+            for first in range(0, len(inputs), CHUNK):
+                some = task(self.opened, inputs[first : first + CHUNK], **options)
+                answers += some
+                count(len(some))
+        return answers
 
     def stream(self, text: Any, /, **options: Any) -> Stream:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
@@ -125,9 +159,10 @@ class Model:
             raise UserError(f"a model for {self.task} writes nothing that could be streamed")
         return stream(self.opened, text, **options)
 
-    def evaluate(self, data: str | os.PathLike[str] | Sequence[str] | None = None, **options: Any) -> Evaluation:
+    def evaluate(self, data: Any = None, **options: Any) -> Evaluation:
         """Judge the model on rows of data: scores with intervals, tables, the worst mistakes.
 
+        `data`: files, or rows in memory: a data frame, a Dataset, dicts or tuples, a generator of them.
         A model that writes may be given two files instead, line for line: `source` and `target`.
         """
         if self.task not in HEADS:
@@ -141,16 +176,17 @@ class Model:
         finally:
             self.network.train(training)
 
-    def fit(self, data: str | os.PathLike[str] | Sequence[str], **recipe: Any) -> Model:
-        """Fine-tune this model on rows of data; `recipe` as for `weft.finetune`. The model becomes what was learned."""
+    def fit(self, data: Any = None, **recipe: Any) -> Model:
+        """Fine-tune this model on rows of data; data and `recipe` as for `weft.finetune`.
+
+        The model becomes what was learned; with other labels than it had, its head is replaced.
+        """
         from weft.tasks.finetune import finetune
 
-        with tempfile.TemporaryDirectory() as scratch:
-            self.save(Path(scratch) / "base")
-            recipe.setdefault("task", self.task if self.task in HEADS else None)
-            device = self.opened.device
-            found = finetune(data, base=Path(scratch) / "base", **recipe)
-        self.opened, self.task = found.opened, found.task
+        recipe.setdefault("task", self.task if self.task in HEADS else None)
+        device = self.opened.device
+        found = finetune(data, base=self, **recipe)
+        self.opened, self.task, self.folder = found.opened, found.task, found.folder
         return self.to(device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -188,7 +224,8 @@ def load(
     online: bool = False,
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub."""
-    opened = _opened(find_folder(os.fspath(name), online), backend)
+    folder = find_folder(os.fspath(name), online)
+    opened = _opened(folder, backend)
     known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
     found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:
@@ -205,7 +242,7 @@ def load(
     alike = ALIKE if opened.card.task in (*ALIKE, "fill") else ()
     if opened.card.backend == "onnx" and found not in (opened.card.task, *alike):
         raise UserError(f"{name}: was exported for {opened.card.task}, and does nothing else")
-    model = Model(opened, found)
+    model = Model(opened, found, folder)
     return model if device is None else model.to(device)
 
 
@@ -233,38 +270,6 @@ def _task(opened: Opened) -> str:
         )
         return names.get(str(kind), usual)
     return opened.family.task if "words" in opened.heads else "embed"
-
-
-def find_folder(name: str, online: bool = False) -> Path:
-    """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
-    try:
-        path = Path(name).expanduser()
-        if name and path.is_dir():
-            return path
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
-    if name in FAMILIES:
-        raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
-    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
-        raise UserError(f"{name!r} is not a model folder: there is no such folder")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
-    try:
-        found = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
-        if not online or any(found.glob("*.safetensors")):  # others may have cached the config alone
-            return found
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        if not online:
-            raise UserError(
-                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
-                "to download it say --online (online=True)"
-            ) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=files))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise UserError(f"{name!r} could not be downloaded: {str(error).splitlines()[0]}") from None
 
 
 def new(

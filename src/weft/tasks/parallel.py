@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 from weft.data.shards import Text, digest_of
-from weft.errors import UserError, one_of
+from weft.errors import UserError, listed, one_of
 from weft.tasks.reading import Example
 from weft.text.compressed import open_sources, read_lines
+from weft.text.encoding import known_encoding
 from weft.text.records import Record, Skipped
 
 SIDES = ("source", "target")
@@ -31,6 +32,7 @@ class Parallel:
     target: tuple[str, ...]
     on_bad_row: str = "stop"
     columns: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         one_of(self.on_bad_row, ("stop", "skip"), "on_bad_row")
@@ -44,14 +46,22 @@ class Parallel:
             raise UserError(f"{len(sources)} files of sources, but {len(targets)} of targets")
         return list(zip(sources, targets, strict=True))
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return listed([path.name for path in self.paths()], 2)
+
     def paths(self) -> list[Path]:
         return [path for both in self.sides() for path in both]
 
     def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
         """Line for line; pairs with an empty side are left out and counted."""
+        note = (lambda text: None) if skipped is None else skipped.note
+        encoding = None if self.encoding is None else known_encoding(self.encoding)
         for source, target in self.sides():
-            _same_lines(source, target)
-            for (where, first, fault), (other, second, fault2) in zip(_lines(source), _lines(target), strict=True):
+            _same_lines(source, target, encoding)
+            sources, targets = (_lines(path, encoding, note) for path in (source, target))
+            for (where, first, fault), (other, second, fault2) in zip(sources, targets, strict=True):
                 fault = fault or fault2
                 if fault is None and not (first.strip() and second.strip()):
                     bad = where if not first.strip() else other
@@ -71,15 +81,17 @@ class Parallel:
         return whole.hexdigest()
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str, UserError | None]]:
+def _lines(
+    path: Path, encoding: str | None, note: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[str, str, UserError | None]]:
     for source in open_sources(path):
-        for number, text, fault in read_lines(source):
+        for number, text, fault in read_lines(replace(source, encoding=encoding, note=note)):
             yield f"{source.name} line {number}", text, fault
 
 
-def _same_lines(source: Path, target: Path) -> None:
+def _same_lines(source: Path, target: Path, encoding: str | None) -> None:
     """Stop where two files cannot belong together, and say which of them ends too early."""
-    first, second = (sum(1 for _ in _lines(path)) for path in (source, target))
+    first, second = (sum(1 for _ in _lines(path, encoding)) for path in (source, target))
     if first == second:
         return
     short, long, count = (source, target, first) if first < second else (target, source, second)

@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml
 from weft.errors import UserError, listed
 from weft.objectives.language import MaskedWords, NextToken, Objective
@@ -19,9 +20,9 @@ from weft.tasks.counting import check_counting, count_text
 from weft.tasks.driving import begun, device_for
 from weft.tasks.language import learn_text
 from weft.tasks.material import documents_found, text_of
-from weft.tasks.model import Model, find_folder, new
-from weft.tasks.recipes import Recipe, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.model import Model, new
+from weft.tasks.recipes import Recipe, overlaid, read_recipe
+from weft.tasks.saying import Progress, ProgressChoice, Say, log, progress_of, tell
 from weft.tasks.starting import Start, begun_from, fill_table, find_vectors
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
@@ -33,8 +34,8 @@ def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Train a language model on text: a recipe, settings in its place, or both.
@@ -42,7 +43,7 @@ def pretrain(
     `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
     """
     if not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe, {**(settings or {}), **more}, Recipe)
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -60,7 +61,7 @@ def pretrain(
     recipe = _from_anywhere(recipe, paths, dev)
     recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, say, progress)
+        return _go(run, recipe, family, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -209,6 +210,5 @@ def _tokenizer(
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
         raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     return found

@@ -3,111 +3,22 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from weft.data.chance import key_of, shuffled
-from weft.data.shards import Text, digest_of
-from weft.errors import UserError, did_you_mean, listed, one_of, shown
-from weft.text.records import Record, Skipped, read_records
+from weft.data.columns import file_of, find_columns
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.records import Problems, Record, Skipped
 
-# What people call the columns, likeliest first; a pair's two names belong together.
-NAMES = {
-    "text": (
-        *("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
-        *("caption", "description"),
-    ),
-    "vector": ("vector", "features", "embedding", "numbers"),
-    "label": ("label", "class", "category", "sentiment", "intent", "target", "topic"),
-    "labels": ("labels", "label", "tags", "classes", "categories"),
-    "value": ("value", "score", "rating", "label", "target", "stars"),
-    "context": ("context", "paragraph", "passage", "document"),
-    "question": ("question", "query"),
-    "answer": ("answer", "answers", "answer_text"),
-    "words": ("words", "tokens"),
-    "tags": ("tags", "ner_tags", "pos_tags", "labels"),
-    "spans": ("spans", "entities"),
-}
-PAIRS = (
-    ("text", "pair"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("text1", "text2"),
-    ("#1 String", "#2 String"),
-    ("query", "passage"),
-    ("query", "text"),
-    ("question", "sentence"),
-    ("question", "context"),
-)
-# What is read and what is written from it, in small letters; columns named by two languages are known too.
-PAIRED = (
-    ("source", "target"),
-    ("src", "tgt"),
-    ("src", "trg"),
-    ("article", "summary"),
-    ("article", "highlights"),
-    ("document", "summary"),
-    ("dialogue", "summary"),
-    ("text", "summary"),
-    ("input", "output"),
-    ("text", "paraphrase"),
-    ("sentence", "paraphrase"),
-)
-LANGUAGES = (
-    *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
-    *("finnish", "polish", "czech", "russian", "ukrainian", "greek", "turkish", "arabic", "hebrew", "hindi", "chinese"),
-    *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
-)
-OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
 FEW = 4  # rows; from fewer nothing can be learned
-
-
-@dataclass(frozen=True)
-class Files:
-    """Which files, and how they are read."""
-
-    files: tuple[str, ...]
-    columns: Mapping[str, str]  # what a task calls a column -> what the file calls it
-    format: str | None = None
-    delimiter: str | None = None
-    names: tuple[str, ...] = ()  # of the columns of a file without a header line
-    on_bad_row: str = "stop"
-
-    def __post_init__(self) -> None:
-        for name in self.columns:
-            one_of(name, OURS, "column")
-
-    def paths(self) -> list[Path]:
-        return Text(self.files).paths()
-
-    def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
-        found = read_records(
-            self.paths(),
-            format=self.format,
-            columns=self.names or None,
-            header=not self.names,
-            delimiter=self.delimiter,
-            on_bad_row=self.on_bad_row,
-            skipped=skipped,
-        )
-        return iter(found)
-
-    def hash(self) -> str:
-        """What is in the files, not what they are called."""
-        whole = hashlib.sha256(json.dumps([dict(self.columns), self.format, self.delimiter, self.names]).encode())
-        for path in self.paths():
-            whole.update(digest_of(path))
-        return whole.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -123,51 +34,14 @@ class Example:
 Read = Callable[[Record, Mapping[str, str]], Example]
 
 
-def file_of(where: str) -> str:
-    """'reviews.csv line 12' -> 'reviews.csv'."""
-    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$", "", where)
+class RowSource(Protocol):
+    """Where rows come from: a table, or files that belong together line for line."""
 
-
-def find_columns(needed: Sequence[str], given: Mapping[str, str], record: Record) -> dict[str, str]:
-    """What the file calls each column that a task needs; common names are known."""
-    there = list(record.values)
-    found: dict[str, str] = {}
-    if "pair" in needed and "pair" not in given and "text" not in given:
-        both = next((names for names in PAIRS if set(names) <= set(there)), None)
-        found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
-    if "target" in needed and "source" not in given and "target" not in given:
-        both = paired_columns(there)
-        found |= dict(zip(("source", "target"), both, strict=True)) if both else {}
-    for name in needed:
-        if name in given:
-            if given[name] not in there:
-                raise _no_column(given[name], there, record, did_you_mean(given[name], there))
-            found[name] = given[name]
-        elif name not in found:
-            folded = {each.casefold(): each for each in reversed(there)}
-            sought = [each if each in there else folded.get(each.casefold(), "") for each in NAMES.get(name, (name,))]
-            known = [each for each in sought if each and each not in found.values()]
-            if not known:
-                bare = "; of a file without a header line: --names source,target" if "target" in needed else ""
-                raise _no_column(name, there, record, f"; say which it is: --column {name}=NAME{bare}")
-            found[name] = known[0]
-    return found
-
-
-def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
-    """The columns of what is read and what is written, by the names that people give them; None: not to be told."""
-    folded = {name.casefold().strip(): name for name in there}
-    for names in PAIRED:
-        if set(names) <= set(folded):
-            return folded[names[0]], folded[names[1]]
-    codes = [name for name in there if re.fullmatch(r"[a-z]{2}([_-][A-Za-z]{2,4})?", name)]
-    languages = codes if len(codes) == 2 else [name for name in there if name.casefold() in LANGUAGES]
-    return (languages[0], languages[1]) if len(languages) == 2 else None
-
-
-def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
-    has = listed([shown(each) for each in there], 12)
-    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{hint}")
+    @property
+    def columns(self) -> Mapping[str, str]: ...
+    @property
+    def on_bad_row(self) -> str: ...
+    def records(self, skipped: Skipped | None = None) -> Iterator[Record]: ...
 
 
 def value_in(record: Record, column: str) -> Any:
@@ -245,33 +119,103 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-class Table(Protocol):
-    """Where rows come from: a table, or files that belong together line for line."""
+INPUTS = ("text", "pair", "source", "target", "context", "question", "vector")  # a row that lacks one is empty
+TARGETS = ("label", "value")
+NO_LABEL = ("nan", "<na>", "nat", "#n/a")  # as pandas and Excel write a cell that holds nothing
 
-    @property
-    def columns(self) -> Mapping[str, str]: ...
-    @property
-    def on_bad_row(self) -> str: ...
-    def records(self, skipped: Skipped | None = None) -> Iterator[Record]: ...
+
+def is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value
+
+
+def is_empty(record: Record, columns: Mapping[str, str]) -> bool:
+    """Whether a row has nothing in it, or nothing to read."""
+    texts = [record.values[theirs] for ours, theirs in columns.items() if ours in INPUTS and theirs in record.values]
+    return any(map(is_blank, texts)) or all(map(is_blank, record.values.values()))
+
+
+def is_unlabeled(record: Record, columns: Mapping[str, str]) -> bool:
+    """Whether the cell of the label, or value, holds nothing."""
+    cells = [record.values[theirs] for ours, theirs in columns.items() if ours in TARGETS and theirs in record.values]
+    return any(is_blank(cell) or str(cell).strip().casefold() in NO_LABEL for cell in cells)
 
 
 def examples_of(
-    files: Table, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
+    files: RowSource, needed: Sequence[str], read: Read, skipped: Skipped, progress: Callable[[int], None] | None = None
 ) -> Iterator[Example]:
-    """The examples of some files, one at a time; a bad row stops, or is passed over and counted."""
-    columns: dict[str, str] = {}
-    before = ""
-    for record in files.records(skipped):
-        if (name := file_of(record.where)) != before:
-            columns, before = find_columns(needed, files.columns, record), name
+    """The examples of some files, one at a time; bad rows stop, all told at once, or are passed over and counted.
+
+    Empty rows, and those without a label where most have one, are left out and counted.
+    """
+
+    def begin(record: Record) -> tuple[dict[str, str], Callable[[Record], Example]]:
+        columns = find_columns(needed, files.columns, record, skipped.note)
+        skipped.columns |= columns
+        return columns, lambda record: read(record, columns)
+
+    return read_all(files, begin, skipped, progress)
+
+
+def read_all(
+    files: RowSource,
+    begin: Callable[[Record], tuple[Mapping[str, str], Callable[[Record], Example]]],
+    skipped: Skipped,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Example]:
+    """As `examples_of`; `begin` says by the first row of each file which columns count and how a row is read."""
+    columns: Mapping[str, str] = {}
+    read: Callable[[Record], Example] | None = None
+    before, labeled, problems = "", 0, Problems()
+    records = files.records(skipped)
+    while True:
+        try:
+            record = next(records, None)
+        except UserError as error:
+            problems.add(error)
+            break
+        if record is None:
+            break
+        if (name := file_of(record.where, before)) != before or read is None:
+            (columns, read), before = begin(record), name
         if progress is not None:
             progress(1)
+        if is_empty(record, columns):
+            skipped.empty.append(record.where)
+            continue
+        if is_unlabeled(record, columns):
+            skipped.unlabeled.append(record.where)
+            continue
+        labeled += 1
         try:
-            yield read(record, columns)
+            example = read(record)
         except UserError as error:
             if files.on_bad_row == "stop":
-                raise
-            skipped.add(str(error))
+                problems.add(error)
+            else:
+                skipped.add(str(error))
+            continue
+        if not problems.count:
+            yield example
+    problems.check()
+    if len(skipped.unlabeled) > labeled:
+        column = next(theirs for ours, theirs in columns.items() if ours in TARGETS)
+        raise UserError(
+            f"{file_of(skipped.unlabeled[0])}: {len(skipped.unlabeled):,} of {len(skipped.unlabeled) + labeled:,} rows "
+            f"have nothing in column {shown(column)!r}: is it the label? --column label=NAME names another"
+        )
+
+
+LONG = 1_000_000  # characters; a longer text is announced before work on it begins
+
+
+def long_note(texts: Sequence[str], where: str, stride: int, cutting: bool) -> str | None:
+    """What is said of a text that takes long; None of any other. `cutting`: only its first window is read."""
+    size = max(map(len, texts), default=0)
+    if size <= LONG:
+        return None
+    windows = f"about {max(1, round(size / 4 / stride)):,} windows"  # a token has about four letters
+    rest = "of which the first window is read" if cutting else windows
+    return f"{where}: a text of {size / 1e6:.1f} million characters, {rest}: it takes a while"
 
 
 # ------------------------------------------------------------------------------------------------------------ labels
@@ -300,6 +244,12 @@ def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
     if len(found) == found.total() >= FEW:
         raise UserError(f"{where}: each of the {len(found)} rows has a label of its own; for numbers: --task regress")
+    if found.total() >= 20 and len(found) > 0.8 * found.total():
+        raise UserError(
+            f"{where}: {len(found):,} different labels for {found.total():,} rows, such as "
+            f"{shown(next(iter(found)))!r}: they look like ids; name the column of labels: "
+            "--column label=NAME; for numbers: --task regress"
+        )
     if len(labels) < 2 and len(found) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from weft.config import build, merged
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
-from weft.objectives.language import Name
 from weft.training.plan import Schedule, Training
 
 T = TypeVar("T")
+ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Words:
     holdout: float = 0.05  # how much of the text that is
     column: str = "text"
     delimiter: str | None = None
+    encoding: str | None = None
     documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
     on_bad_row: Literal["stop", "skip"] = "stop"
 
@@ -52,7 +53,7 @@ class Vocabulary:
 class Aim:
     """`[objective]`: what is learned, and how documents become rows."""
 
-    name: Name | None = None  # next for models that speak, spans for T5, mlm for the others
+    name: ObjectiveName | None = None  # next for models that speak, spans for T5, mlm for the others
     length: int | None = None  # tokens of a row; as the model's context
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
@@ -102,6 +103,13 @@ TaskName = Literal[
 ]
 FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
+# The family that serves a task best from nothing; what is not here needs weights to begin with.
+FROM_SCRATCH = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
+    "tag": "lstm",
+    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    "describe": "vec2seq",
+}
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
@@ -120,6 +128,7 @@ class Rows:
     format: str | None = None  # where the name of a file does not tell
     delimiter: str | None = None
     names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    encoding: str | None = None  # utf-8, cp1252, utf-16 ...; else as the bytes of each file show
     on_bad_row: Literal["stop", "skip"] = "stop"
     source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
     target: tuple[str, ...] = ()  # ... and what is to be written, line for line
@@ -225,7 +234,7 @@ def find_recipe(name: str) -> tuple[str, str]:
     """The text of a recipe and what messages call it: a file, or one that comes with the package."""
     path = Path(name)
     if path.is_file():
-        if path.suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".conll", ".txt"):
+        if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".xlsx", ".conll", ".txt"):
             raise UserError(f"{shown(name)}: is not a recipe; rows are named by --data, text by --text")
         return read_text(path), path.name
     known = shipped()
@@ -266,6 +275,31 @@ def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
     return kept
 
 
+def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
+    """Refuse a run that says neither which model it trains nor from which it begins, where its task has none."""
+    if {"base", "family"} & set(model) or task in FROM_SCRATCH:
+        return
+    if task is None:
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    raise UserError(
+        f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
+        "(or --model FAMILY to begin from scratch all the same)"
+    )
+
+
+def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
+    """The recipe of a fine-tuning run; its task must be given by either."""
+    if name is None and "name" not in settings.get("task", {}):
+        known = get_args(TaskName)
+        raise UserError(f"which task? give --task {', '.join(known[:-1])} or {known[-1]}")
+    return read_recipe(name, settings, TaskRecipe)
+
+
+def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with settings in place of some; sections are changed key by key, at any depth."""
+    return merged(_room_for(settings, values), settings)
+
+
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
@@ -280,7 +314,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
             raise UserError(f"{where}: nested too deeply") from None
         _check_kind(kind, values, where)
         build(kind, values, where)  # so that a slip in the file is not blamed on a flag
-    values = merged(_room_for(settings, values), settings)
+    values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
         given = values.get("training", {})

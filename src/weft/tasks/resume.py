@@ -11,12 +11,12 @@ from weft.files import read_text
 from weft.tasks import finetune, pretrain, vectors
 from weft.tasks.driving import resumable
 from weft.tasks.model import Model
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import ProgressChoice, Say, log, progress_of
 from weft.training.run import Run
 from weft.training.signals import listening
 
 
-def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Progress = silent) -> Model:
+def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: ProgressChoice = None) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
     run = Run(Path(folder))
     if not run.recipe.is_file():
@@ -30,4 +30,4 @@ def resume(folder: str | os.PathLike[str], *, say: Say = to_stderr, progress: Pr
             sections = set()  # whoever reads it next says what is wrong with it
         run.tidy()
         kind = finetune if "task" in sections else vectors if "vectors" in sections else pretrain
-        return kind.go_on(run, stop, say, progress)
+        return kind.go_on(run, stop, say, progress_of(progress))

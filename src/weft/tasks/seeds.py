@@ -20,7 +20,7 @@ from weft.tasks.finetune import finetune
 from weft.tasks.model import Model
 from weft.tasks.recipes import TaskRecipe, read_recipe
 from weft.tasks.resume import resume
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.saying import ProgressChoice, Say, log
 from weft.text.resampling import summarised
 from weft.training.run import Run
 
@@ -47,8 +47,8 @@ def with_seeds(
     count: int,
     *,
     online: bool = False,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
 ) -> Seeds:
     """Train with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder itself.
 

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
+from weft.data.columns import file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, file_of, list_in, number_of, value_in
+from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
-from weft.text.tags import Decoder, Scheme, scheme_of, spans_of, tags_of
+from weft.text.tags import Decoder, Normalizer, Scheme, scheme_of, spans_of, tags_of
 from weft.text.tags import Span as Stretch
 from weft.text.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, Piece, pieces, words_in
@@ -38,6 +39,13 @@ class Tagged:
     text: str
     words: tuple[tuple[int, int], ...]
     tags: tuple[str, ...] | None = None
+
+
+def normalized(example: Example, normalizer: Normalizer | None) -> Example:
+    """An example whose tags, where they are known, are those of one scheme."""
+    if normalizer is None or example.target.tags is None:
+        return example
+    return replace(example, target=replace(example.target, tags=normalizer.normalized(example.target.tags)))
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,16 @@ class TagTask:
         odd = [tag for tag in example.target.tags if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
         if odd:
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
+
+    def normalizer(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalizer | None:
+        """What writes tags in the scheme of the labels, else in that of the examples; None where there is none.
+
+        A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are.
+        """
+        known = tuple(labels) or self.labels
+        if known and not any(label.startswith(tuple("BESLU")) for label in known):
+            return None
+        return Normalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
 
     def groups(self, examples: Sequence[Example]) -> list[Any] | None:
         return ["" for _ in examples]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,23 +15,13 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
+from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import (
-    NAMES,
-    Example,
-    check_labels,
-    file_of,
-    in_order,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
+from weft.tasks.reading import Example, check_labels, in_order, number_in, number_of, text_in, word_in, words_in_list
 from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
 from weft.text.thresholds import best_thresholds
@@ -296,6 +287,24 @@ def rescale(network: Any, scale: float, shift: float) -> None:
         elif shift:
             row = output.weight[0].double()
             last_norm(network).bias.add_((shift * row / row.square().sum()).to(output.weight.dtype))
+
+
+@contextmanager
+def folded(network: Any, task: Any) -> Iterator[None]:
+    """While it is saved, the head of values says them as people write them."""
+    if not isinstance(task, TextTask) or task.kind != "value":
+        yield
+        return
+    moved = list(last_linear(network.heads["classify"]).parameters())
+    moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
+    before = [parameter.detach().clone() for parameter in moved]
+    rescale(network, task.spread, task.center)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(moved, before, strict=True):
+                parameter.copy_(value)
 
 
 def last_norm(network: Any) -> Any:

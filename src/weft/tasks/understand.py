@@ -27,7 +27,7 @@ def task_of(opened: Opened, name: str) -> Task:
 
 def wants_two(name: str) -> bool:
     """Whether a model takes texts two by two."""
-    return name in ("pair", "answer")
+    return name in ("pair", "answer", "next")
 
 
 def understand(

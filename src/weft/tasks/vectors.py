@@ -7,10 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,17 +25,17 @@ from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
 from weft.files import read_json
 from weft.models.vectors import VectorsConfig
-from weft.tasks.driving import Altered, begin, begun, device_for, report
+from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
-from weft.tasks.recipes import Words, read_recipe
-from weft.tasks.saying import Progress, Say, silent, to_stderr
+from weft.tasks.recipes import overlaid
+from weft.tasks.saying import Progress, ProgressChoice, Say, lines_of_a_run, log, progress_of, tell
+from weft.tasks.vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
 from weft.training.log import Log, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
-from weft.training.state import Checkpoints, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -47,24 +47,6 @@ SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VectorsRecipe:
-    """One run that learns word vectors."""
-
-    verb: ClassVar = "vectors learn"
-    vectors: Learning
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None  # the first GPU where there is one
-    text: Words = Words(holdout=0.0)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
-        if self.text.dev or self.text.holdout:
-            raise UserError("word vectors are judged by other data than text: none is held out")
 
 
 class Learner(Protocol):
@@ -79,8 +61,8 @@ def learn_vectors(
     recipe: VectorsRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = to_stderr,
-    progress: Progress = silent,
+    say: Say = log,
+    progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Learn word vectors from text: a recipe, settings in its place, or both.
@@ -88,9 +70,7 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        values: dict[str, Any] = {"vectors": {}, **(settings or {}), **more}
-        values["text"] = {"holdout": 0.0, **values.get("text", {})}
-        recipe = read_recipe(recipe, values, VectorsRecipe)
+        recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
     if recipe.out is None:
         raise UserError("where should the run go? give --out FOLDER")
     run = Run(Path(recipe.out))
@@ -100,7 +80,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress)
+        return _go(run, recipe, True, stop, say, progress_of(progress))
 
 
 def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -110,7 +90,7 @@ def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
 
 def _text(recipe: VectorsRecipe) -> Text:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row)
+    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
@@ -151,7 +131,9 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        driver = _Driver(run, begun.checkpoints, begun.state, steps, plan, read, say)
+        lines = held.enter_context(lines_of_a_run(say, progress))
+        log = Log(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
+        driver = _Driver(run, begun, steps, plan, read, say, log)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
@@ -177,8 +159,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress:
             if str(error).startswith(recipe.text.files):  # a bad file names itself
                 raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    if skipped.count:
-        say(f"weft: note: {skipped}")
+    tell(skipped, say)
     tokenizer.save(run.folder)
     return tokenizer
 
@@ -297,13 +278,10 @@ class _Kept:
 class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
-    def __init__(
-        self, run: Run, checkpoints: Checkpoints, state: State, steps: int, plan: Learning, read: int, say: Say
-    ) -> None:
-        self.run, self.checkpoints, self.state, self.steps = run, checkpoints, state, steps
-        self.plan, self.read, self.say = plan, read, say
+    def __init__(self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, say: Say, log: Log) -> None:
+        self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
+        self.plan, self.read, self.say, self.log = plan, read, say, log
         self.saved = self.shown = time.monotonic()
-        self.log = Log(run.metrics, state.metrics, first=state.step, say=None if say is to_stderr else say)
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""

@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from weft.checkpoint.folder import open_folder
+from weft.checkpoint.locate import find_folder
 from weft.config import build, values_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason, whole_folder, write_json
-from weft.tasks.model import find_folder
-from weft.tasks.saying import Say, to_stderr
+from weft.tasks.saying import Say, log
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file
 from weft.text.vectors import read_vectors
@@ -66,7 +66,7 @@ def _found(file: Path_) -> Path:
     return path
 
 
-def convert(source: Path_, target: Path_, format: str | None = None, say: Say = to_stderr) -> tuple[int, int]:
+def convert(source: Path_, target: Path_, format: str | None = None, say: Say = log) -> tuple[int, int]:
     """Write the vectors of a folder or a file in another format; how many words, how wide.
 
     Without a format: `.bin` is word2vec's binary, and anything else word2vec's text. The word for unknown ones stays.

@@ -7,22 +7,28 @@ import fnmatch
 import gzip
 import io
 import lzma
+import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, reason
+from weft.text.encoding import Encoding, encoding_of
+
+T = TypeVar("T")
 
 LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
 CHUNK = 64 * 1024
+SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
@@ -34,6 +40,13 @@ class Source:
     stream: io.BufferedIOBase
     suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
     plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
+    path: Path | None = None  # of the file, or of the archive that it lies in
+    encoding: str | None = None  # as the caller says; else the bytes show it
+    note: Callable[[str], None] = lambda text: None  # told what was found out about it
+
+
+class BadBytes(UserError):
+    """A row whose bytes are not text in the file's encoding."""
 
 
 Line = tuple[int, str, UserError | None]  # number, text, and what is wrong with its bytes
@@ -68,22 +81,36 @@ def find_members(path: Path, pattern: str) -> list[str]:
 def open_sources(path: Path) -> Iterator[Source]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
     if path == STANDARD_INPUT:
-        yield Source("standard input", cast(io.BufferedIOBase, sys.stdin.buffer), ())
+        with _standard_input() as stream:
+            yield Source("standard input", stream, ())
         return
     file, member = zip_and_member(path)
     name, suffix = shown(str(file), 300), telling_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
+        place = file if stream.seekable() else None  # a named pipe is read once
         match file.suffix.lower():
             case ".zip":
-                yield from _open_members(stream, name, member, suffix, stack)
+                yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,))
+                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place)
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,))
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place)
             case _:
-                yield Source(name, stream, (suffix,), plain=True)
+                yield Source(name, stream, (suffix,), plain=True, path=place)
+
+
+@contextmanager
+def _standard_input() -> Iterator[io.BufferedIOBase]:
+    """Standard input through a reader of its own: Python cannot end while a thread waits for the one of sys.stdin."""
+    try:
+        number = os.dup(sys.stdin.fileno())
+    except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
+        yield cast(io.BufferedIOBase, sys.stdin.buffer)
+        return
+    with open(number, "rb") as stream:
+        yield stream
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
@@ -127,9 +154,10 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _open_members(
-    stream: io.BufferedReader, name: str, member: str | None, suffix: str, stack: ExitStack
+    stream: io.BufferedReader, path: Path, member: str | None, suffix: str, stack: ExitStack
 ) -> Iterator[Source]:
     """The members of a zip one after the other, or the one that is asked for."""
+    name = shown(str(path), 300)
     archive = _open_zip(stream, name, stack)
     found = [info for info in _members(archive) if member in (None, info.filename)]
     if not found:
@@ -146,7 +174,7 @@ def _open_members(
         except Exception as error:  # as for the table of contents, and NotImplementedError for rare compressions
             raise UserError(f"{inner}: cannot be read: {_words(error)}") from None
         with opened:
-            yield Source(inner, cast(io.BufferedIOBase, opened), (own, suffix))
+            yield Source(inner, cast(io.BufferedIOBase, opened), (own, suffix), path=path)
 
 
 def _words(error: Exception) -> str:
@@ -172,30 +200,106 @@ def _chunks(source: Source) -> Iterator[bytes]:
         yield chunk
 
 
+def again(source: Source) -> bool:
+    """Back to the beginning; False where a stream cannot."""
+    if source.path is None:
+        return False
+    try:
+        source.stream.seek(0)
+    except EOFError:
+        raise UserError(f"{source.name}: cut short: the compressed data ends too early") from None
+    except (OSError, ValueError, *DAMAGED) as error:
+        raise UserError(f"{source.name}: cannot be read: {_words(error)}") from None
+    return True
+
+
+def first_bytes(source: Source) -> bytes:
+    """What a file begins with, by which many formats are known."""
+    head = next(_chunks(source), b"")[:8]
+    again(source)
+    return head
+
+
+KNOWN: dict[tuple[Any, ...], Any] = {}  # what was found out about files, so that each is looked through once
+
+
+def remembered(source: Source, what: str, look: Callable[[], T]) -> T:
+    """What was found out about this file before, as long as it is the same; else by a look through it."""
+    if source.path is None:
+        return look()
+    try:
+        about = source.path.stat()
+    except OSError:
+        return look()
+    key = (what, source.path.absolute(), source.name, about.st_size, about.st_mtime_ns, about.st_ino)
+    if key not in KNOWN:
+        if len(KNOWN) > 10_000:
+            KNOWN.clear()
+        KNOWN[key] = look()
+    return KNOWN[key]
+
+
+def _sample(source: Source) -> Iterator[bytes]:
+    """The bytes that show the encoding: all of a file, unless it is huge."""
+    left = SEEN if source.plain else SEEN // 4
+    for chunk in _chunks(source):
+        yield chunk
+        left -= len(chunk)
+        if left <= 0:
+            return
+
+
+def _encoding(source: Source) -> Encoding:
+    """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
+    if source.encoding is not None:
+        return Encoding(source.encoding)
+    if not again(source):
+        return Encoding("utf-8")
+    found = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
+    again(source)
+    if found.note:
+        source.note(f"{source.name}: {found.note}")
+    return found
+
+
 def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a source without its byte-order mark, each chunk with the number of the line it begins in."""
+    """The bytes of a source as UTF-8 without its byte-order mark, each chunk with the number of the line it begins in.
+
+    Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
+    """
+    encoding = _encoding(source)
+    decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1
     head = b""
     chunks = _chunks(source)
-    for chunk in chunks:  # a pipe may hand out single bytes: wait for enough to see a byte-order mark
+    for chunk in chunks:  # a pipe may hand out single bytes: wait for the rest of what may be a byte-order mark
         head += chunk
-        if len(head) >= 3:
+        if len(head) >= 3 or not any(mark.startswith(head) for mark in MARKS):
             break
-    wide = head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     chunk = head.removeprefix(codecs.BOM_UTF8) or next(chunks, b"")  # the mark may come alone
     while chunk:
+        if decoder is not None:
+            try:
+                chunk = decoder.decode(chunk).encode()
+            except UnicodeError as error:
+                raise UserError(
+                    f"{source.name} line {line} or after: is not {encoding.name} text: {_words(error)}"
+                ) from None
+        if encoding.mac:
+            chunk = chunk.replace(b"\r", b"\n")
         nul = chunk.find(b"\0")
         if nul >= 0:
             line += chunk.count(b"\n", 0, nul)
-            words = "is UTF-16 text; save it as UTF-8" if wide else "holds a NUL byte: a binary file, not text"
-            raise UserError(f"{source.name} line {line}: {words}")
+            raise UserError(f"{source.name} line {line}: holds a NUL byte: a binary file, not text")
         yield line, chunk
         line += chunk.count(b"\n")
         chunk = next(chunks, b"")
+    if decoder is not None and decoder.getstate()[0]:
+        raise UserError(f"{source.name} line {line}: ends in the middle of a character")
 
 
 def read_lines(source: Source) -> Iterator[Line]:
-    r"""The lines of a text without their ends (\n or \r\n), numbered from 1."""
+    r"""The lines of a text without their ends (\n, \r\n, or \r where there is nothing else), numbered from 1."""
     number, pieces, size = 1, list[bytes](), 0  # pieces: of a line that began in an earlier chunk
     for _, chunk in _text_chunks(source):
         *whole, rest = chunk.split(b"\n")
@@ -222,7 +326,7 @@ def _decoded(source: Source, number: int, data: bytes) -> Line:
         return number, data.decode("utf-8"), None
     except UnicodeDecodeError as error:
         words = f"byte {data[error.start]:#04x} is not UTF-8 text"
-        return number, data.decode("utf-8", "replace"), UserError(f"{source.name} line {number}: {words}")
+        return number, data.decode("utf-8", "replace"), BadBytes(f"{source.name} line {number}: {words}")
 
 
 def read_pieces(source: Source) -> Iterator[str]:

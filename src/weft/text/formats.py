@@ -5,12 +5,10 @@ A reader yields records, and a UserError where one row is bad; what spoils the w
 
 from __future__ import annotations
 
-import csv
-import importlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -28,11 +26,17 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".conll": "conll",
     ".bio": "conll",
     ".iob": "conll",
-    ".json": "squad",
+    ".json": "json",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
 }
+UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
+UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Record:
 
     values: dict[str, Any]
     where: str
+    likely: Mapping[str, str] = field(default_factory=dict)  # of a file's first row: what its columns look like
+    problem: str | None = None  # of a row that cannot be read, where such rows keep their place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,15 @@ def need_columns(there: Sequence[str], options: Options, where: str) -> None:
 
 def too_long(where: str, what: str) -> UserError:
     return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
+
+
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Stop where a column has no name, or two have the same."""
+    for place, name in enumerate(names, start=1):
+        if not name:
+            raise UserError(f"{where}: column {place} has no name")
+        if name in names[: place - 1]:
+            raise UserError(f"{where}: two columns are named {shown(name)!r}")
 
 
 # ------------------------------------------------------------------------------------------------------ documents
@@ -126,153 +141,6 @@ def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[
         elif block:
             yield block[0][0], block, next((fault for _, _, fault in block if fault), None)
             block, size = [], 0
-
-
-# ---------------------------------------------------------------------------------------------------------- tables
-
-
-def read_tsv(source: Source, options: Options) -> Rows:
-    """A row per line, cut at each tab: quotes are letters like any other."""
-    delimiter = options.delimiter or "\t"
-    split = ((number, text.split(delimiter), fault) for number, text, fault in read_lines(source) if text or fault)
-    return _table(source, options, split)
-
-
-def read_csv(source: Source, options: Options) -> Rows:
-    """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
-    return _table(source, options, _csv_rows(source, options.delimiter or ","))
-
-
-Fields = tuple[int, list[str], UserError | None]
-
-
-class _Feed:
-    """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.lines = source, read_lines(source)
-        self.begin()
-
-    def begin(self) -> None:
-        self.first = self.last = self.size = 0
-        self.fault: UserError | None = None
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        self.last, text, fault = next(self.lines)
-        self.first = self.first or self.last
-        self.fault = self.fault or fault
-        self.size += len(text) + 1
-        if self.size > LIMIT:
-            raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
-        return text + "\n"
-
-
-def _csv_rows(source: Source, delimiter: str) -> Iterator[Fields]:
-    csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
-    feed = _Feed(source)
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
-    while True:
-        feed.begin()
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            # A quote that is not closed runs on to the next quote or to the end, over rows that are lost: always stop.
-            if feed.last > feed.first or "unexpected end" in str(error):
-                raise UserError(f"{source.name} line {feed.first}: a quote opened here is not closed") from None
-            words = shown(str(error), 120)
-            if "expected after" in words:
-                words = 'a quote inside a quoted field must be doubled ("")'
-            elif "new-line" in words:
-                words = "a carriage return in the middle of the row"
-            yield feed.first, [], feed.fault or UserError(f"{source.name} line {feed.first}: {words}")
-            continue
-        if fields or feed.fault:
-            yield feed.first, fields, feed.fault
-
-
-def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
-    """Rows of fields as records, by the names in the header line or those that the caller gave."""
-    if options.header:
-        began, names, fault = next(rows, (0, [], None))
-        if fault:
-            raise fault
-        if not began:
-            raise UserError(f"{source.name}: empty: no header line")
-        names = [name.strip() for name in names]
-        if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
-            names[0] = "column 1"
-        _check_names(f"{source.name} line {began}", names, options.delimiter)
-    elif options.names is None:
-        began, fields, fault = next(rows, (0, [], None))
-        if began:
-            raise UserError(f"{source.name}: a file without a header line needs names for its {len(fields)} columns")
-        return
-    else:
-        names = list(options.names)
-    need_columns(names, options, source.name)
-    for number, fields, fault in rows:
-        where = f"{source.name} line {number}"
-        if fault:
-            yield fault
-        elif len(fields) != len(names):
-            yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
-        else:
-            yield Record(dict(zip(names, fields, strict=True)), where)
-
-
-def _check_names(where: str, names: list[str], delimiter: str | None) -> None:
-    if len(names) == 1 and delimiter is None:
-        other = next((each for each in ";\t" if each in names[0]), None)
-        if other:
-            words = f"the delimiter looks like {other!r}: set delimiter={other!r} (--delimiter)"
-            raise UserError(f"{where}: one column, {shown(names[0])!r}; {words}")
-    for place, name in enumerate(names, start=1):
-        if not name:
-            raise UserError(f"{where}: column {place} has no name")
-        if name in names[: place - 1]:
-            raise UserError(f"{where}: two columns are named {shown(name)!r}")
-
-
-def read_parquet(source: Source, options: Options) -> Rows:
-    """Rows of a parquet file, some hundred at a time."""
-    try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError("reading parquet needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain:
-        raise UserError(f"{source.name}: parquet is read from a plain file only; it is compressed inside already")
-    number = 0
-    try:
-        file = parquet.ParquetFile(source.stream)
-        names = file.schema_arrow.names
-        _check_names(source.name, names, ",")
-        need_columns(names, options, source.name)
-        for batch in file.iter_batches(batch_size=256):
-            for values in _values(batch):
-                number += 1
-                where = f"{source.name} row {number}"
-                yield UserError(f"{where}: bytes that are not UTF-8 text") if values is None else Record(values, where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        words = shown(str(error).partition("\n")[0], 120)
-        after = f" after row {number}" if number else ""
-        raise UserError(f"{source.name}: not a whole parquet file{after}: {words}") from None
-
-
-def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
-    """The rows of a batch of parquet; None for one that holds bad bytes."""
-    try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError:  # some row is bad: look at each by itself
-        for place in range(batch.num_rows):
-            try:
-                yield batch.slice(place, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield None
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON

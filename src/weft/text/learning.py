@@ -39,6 +39,10 @@ THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another
 EVERY = 1000  # texts between two reports of progress
 
 
+LONGEST_WORD = 1000  # characters
+ENDLESS = re.compile(rf"\S{{{LONGEST_WORD}}}")
+
+
 def learn(
     texts: Iterable[str],
     kind: str,
@@ -108,7 +112,8 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
             progress(number)
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"text {number}: holds half of a surrogate pair, which is no character")
-        yield text
+        # Learning takes the square of a word's length, and nothing is learned from a word that never ends.
+        yield text if len(text) <= LONGEST_WORD else ENDLESS.sub(r"\g<0> ", text)
     if progress is not None:
         progress(number)
 

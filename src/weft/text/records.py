@@ -5,13 +5,15 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.text.arrow import read_arrow, read_parquet
 from weft.text.compressed import (
     STANDARD_INPUT,
+    BadBytes,
     Source,
     find_members,
     open_sources,
@@ -19,19 +21,13 @@ from weft.text.compressed import (
     telling_suffix,
     zip_and_member,
 )
+from weft.text.delimited import read_csv, read_tsv
 from weft.text.documents import DOCUMENTS, look
-from weft.text.formats import (
-    SUFFIXES,
-    Options,
-    Record,
-    Rows,
-    read_conll,
-    read_csv,
-    read_jsonl,
-    read_parquet,
-    read_tsv,
-    read_txt,
-)
+from weft.text.encoding import known_encoding
+from weft.text.excel import read_xlsx
+from weft.text.formats import SUFFIXES, UNREAD, Options, Record, Rows, read_conll, read_jsonl, read_txt
+from weft.text.json_rows import json_kind, read_json
+from weft.text.recognition import format_of
 from weft.text.squad import read_contexts, read_squad
 
 __all__ = ["FORMATS", "Document", "Record", "Skipped", "find_files", "read_records", "read_texts"]
@@ -42,10 +38,15 @@ READERS: dict[str, Callable[[Source, Options], Rows]] = {
     "tsv": read_tsv,
     "jsonl": read_jsonl,
     "parquet": read_parquet,
+    "arrow": read_arrow,
     "conll": read_conll,
     "squad": read_squad,
+    "json": read_json,
+    "xlsx": read_xlsx,
 }
 FORMATS = tuple(READERS)
+ON_BAD_ROW = ("stop", "skip", "keep")  # keep: it comes as a record that tells its problem
+MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
 Patterns = str | Path | Iterable[str | Path]
 
 
@@ -58,20 +59,73 @@ class Document(NamedTuple):
 
 @dataclass
 class Skipped:
-    """How many bad rows were passed over, and what was wrong with the first of them."""
+    """What reading tells besides rows: how many were left out and why, and what was found out about the files."""
 
-    count: int = 0
+    count: int = 0  # bad rows that were passed over
     first: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # where rows without a text stand
+    unlabeled: list[str] = field(default_factory=list)  # where rows without a label stand
+    notes: dict[str, None] = field(default_factory=dict)  # each once
+    columns: dict[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
 
     def add(self, message: str) -> None:
         self.count += 1
         if len(self.first) < 3:
             self.first.append(message)
 
+    def note(self, text: str) -> None:
+        self.notes[text] = None
+
     def __str__(self) -> str:
         if not self.count:
             return "skipped no rows"
         return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
+
+    def without_bad(self) -> Skipped:
+        """The same for where the bad rows are told otherwise."""
+        return replace(self, count=0)
+
+    def lines(self) -> list[str]:
+        """All that there is to tell, in lines."""
+        told = list(self.notes)
+        for places, what in ((self.empty, "empty row"), (self.unlabeled, "row")):
+            if places:
+                lack = " without a label" if what == "row" else ""
+                some = f"{len(places):,} {what}{'s' * (len(places) > 1)}{lack}"
+                told.append(f"left out {some}; the first: {places[0]}")
+        return [*told, str(self)] if self.count else told
+
+
+PROBLEMS = 10  # that are named; the others are counted
+
+
+class BadRows(UserError):
+    """Several rows that are wrong, told together."""
+
+    def __init__(self, messages: Sequence[str], count: int) -> None:
+        self.messages, self.count = list(messages), count
+        more = [f"and {count - len(messages):,} more"] if count > len(messages) else []
+        title = f"{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
+        super().__init__("\n  ".join([title, *messages, *more]))
+
+
+class Problems:
+    """Gathers what is wrong in which row, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self.messages, self.count = list[str](), 0
+
+    def add(self, error: UserError) -> None:
+        several = error.messages if isinstance(error, BadRows) else [str(error)]
+        self.count += error.count if isinstance(error, BadRows) else 1
+        self.messages += several[: PROBLEMS - len(self.messages)]
+
+    def check(self) -> None:
+        """Raise what there is."""
+        if self.count == 1:
+            raise UserError(self.messages[0])
+        if self.count:
+            raise BadRows(self.messages, self.count)
 
 
 def find_files(patterns: Patterns) -> list[Path]:
@@ -132,14 +186,23 @@ def _inside(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _format(name: str, suffixes: Iterable[str], otherwise: str | None) -> str:
-    """The format that one of the suffixes tells."""
-    for suffix in suffixes:
-        if suffix in SUFFIXES:
-            return SUFFIXES[suffix]
-    if otherwise is None:
-        raise UserError(f"{name}: its name does not tell its format; give one of {listed(FORMATS, 20)}")
-    return otherwise
+def _format(source: Source, otherwise: str | None) -> str:
+    """The format that a source's name tells, or its content."""
+    known = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), None)
+    if known is not None and (known != "txt" or otherwise is not None):
+        return known
+    if otherwise is not None:
+        return otherwise
+    by_content = format_of(source, loose=known is None) or known
+    if by_content is None:
+        for suffix in source.suffixes:
+            if suffix in UNREAD:
+                raise UserError(f"{source.name}: {suffix} files are not read: {UNREAD[suffix]}")
+        words = "neither its name nor its content tells its format; give --format"
+        raise UserError(f"{source.name}: {words}: one of {listed(FORMATS, 20)}")
+    if by_content != known:
+        source.note(f"{source.name}: read as {by_content}")
+    return by_content
 
 
 def read_records(
@@ -152,15 +215,17 @@ def read_records(
     documents: str = "line",
     on_bad_row: str = "stop",
     skipped: Skipped | None = None,
+    encoding: str | None = None,
 ) -> Iterator[Record]:
     """Every record of the files, one at a time.
 
     `columns` names those of a table without a header line (`header=False`); otherwise they must be there.
     `documents` says what a document of a txt file is: a "line", a "block" between blank lines, the "file", or "auto":
-    each file shows by its lines which of these it is.
+    each file shows by its lines which of these it is. Delimiter, encoding and a missing header line are found out, and
+    noted in `skipped`.
     """
     options = _options(columns, () if columns is None else columns, header, delimiter, documents)
-    return _read(patterns, format, None, options, False, on_bad_row, skipped)
+    return _read(patterns, format, None, options, False, on_bad_row, skipped, encoding)
 
 
 def read_texts(
@@ -174,13 +239,14 @@ def read_texts(
     documents: str = "line",
     on_bad_row: str = "stop",
     skipped: Skipped | None = None,
+    encoding: str | None = None,
 ) -> Iterator[Document]:
     """Every text of the files: documents, the named column of a table, sentences of CoNLL, contexts of SQuAD.
 
     A file whose name tells no format is taken for txt; blank texts are passed over.
     """
     options = _options(columns, (column,), header, delimiter, documents)
-    records = _read(patterns, format, "txt", options, True, on_bad_row, skipped)
+    records = _read(patterns, format, "txt", options, True, on_bad_row, skipped, encoding)
     return (Document(record.values["text"], record.where) for record in records)
 
 
@@ -189,7 +255,7 @@ def look_for_documents(paths: Iterable[Path]) -> set[str]:
     kinds = set[str]()
     for path in paths:
         for source in open_sources(path):
-            if _format(source.name, source.suffixes, "txt") == "txt":
+            if _format(source, "txt") == "txt":
                 kinds.add(look(read_lines(source))[0])
     return kinds
 
@@ -224,36 +290,83 @@ def _read(
     texts: bool,
     on_bad_row: str,
     skipped: Skipped | None,
+    encoding: str | None,
 ) -> Iterator[Record]:
     """Check what can be checked before anything is read, then hand out the records."""
-    one_of(on_bad_row, ("stop", "skip"), "on_bad_row")
+    one_of(on_bad_row, ON_BAD_ROW, "on_bad_row")
     if format is not None:
         one_of(format, FORMATS, "format")
+    encoding = None if encoding is None else known_encoding(encoding)
+    told = Skipped() if skipped is None else skipped
+
+    def sources(path: Path) -> Iterator[tuple[Source, str]]:
+        for source in open_sources(path):
+            source = replace(source, encoding=encoding, note=lambda text: told.note(short(text, path)))
+            yield source, format or _format(source, "txt" if path == STANDARD_INPUT else otherwise)
+
     paths = find_files(patterns)
     for path in paths:
-        if format is None and path != STANDARD_INPUT and path.suffix.lower() != ".zip":
-            archive, _ = zip_and_member(path)
-            _format(shown(str(path), 300), (telling_suffix(path), telling_suffix(archive)), otherwise)
+        # What no name tells is looked at before anything is read; a name in a zip is looked at in its turn.
+        if format is None and path != STANDARD_INPUT and path.suffix.lower() != ".zip" and not _tells(path):
+            next(sources(path), None)
 
     def records() -> Iterator[Record]:
         for path in paths:
-            for source in open_sources(path):
-                fallback = "txt" if path == STANDARD_INPUT else otherwise
-                kind = format or _format(source.name, source.suffixes, fallback)
-                for found in _texts(source, kind, options) if texts else READERS[kind](source, options):
-                    if isinstance(found, Record):
-                        yield found
-                    elif on_bad_row == "stop":
-                        raise found
-                    elif skipped is not None:
-                        skipped.add(str(found))
+            for source, kind in sources(path):
+                rows = _texts(source, kind, options) if texts else READERS[kind](source, options)
+                yield from _good(source, rows, on_bad_row, told)
 
     return records()
 
 
+def short(text: str, path: Path) -> str:
+    """A note with the name of a file in place of its whole path."""
+    return text.replace(shown(str(path), 300), shown(path.name, 300), 1)
+
+
+def _tells(path: Path) -> bool:
+    """Whether the name of a file tells its format."""
+    archive, _ = zip_and_member(path)
+    return any(telling_suffix(each) in SUFFIXES for each in (path, archive))
+
+
+def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
+    """The rows of a source that can be read; at the first that cannot, all of them are told, or they are counted."""
+    problems, count, damaged = Problems(), 0, 0
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            break
+        except UserError as error:  # what spoils the whole file
+            problems.add(error)
+            break
+        count += 1
+        if isinstance(row, Record):
+            if not problems.count:
+                yield row
+            continue
+        damaged += isinstance(row, BadBytes)
+        if on_bad_row == "stop":
+            problems.add(row)
+        elif on_bad_row == "keep":
+            yield Record({}, source.name, problem=str(row))
+        else:
+            skipped.add(str(row))
+    if damaged > MOST_DAMAGED * count and damaged > 2:
+        many = ", too many to skip" if on_bad_row == "skip" else ""
+        raise UserError(
+            f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "
+            "it looks like another encoding; give --encoding NAME, such as cp1252"
+        )
+    problems.check()
+
+
 def _texts(source: Source, kind: str, options: Options) -> Rows:
     """The records of a source with nothing but their text."""
-    column = options.needed[0] if kind in ("csv", "tsv", "jsonl", "parquet") else "text"
+    if kind == "json" and json_kind(source) == "squad":
+        kind = "squad"
+    column = options.needed[0] if kind not in ("txt", "conll", "squad") else "text"
     if kind in ("txt", "conll", "squad"):
         options = Options(documents=options.documents)
     reader = read_contexts if kind == "squad" else READERS[kind]

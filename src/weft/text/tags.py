@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ SCHEMES: tuple[Scheme, ...] = ("bio", "bioes", "plain")
 # BILOU says L(ast) and U(nit) where BIOES says E(nd) and S(ingle); a bare B or I has no type.
 TAG = re.compile(r"O|([BIESLU])(?:-(.*))?", re.DOTALL)
 SAME = {"L": "E", "U": "S"}
+OTHERS = {ours: theirs for theirs, ours in SAME.items()}
 NO_TYPE = "_"
 
 
@@ -90,6 +92,63 @@ def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
     return tags
 
 
+@dataclass
+class Normalizer:
+    """Writes the tags of sentences as one scheme has them, and counts what was written otherwise.
+
+    In IOB1 (CoNLL-2003 as published) an entity begins with I- unless another of its type stands right before it; where
+    the labels hold B- too, nothing but the order of the tags tells that from BIO.
+    """
+
+    scheme: Scheme  # bio or bioes
+    bilou: bool = False  # L- and U- in place of E- and S-
+    changed: int = 0  # tags that were written otherwise
+    begun_inside: int = 0  # entities that began with I-
+    begun_apart: int = 0  # entities that began with B- where IOB1 has I-
+    letters: str = ""  # of the other schemes, those that were seen
+
+    @classmethod
+    def of(cls, labels: Iterable[str]) -> Normalizer | None:
+        """For the scheme of these labels; None where they have none."""
+        labels = set(labels)
+        scheme, letters = scheme_of(labels), {label[:1] for label in labels}
+        return None if scheme == "plain" else cls(scheme, bilou=bool(letters & set("LU")) and not letters & set("ES"))
+
+    def normalized(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """The same entities in this scheme; a sentence with a tag of no scheme is left as it is."""
+        if None in map(_parts, tags):
+            return tuple(tags)
+        spans = spans_of(tags, "bio")  # reads all schemes
+        end, kind = 0, ""
+        for span in spans:
+            first = tags[span.first][0]
+            self.begun_inside += first == "I"
+            self.begun_apart += first == "B" and not (span.first == end and span.label == kind)
+            end, kind = span.last, span.label
+        self.letters += "".join({tag[0] for tag in tags} & set("ESLU") - set(self.letters))
+        letters = [new[0] for new in tags_of(spans, len(tags), self.scheme)]
+        if self.bilou:
+            letters = [OTHERS.get(letter, letter) for letter in letters]
+        found = tuple(letter + tag[1:] for letter, tag in zip(letters, tags, strict=True))
+        self.changed += sum(new != tag for new, tag in zip(found, tags, strict=True))
+        return found
+
+    def note(self) -> str | None:
+        """What was changed, in one line; None where nothing was."""
+        if not self.changed:
+            return None
+        target = "BIO" if self.scheme == "bio" else "BILOU" if self.bilou else "BIOES"
+        source = "BIO" if self.begun_apart or not self.begun_inside else "IOB1"
+        if self.letters:
+            source = "BIOES" if set(self.letters) & set("ES") else "BILOU"
+        if source != target:
+            return f"{source} tags read as {target}"
+        tags = f"tag{'s' * (self.changed > 1)}"
+        if self.scheme == "bio":
+            return f"{self.changed:,} stray I- {tags} read as B-"
+        return f"{self.changed:,} stray {tags} rewritten to fit {target}"
+
+
 class Decoder:
     """Scores of every tag at every word -> the best tags that the scheme allows in this order."""
 
@@ -97,7 +156,7 @@ class Decoder:
         self.labels, self.scheme = tuple(labels), scheme_of(labels)
         parts = [_parts(label) or ("O", "") for label in labels]
         has = set(parts)
-        # A letter may stand where its better one is missing: in IOB1 a span begins with I, as there is no B.
+        # A letter may stand where its better one is missing: where there is no B, a span begins with I.
         begins = [letter in "OBS" or ("B", kind) not in has for letter, kind in parts]
         ends = [letter in "OES" or ("E", kind) not in has for letter, kind in parts]
         goes_on = [[a in "BI" and b in "IE" and x == y for a, x in parts] for b, y in parts]

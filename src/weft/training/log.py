@@ -58,13 +58,14 @@ class Log:
         tensorboard: Path | None = None,
         first: int = 0,
         say: Callable[[str], None] | None = None,
+        passing: Callable[[str], None] | None = None,
     ) -> None:
         """`kept` bytes of the record belong to the steps done; what a killed process wrote after them is cut off.
 
-        `say` gets the lines for people, all but the passing ones, in place of the terminal.
+        `say` gets the lines for people in place of the terminal, and `passing` those that another soon replaces.
         """
         self.path = path
-        self.say = say
+        self.say, self.passing = say, passing
         self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = False
         self.next = 0.0  # when a passing line is due again where nobody watches
@@ -104,8 +105,9 @@ class Log:
     def line(self, text: str, passing: bool = False) -> None:
         """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
         if self.say is not None:
-            if not passing:
-                self.say(text)
+            heard = self.passing if passing else self.say
+            if heard is not None:
+                heard(text)
             return
         if sys.stderr is None or (passing and not self.live and time.monotonic() < self.next):
             return

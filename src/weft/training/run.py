@@ -19,7 +19,7 @@ import torch
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
 from weft.errors import UserError
-from weft.files import held, reason, sync_folder, write_json
+from weft.files import check_new_run, held, reason, sync_folder, write_json
 from weft.training.log import read_metrics
 from weft.training.state import Checkpoints
 from weft.version import VERSION
@@ -45,19 +45,7 @@ class Run:
 
     def check_new(self) -> None:
         """Refuse a folder that holds something: a run is never overwritten."""
-        if self.inside.is_dir() and self.recipe.exists():
-            raise UserError(
-                f"{self.folder}: already holds a run; go on with it (weft resume {self.folder}) or choose another --out"
-            )
-        try:
-            # A process that was stopped before it had done anything leaves a lock and nothing else.
-            inside = [path for path in self.folder.rglob("*") if path not in (self.inside, self.inside / "lock")]
-            if self.folder.exists() and not self.folder.is_dir():
-                raise UserError(f"{self.folder}: is a file, not a folder")
-            if inside:
-                raise UserError(f"{self.folder}: already there and not empty; choose another --out or remove it first")
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be read: {reason(error)}") from None
+        check_new_run(self.folder)
 
     @contextmanager
     def held(self) -> Iterator[None]:

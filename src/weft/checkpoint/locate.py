@@ -1,0 +1,82 @@
+"""What the name of a model stands for: a family, a published size, or a folder; without torch, to be quick."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from weft.errors import UserError, hint, shown
+from weft.files import reason
+
+# Families and their published sizes, as `families.FAMILIES` has them.
+SIZE_NAMES: dict[str, tuple[str, ...]] = {
+    "bert": ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"),
+    "roberta": ("distilroberta-base", "roberta-base", "roberta-large"),
+    "xlm-roberta": ("xlm-roberta-base", "xlm-roberta-large"),
+    "albert": ("albert-base-v2", "albert-large-v2", "albert-xlarge-v2", "albert-xxlarge-v2"),
+    "distilbert": ("distilbert-base", "distilbert-base-cased", "distilbert-base-multilingual-cased"),
+    "openai-gpt": ("openai-gpt",),
+    "gpt2": (
+        *("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-small", "gpt3-medium", "gpt3-large", "gpt3-xl"),
+        *("gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"),
+    ),
+    "transformer": ("transformer-base", "transformer-big"),
+    "marian": ("opus-mt",),
+    "seq2seq": ("seq2seq-plain", "seq2seq-bahdanau", "seq2seq-luong"),
+    "conv-seq2seq": ("conv-seq2seq-summaries", "conv-seq2seq-romanian"),
+    "vec2seq": ("show-and-tell",),
+    "t5": (
+        *("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b"),
+        *("t5-v1.1-small", "t5-v1.1-base", "t5-v1.1-large", "t5-v1.1-xl", "t5-v1.1-xxl"),
+    ),
+    "rnn": (),
+    "lstm": ("lstm-zaremba-small", "lstm-zaremba-medium", "lstm-zaremba-large"),
+    "gru": (),
+    "ngram": (),
+    "vectors": (),
+    "mlp": (),
+    "cnn": (),
+}
+
+
+def check_name(name: str, size: str | None = None) -> None:
+    """Refuse what is neither a family nor a published size; a size has no size of its own."""
+    family = next((family for family, sizes in SIZE_NAMES.items() if name in sizes), None)
+    if name in SIZE_NAMES or (family is not None and size is None):
+        return
+    if family is not None:
+        raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
+    known = [*SIZE_NAMES, *(size for sizes in SIZE_NAMES.values() for size in sizes)]
+    raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
+
+
+def find_folder(name: str, online: bool = False) -> Path:
+    """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_dir():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
+    if name in SIZE_NAMES:
+        raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
+    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
+        raise UserError(f"{name!r} is not a model folder: there is no such folder")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
+    try:
+        found = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
+        if not online or any(found.glob("*.safetensors")):  # others may have cached the config alone
+            return found
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        if not online:
+            raise UserError(
+                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
+                "to download it say --online (online=True)"
+            ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise UserError(f"{name!r} could not be downloaded: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,33 @@
+"""What `prune` is asked for, checked before a model is loaded."""
+
+from __future__ import annotations
+
+from weft.errors import UserError, one_of
+
+BY = ("even", "importance")
+
+
+def check_pruning(
+    *,
+    layers: int | None,
+    by: str,
+    heads: float | None,
+    heads_each: int | None,
+    vocabulary: int | None,
+    max_drop: float | None,
+    rows: bool,
+    text: bool,
+) -> None:
+    """Something is to go, and there is what decides which; `rows`, `text`: whether there are any."""
+    one_of(by, BY, "by")
+    if layers is None and heads is None and heads_each is None and vocabulary is None:
+        raise UserError("nothing to prune: give --layers, --heads or --vocabulary")
+    for asked, what in (
+        (heads is not None or heads_each is not None, "heads go by how much they matter on rows with labels"),
+        (layers is not None and by == "importance", "layers go by how much they matter on rows with labels"),
+        (max_drop is not None, "what is lost is measured on rows with labels"),
+    ):
+        if asked and not rows:
+            raise UserError(f"{what}: give --data FILE")
+    if vocabulary is not None and not rows and not text:
+        raise UserError("which tokens are used? give --text FILE, or --data FILE")

@@ -1,0 +1,130 @@
+"""Which column of a table is which: by the names that people give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.column_names import LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
+from weft.text.records import Record
+
+__all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
+
+
+PLACE = re.compile(r" (line|row) \d+")
+
+
+def file_of(where: str, before: str = "") -> str:
+    """'reviews.csv line 12' -> 'reviews.csv'; `before`: that of the row before, most often the same."""
+    if before and where.startswith(before) and PLACE.fullmatch(where, len(before)):
+        return before
+    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$", "", where)
+
+
+def find_columns(
+    needed: Sequence[str],
+    given: Mapping[str, str],
+    record: Record,
+    note: Callable[[str], None] = lambda text: None,
+    guess: bool = True,
+) -> dict[str, str]:
+    """What the file calls each column that a task needs: as it is given, by a usual name, or by what stands in it.
+
+    A name that is not a usual one as it stands, and a column that is taken for its cells (`guess`), are noted.
+    """
+    there = list(record.values)
+    found: dict[str, str] = {}
+    if "pair" in needed and "pair" not in given and "text" not in given:
+        both = next((pair for names in PAIRS if (pair := _all_of(names, there))), None)
+        found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
+    if "target" in needed and "source" not in given and "target" not in given:
+        sides = paired_columns(there)
+        found |= dict(zip(("source", "target"), sides, strict=True)) if sides else {}
+    for name in needed:
+        if name in given:
+            same = _same(given[name], there)
+            if same is None:
+                raise _no_column(given[name], there, record, did_you_mean(given[name], there))
+            found[name] = same
+    guess = guess and ("pair" in needed or not any(_all_of(names, there) for names in PAIRS))  # two texts: not one
+    chosen = dict[str, str]()
+    for name in needed:
+        if name in found:
+            continue
+        free = [each for each in there if each not in (*found.values(), *(given[n] for n in given if n in needed))]
+        usual = _usual(name, free)
+        if usual is None:
+            usual = _by_word(name, free, record)
+            if usual is None and guess and record.likely.get(name) in free:
+                usual = record.likely[name]
+            if usual is None:
+                raise _no_column(name, there, record, _hint(name, free, record, "target" in needed))
+            chosen[name] = usual
+        found[name] = usual
+    if chosen:
+        taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
+        ours, theirs = next(iter(chosen.items()))
+        note(f"{Path(file_of(record.where)).name}: {taken} (--column {ours}=NAME for another)")
+    return found
+
+
+def _same(name: str, there: Sequence[str]) -> str | None:
+    """The column of this name; case, spaces, underscores and hyphens are forgiven where only one can be meant."""
+    if name in there:
+        return name
+    like = [each for each in there if folded(each) == folded(name)]
+    return like[0] if len(like) == 1 else None
+
+
+def _all_of(names: Sequence[str], there: Sequence[str]) -> list[str] | None:
+    found = [same for name in names if (same := _same(name, there)) is not None]
+    return found if len(found) == len(names) else None
+
+
+def _usual(name: str, there: Sequence[str]) -> str | None:
+    """The column that has one of the usual names."""
+    for usual in NAMES.get(name, (name,)):
+        if usual in there:
+            return usual
+        if like := [each for each in there if folded(each) == folded(usual)]:
+            return like[0]
+    return None
+
+
+def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
+    """The column in whose name a usual one is a word: 'Ticket Text', 'Category ID', 'review_text'."""
+    for usual in NAMES.get(name, (name,)):
+        like = [each for each in there if usual in words_of(each)]
+        if name != "label":
+            like = [each for each in like if words_of(each)[-1] == usual]
+        if name == "text":
+            like = [each for each in like if isinstance(record.values[each], str)]
+        if len(like) == 1:
+            return like[0]
+    return None
+
+
+def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
+    """Which flag names the column, with the likeliest one."""
+    likely = record.likely.get(name) or (free[0] if len(free) == 1 else None)
+    shape = f'"{likely}"' if likely and " " in likely else likely or "NAME"
+    bare = "; of a file without a header line: --names source,target" if pairs else ""
+    return f"; say which it is: --column {name}={shape}{bare}"
+
+
+def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
+    """The columns of what is read and what is written, by the names that people give them; None: not to be told."""
+    folded = {name.casefold().strip(): name for name in there}
+    for names in PAIRED:
+        if set(names) <= set(folded):
+            return folded[names[0]], folded[names[1]]
+    codes = [name for name in there if re.fullmatch(r"[a-z]{2}([_-][A-Za-z]{2,4})?", name)]
+    languages = codes if len(codes) == 2 else [name for name in there if name.casefold() in LANGUAGES]
+    return (languages[0], languages[1]) if len(languages) == 2 else None
+
+
+def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
+    has = listed([shown(each) for each in there], 12)
+    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{hint}")

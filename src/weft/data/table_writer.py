@@ -1,0 +1,278 @@
+"""Tables of predictions: rows are kept in a partial file as they come, and become a table once all are there.
+
+The partial file survives a killed process, whatever the format of the table, and the same command continues it.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from weft.errors import UserError, listed
+from weft.files import lock_file, no_link, reason, whole_file
+
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+ID_COLUMNS = ("id", "guid", "qid", "uid", "uuid", "idx", "index", "key", "question_id", "example_id")
+BLOCK = 4096  # rows of a parquet row group
+
+Row = tuple[dict[str, Any], dict[str, Any]]  # columns of the input, and those that are added
+Rows = Iterable[dict[str, Any]]
+
+
+def id_of(values: Mapping[str, Any]) -> Any:
+    """What identifies a row: its first column with a usual name for an id; None where it has none."""
+    folded = {name.casefold().strip(): value for name, value in reversed(list(values.items()))}
+    return next((folded[name] for name in ID_COLUMNS if folded.get(name) not in (None, "")), None)
+
+
+def check_table(out: Path, task: str | None, overwrite: bool) -> None:
+    """Refuse an output that cannot be written, before hours of work go into it; `task` None: not known yet."""
+    if out.suffix == ".json" and task not in (None, "answer"):
+        raise UserError(f"{out}: a SQuAD prediction file is for models that answer; give {listed(TABLES)}")
+    if out.suffix not in (*TABLES, ".json"):
+        raise UserError(f"{out}: predictions are written as {listed(TABLES)}; for answers also .json (SQuAD)")
+    if out.is_dir():
+        raise UserError(f"{out}: is a folder, not a file")
+    if out.exists() and not overwrite:
+        raise UserError(f"{out}: already there; choose another name, remove it, or give --overwrite")
+    if out.suffix == ".parquet":
+        _pyarrow()
+
+
+class PartialTable:
+    """The rows predicted so far, in FILE.partial: a line that says what they are made from, then a line for each row.
+
+    `source` says what the rows depend on; a partial file of another source is refused, or with `overwrite` removed.
+    """
+
+    def __init__(self, out: Path, source: Mapping[str, str], overwrite: bool = False) -> None:
+        self.out, self.path = out, out.with_name(f"{out.name}.partial")
+        self.count = 0
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self.file: BinaryIO = open(self.path, "a+b", opener=no_link)  # noqa: SIM115
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
+        try:
+            if not lock_file(self.file):
+                raise UserError(f"{self.path}: another process is writing it")
+            self._begin(source, overwrite)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _begin(self, source: Mapping[str, str], overwrite: bool) -> None:
+        """Go to the end of the last whole row, or begin anew."""
+        self.file.seek(0)
+        header = self.file.readline()
+        if header and header.endswith(b"\n"):
+            changed = _changed(header, source)
+            if changed and not overwrite:
+                what = f"{listed(changed)} changed"
+                raise UserError(f"{self.path}: is of another run ({what}); remove it, or start over with --overwrite")
+            if not changed:
+                end = self.file.tell()
+                for line in self.file:  # a killed process may have left half a row
+                    if not (line.startswith(b"[") and line.endswith(b"]\n")):
+                        break
+                    self.count, end = self.count + 1, end + len(line)
+                self.file.truncate(end)
+                return
+        self.file.truncate(0)
+        self._append([json.dumps(source)])
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append some rows; those of an earlier call are not lost whatever happens here."""
+        rows = list(rows)
+        if self.out.suffix == ".json" and any(values and id_of(values) is None for values, _ in rows):
+            raise UserError(f"{self.out}: a SQuAD prediction file needs a column id or qid, and the data has none")
+        lines = [json.dumps([_plain(values), _plain(added)], ensure_ascii=False, default=str) for values, added in rows]
+        self._append(lines)
+        self.count += len(lines)
+
+    def _append(self, lines: Sequence[str]) -> None:
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+        try:
+            self.file.write(data)
+            self.file.flush()
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, from the first."""
+        with open(self.path, "rb") as file:
+            file.readline()
+            for line in file:
+                values, added = json.loads(line)
+                yield values, added
+
+    def finish(self) -> dict[str, str]:
+        """Write the table and remove the partial file; the added columns under the names that they were given."""
+        with suppress(OSError):
+            os.fsync(self.file.fileno())
+        if self.out.suffix == ".json":
+            named: dict[str, str] = {}
+            with whole_file(self.out) as file:
+                file.write(json.dumps(_squad(self.rows()), ensure_ascii=False).encode() + b"\n")
+        else:
+            named, columns = _columns(self.rows())
+            merged = (
+                {**values, **{named[name]: value for name, value in added.items()}} for values, added in self.rows()
+            )
+            with whole_file(self.out) as file:
+                _WRITERS[self.out.suffix](file, merged, columns)
+        self.file.close()
+        self.path.unlink(missing_ok=True)
+        return named
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _changed(header: bytes, source: Mapping[str, str]) -> list[str]:
+    """What a partial file was made from that is different now."""
+    try:
+        before = json.loads(header)
+    except ValueError:
+        before = None
+    if not isinstance(before, dict):
+        return ["program"]
+    return [name for name in source if before.get(name) != source[name]]
+
+
+def _columns(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, str]]:
+    """Names for the added columns that no column of the input has; and every column with its parquet type."""
+    theirs: dict[str, str] = {}
+    ours: dict[str, str] = {}
+    for row in rows:
+        for values, kinds in zip(row, (theirs, ours), strict=True):
+            for name, value in values.items():
+                kinds[name] = _joined(kinds.get(name, ""), _kind(value))
+    named: dict[str, str] = {}
+    for name in ours:
+        number, free = 2, name
+        while free in theirs or free in named.values():
+            number, free = number + 1, f"{name}_{number}"
+        named[name] = free
+    return named, {**theirs, **{named[name]: kind for name, kind in ours.items()}}
+
+
+def _merged(values: dict[str, Any], added: dict[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    return {**values, **{named[name]: value for name, value in added.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: such a number is missing."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a cell; lists and objects as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+
+def _write_csv(file: BinaryIO, rows: Rows, columns: Mapping[str, str], delimiter: str = ",") -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        cells = [cell(row.get(name)) for name in columns]
+        writer.writerow(cells)
+    text.detach()
+
+
+def _write_tsv(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> None:
+    _write_csv(file, rows, columns, "\t")
+
+
+def _write_jsonl(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> None:
+    for row in rows:
+        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def _write_parquet(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> None:
+    pyarrow, parquet = _pyarrow()
+    types = {
+        "": pyarrow.string(), "bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64(),
+        "text": pyarrow.string(), "list": pyarrow.list_(pyarrow.string()),
+        "numbers": pyarrow.list_(pyarrow.float64()), "texts": pyarrow.list_(pyarrow.string()),
+    }  # fmt: skip
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        source = iter(rows)
+        while block := list(islice(source, BLOCK)):
+            arrays = [
+                pyarrow.array([_fitting(row.get(name), kind) for row in block], types[kind])
+                for name, kind in columns.items()
+            ]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+_WRITERS = {".csv": _write_csv, ".tsv": _write_tsv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise UserError("writing parquet needs pyarrow: pip install 'weft[data]'") from None
+
+
+def _kind(value: Any) -> str:
+    """The type of a parquet column that holds a value; '': any, for a value that is missing."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if -(1 << 63) <= value < 1 << 63 else "text"
+    if isinstance(value, list):
+        if not value:
+            return "list"
+        if all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
+            return "numbers"
+        return "texts" if all(isinstance(item, str) for item in value) else "text"
+    return "float" if isinstance(value, float) else "text"
+
+
+def _joined(first: str, second: str) -> str:
+    """The type that holds the values of both; text holds everything, lists and objects as JSON."""
+    if first == second or not second:
+        return first
+    if not first:
+        return second
+    both = {first, second}
+    if both == {"int", "float"}:
+        return "float"
+    if "list" in both and both & {"numbers", "texts"}:
+        return (both - {"list"}).pop()
+    return "text"
+
+
+def _fitting(value: Any, kind: str) -> Any:
+    """A value as its column holds it."""
+    return cell(value) if kind == "text" and value is not None else value
+
+
+def _squad(rows: Iterable[Row]) -> dict[str, str]:
+    """The official SQuAD prediction file: the answer to each question by its id, '' where there is none."""
+    # A row that could not be read has no columns at all, and no id.
+    return {str(id_of(values)): added["prediction"] or "" for values, added in rows if values}

@@ -1,0 +1,213 @@
+"""The one reader of tables: rows out of people's files, folders and objects in memory, each with its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from weft.data.columns import OURS, file_of
+from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, saved_dataset
+from weft.data.memory import MemoryRows, is_names, rows_in_memory
+from weft.data.shards import Text, digest_of
+from weft.errors import UserError, listed, one_of
+from weft.text.encoding import known_encoding
+from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
+from weft.text.sniffing import likely_columns
+
+LOOK = 100  # rows of a file that show which column is which
+CHARACTERS = 1 << 20  # and characters at most
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of data, and how they are read.
+
+    `data`: names of files, globs and folders; or rows in memory, as `weft.data.memory` knows them.
+    """
+
+    data: Any
+    columns: Mapping[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
+    format: str | None = None
+    delimiter: str | None = None
+    names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    on_bad_row: str = "stop"
+    encoding: str | None = None  # by the bytes of each file
+    split: str = "train"  # of a folder that has several: train, or test
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            one_of(name, OURS, "column")
+        one_of(self.on_bad_row, ON_BAD_ROW, "on_bad_row")
+        data = self.data
+        if is_names(data):
+            data = tuple(os.fspath(name) for name in ([data] if isinstance(data, str | os.PathLike) else data))
+        else:
+            data = rows_in_memory(data)
+        object.__setattr__(self, "data", data)
+
+    @property
+    def in_memory(self) -> bool:
+        return isinstance(self.data, MemoryRows)
+
+    @property
+    def name(self) -> str:
+        """What messages call it: 'a.csv, b.csv and 2 more'."""
+        if self.in_memory:
+            return self.data.name
+        return listed([part.path.name if isinstance(part, ClassFolder) else part.name for part in self._parts()], 2)
+
+    def paths(self) -> list[Path]:
+        """The files; none where the rows are in memory."""
+        found = list[Path]()
+        for part in self._parts():
+            found += [path for _, path in part.files()] if isinstance(part, ClassFolder) else [part]
+        return found
+
+    def absolute(self, note: Note) -> list[str]:
+        """Names that mean the same from any folder; a folder of classes stays one name."""
+        return [str((part.path if isinstance(part, ClassFolder) else part).absolute()) for part in self._parts(note)]
+
+    def _parts(self, note: Note = lambda text: None) -> list[Path | ClassFolder]:
+        """Files, and folders of classes."""
+        if self.in_memory:
+            return []
+        found = dict[Path | ClassFolder, None]()
+        for name in self.data:
+            folder = _folder(name)
+            if folder is not None and self.format is None:
+                folder = chosen_split(folder, self.split, note)
+                if is_class_folder(folder):
+                    found[ClassFolder(folder)] = None
+                    continue
+                if files := saved_dataset(folder):
+                    found.update(dict.fromkeys(files))
+                    continue
+                name = str(folder)
+            found.update(dict.fromkeys(Text((name,)).paths()))
+        return list(found)
+
+    def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
+        """Every row, one at a time; a bad one stops, or is passed over and counted.
+
+        The first row of each file says which columns are likely what, by the rows after it.
+        """
+        skipped = Skipped() if skipped is None else skipped
+        if self.encoding is not None:
+            known_encoding(self.encoding)
+        if self.in_memory:
+            return _with_likely(self._good(self.data.records(), skipped))
+        parts = self._parts(skipped.note)  # before anything is read
+        return chain.from_iterable(_with_likely(self._part(part, skipped)) for part in parts)
+
+    def _part(self, part: Path | ClassFolder, skipped: Skipped) -> Iterator[Record]:
+        if isinstance(part, ClassFolder):
+            return self._good(part.rows(self.encoding, skipped.note), skipped)
+        return read_records(
+            part,
+            format=self.format,
+            columns=self.names or None,
+            header=not self.names,
+            delimiter=self.delimiter,
+            on_bad_row=self.on_bad_row,
+            skipped=skipped,
+            encoding=self.encoding,
+        )
+
+    def _good(self, rows: Iterator[Record | UserError], skipped: Skipped) -> Iterator[Record]:
+        problems = Problems()
+        for row in rows:
+            if isinstance(row, Record):
+                if not problems.count:
+                    yield row
+            elif self.on_bad_row == "stop":
+                problems.add(row)
+            elif self.on_bad_row == "keep":
+                yield Record({}, self.name, problem=str(row))
+            else:
+                skipped.add(str(row))
+        problems.check()
+
+    def hash(self) -> str:
+        """What is in the files, not what they are called; rows in memory have the hash of the file they make."""
+        how = [dict(self.columns), self.format, self.delimiter, self.names]
+        whole = hashlib.sha256(json.dumps(how if self.encoding is None else [*how, self.encoding]).encode())
+        if self.in_memory:
+            whole.update(self.data.digest())
+        for part in self._parts():
+            for digest in part.digest() if isinstance(part, ClassFolder) else [digest_of(part)]:
+                whole.update(digest)
+        return whole.hexdigest()
+
+
+def _folder(name: str) -> Path | None:
+    """The folder of this name, here or where $WEFT_DATA says that data lies."""
+    elsewhere = os.environ.get("WEFT_DATA")
+    places = [Path(name), *([Path(elsewhere) / name] if elsewhere and not os.path.isabs(name) else [])]
+    return next((path for path in places if "\0" not in name and path.is_dir()), None)
+
+
+def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
+    """The same records; the first of each file knows what its columns look like."""
+    waiting, size, before = list[Record](), 0, ""
+
+    def sent() -> Iterator[Record]:
+        if waiting:
+            likely = likely_columns([record.values for record in waiting])
+            yield replace(waiting[0], likely=likely)
+            yield from waiting[1:]
+
+    full = False
+    for record in records:
+        name = file_of(record.where, before)
+        if name != before:
+            yield from sent() if not full else ()
+            waiting, size, before, full = [], 0, name, False
+        if full:
+            yield record
+            continue
+        waiting.append(record)
+        size += sum(len(value) for value in record.values.values() if isinstance(value, str))
+        if len(waiting) >= LOOK or size > CHARACTERS:
+            yield from sent()
+            full = True
+    if not full:
+        yield from sent()
+
+
+class RunRows:
+    """Rows in memory that a run is given: they are written into its folder, where `weft resume` finds them again."""
+
+    FILES = {"files": "train", "dev": "dev", "text": "text"}  # key in [data] -> name of the file
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+
+    def names(self, key: str, data: Any) -> list[str]:
+        """What a recipe says for this key: names of files as they are given, or where the rows will be."""
+        table = Table(data)
+        if not table.in_memory:
+            return list(table.data)
+        self.tables[key] = table
+        return [f"run/data/{self.FILES[key]}.jsonl"]
+
+    def paths(self, out: str) -> dict[str, list[str]]:
+        """Where the rows will be, by key."""
+        return {key: [str(self._path(out, key))] for key in self.tables}
+
+    def write(self, out: str) -> None:
+        for key, table in self.tables.items():
+            table.data.write(self._path(out, key))
+
+    def _path(self, out: str, key: str) -> Path:
+        return Path(out).absolute() / "run" / "data" / f"{self.FILES[key]}.jsonl"
+
+
+def is_section(data: Any, kind: type[Any]) -> bool:
+    """Whether a dict is a section of a recipe, `{"files": [...], "holdout": 0.2}`, rather than columns of rows."""
+    return isinstance(data, Mapping) and set(data) <= {entry.name for entry in fields(kind)}

@@ -1,0 +1,141 @@
+"""Tables that Arrow reads: parquet, Arrow and Feather files; names of classes come from Hugging Face's metadata."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from weft.errors import UserError, shown
+from weft.text.compressed import Source
+from weft.text.formats import Options, Record, Rows, check_names, need_columns
+
+BATCH = 256  # rows that are held at a time
+
+
+def read_parquet(source: Source, options: Options) -> Rows:
+    """Rows of a parquet file, some hundred at a time."""
+    parquet = _module("pyarrow.parquet", source, "parquet")
+    return _rows(source, options, "parquet", lambda: _parquet(parquet, source))
+
+
+def read_arrow(source: Source, options: Options) -> Rows:
+    """Rows of an Arrow file or stream (Feather is such a file), some hundred at a time."""
+    ipc = _module("pyarrow.ipc", source, "Arrow")
+    return _rows(source, options, "Arrow", lambda: _arrow(ipc, source))
+
+
+def _module(name: str, source: Source, kind: str) -> Any:
+    try:
+        importlib.import_module("pyarrow")
+        module = importlib.import_module(name)
+    except ImportError:
+        raise UserError(f"reading {kind} needs pyarrow: pip install 'weft[data]'") from None
+    if not source.plain:
+        raise UserError(f"{source.name}: {kind} is read from a plain file only; it is compressed inside already")
+    return module
+
+
+def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+    file = parquet.ParquetFile(source.stream)
+    return file.schema_arrow, file.iter_batches(batch_size=BATCH)
+
+
+def _arrow(ipc: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+    magic = source.stream.read(6)
+    source.stream.seek(0)
+    if magic == b"ARROW1":
+        file = ipc.open_file(source.stream)
+        return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+    stream = ipc.open_stream(source.stream)  # as datasets writes it
+    return stream.schema, iter(stream)
+
+
+def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
+    pyarrow = importlib.import_module("pyarrow")
+    number = 0
+    try:
+        schema, batches = opened()
+        check_names(source.name, schema.names)
+        need_columns(schema.names, options, source.name)
+        labels = class_names(schema) or _beside(source)
+        for batch in batches:
+            for begin in range(0, batch.num_rows, BATCH):
+                for values in _values(batch.slice(begin, BATCH)):
+                    number += 1
+                    where = f"{source.name} row {number}"
+                    if values is None:
+                        yield UserError(f"{where}: bytes that are not UTF-8 text")
+                    else:
+                        yield Record(with_names(values, labels), where)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        words = shown(str(error).partition("\n")[0], 120)
+        after = f" after row {number}" if number else ""
+        raise UserError(f"{source.name}: not a whole {kind} file{after}: {words}") from None
+
+
+def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
+    """The rows of a batch; None for one that holds bad bytes."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:  # some row is bad: look at each by itself
+        for place in range(batch.num_rows):
+            try:
+                yield batch.slice(place, 1).to_pylist()[0]
+            except UnicodeDecodeError:
+                yield None
+
+
+# ------------------------------------------------------------------------------------------------- names of classes
+
+
+def class_names(schema: Any) -> dict[str, list[str]]:
+    """The names of the classes in columns of numbers, where Hugging Face's datasets has left them in a schema."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    try:
+        return _class_names(json.loads(text)["info"]["features"]) if text else {}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+def _beside(source: Source) -> dict[str, list[str]]:
+    """The same from the dataset_info.json beside the files of a saved dataset."""
+    if source.path is None:
+        return {}
+    path = source.path.parent / "dataset_info.json"
+    try:
+        if path.stat().st_size > 1 << 24:
+            return {}
+        return _class_names(json.loads(path.read_bytes())["features"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+def _class_names(features: Any) -> dict[str, list[str]]:
+    found = {}
+    for name, feature in features.items() if isinstance(features, dict) else ():
+        while isinstance(feature, dict | list) and "names" not in feature:  # a list of classes, as tags are
+            feature = (
+                feature[0]
+                if isinstance(feature, list) and feature
+                else (feature.get("feature") if isinstance(feature, dict) else None)
+            )
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(label, str) for label in names):
+            found[name] = names
+    return found
+
+
+def with_names(row: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """A row with the names of its classes in place of their numbers."""
+    return {name: _label(value, labels[name]) if name in labels else value for name, value in row.items()}
+
+
+def _label(value: Any, names: Sequence[str]) -> Any:
+    """The name of a class, or of each in a list; None for -1, by which Hugging Face marks a row without a label."""
+    if isinstance(value, list):
+        return [_label(item, names) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value

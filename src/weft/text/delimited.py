@@ -1,0 +1,188 @@
+"""Tables of delimited text: csv and tsv, with any delimiter, quoted or not, with a header line or without."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+
+from weft.errors import UserError, listed, shown
+from weft.text.compressed import LIMIT, Line, Source, again, read_lines, remembered
+from weft.text.formats import Options, Record, Rows, check_names, need_columns, too_long
+from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of, lacks_header, names_for
+
+LOOK = 1000  # lines that show the delimiter
+
+
+def read_csv(source: Source, options: Options) -> Rows:
+    """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
+    return _delimited(source, options, ",")
+
+
+def read_tsv(source: Source, options: Options) -> Rows:
+    """Rows cut at tabs; whether quotes are letters or stand around fields, the whole file shows."""
+    return _delimited(source, options, "\t")
+
+
+Fields = tuple[int, list[str], UserError | None]
+
+
+def _delimited(source: Source, options: Options, usual: str) -> Rows:
+    lines = read_lines(source)
+    head, size = list[Line](), 0
+    for line in lines:
+        head.append(line)
+        size += len(line[1])
+        if size > CHARACTERS or len(head) >= LOOK:
+            break
+    texts = [text for _, text, _ in head if text]
+    delimiter = options.delimiter
+    given = re.fullmatch(r"sep=(.)", texts[0]) if texts else None  # a line that Excel writes and reads
+    if delimiter is None:
+        delimiter = given[1] if given else delimiter_of(texts, usual)
+        if delimiter != usual:
+            source.note(f"{source.name}: delimiter {delimiter!r}")
+    if usual == "\t" and again(source):
+        quoted = remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
+        again(source)
+        lines, head = read_lines(source), []
+    else:
+        quoted = usual != "\t"
+    rows = (_quoted_rows if quoted else _plain_rows)(source, chain(head, lines), delimiter)
+    return _table(source, options, islice(rows, 1, None) if given else rows)
+
+
+def _has_quotes(source: Source, delimiter: str) -> bool:
+    """Whether quotes stand around the fields of a whole file, as pandas writes them, rather than being letters.
+
+    They do where every field is then whole and every row as wide as the first, and where they are needed: for a line
+    break or a delimiter inside, or for a quote that is doubled; or where all names of columns are quoted.
+    """
+    width, even, count, some, named = 0, True, 0, False, False
+    for _, text, fault in read_lines(source):
+        if not text and not fault:
+            continue
+        fields = text.split(delimiter)
+        named = named or (not count and all(len(f) > 1 and f[0] == f[-1] == '"' for f in fields))
+        width, count = width or len(fields), count + 1
+        even = even and len(fields) == width
+        some = some or any(field.startswith('"') for field in fields)
+    if not some or not again(source):
+        return False
+    needed, doubled, rows = named, False, 0
+    try:
+        for _, fields, fault in _quoted_rows(source, read_lines(source), delimiter):
+            if fault or (rows and len(fields) != width):
+                return False
+            width, rows = len(fields), rows + 1
+            doubled = doubled or any('"' in field for field in fields)
+            needed = needed or doubled or any("\n" in field or delimiter in field for field in fields)
+    except UserError:
+        return False
+    return needed and (not even or rows == count or doubled)
+
+
+def _plain_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
+    """Rows of one line each, in which quotes are letters like any other."""
+    return ((number, text.split(delimiter), fault) for number, text, fault in lines if text or fault)
+
+
+class _Feed:
+    """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
+
+    def __init__(self, source: Source, lines: Iterator[Line]) -> None:
+        self.source, self.lines = source, lines
+        self.begin()
+
+    def begin(self) -> None:
+        self.first = self.last = self.size = 0
+        self.fault: UserError | None = None
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        self.last, text, fault = next(self.lines)
+        self.first = self.first or self.last
+        self.fault = self.fault or fault
+        self.size += len(text) + 1
+        if self.size > LIMIT:
+            raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
+        return text + "\n"
+
+
+def _quoted_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
+    csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
+    feed = _Feed(source, lines)
+    reader = csv.reader(feed, delimiter=delimiter, strict=True)
+    while True:
+        feed.begin()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            # A quote that is not closed runs on to the next quote or to the end, over rows that are lost: always stop.
+            if feed.last > feed.first or "unexpected end" in str(error):
+                raise UserError(f"{source.name} line {feed.first}: a quote opened here is not closed") from None
+            words = shown(str(error), 120)
+            if "expected after" in words:
+                words = 'a quote inside a quoted field must be doubled ("")'
+            elif "new-line" in words:
+                words = "a carriage return in the middle of the row"
+            yield feed.first, [], feed.fault or UserError(f"{source.name} line {feed.first}: {words}")
+            continue
+        if fields or feed.fault:
+            yield feed.first, fields, feed.fault
+
+
+def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
+    """Rows of fields as records, by the names in the header line, those that the caller gave, or what they hold."""
+    first = list(islice(rows, ROWS))
+    rows = chain(first, rows)
+    if options.names is not None and not options.header:
+        names = list(options.names)
+    elif not first:
+        if options.header:
+            raise UserError(f"{source.name}: empty: no header line")
+        return
+    else:
+        names, inside = _names(source, options, first)
+        rows = rows if inside else islice(rows, 1, None)
+    need_columns(names, options, source.name)
+    for number, fields, fault in rows:
+        where = f"{source.name} line {number}"
+        if fault:
+            yield fault
+        elif len(fields) != len(names) and any(field.strip() for field in fields):
+            yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
+        else:  # a line of delimiters alone, or of spaces, is an empty row
+            yield Record(dict(zip(names, [*fields, *[""] * len(names)], strict=False)), where)
+
+
+def _names(source: Source, options: Options, first: Sequence[Fields]) -> tuple[list[str], bool]:
+    """The names of the columns, and whether the first line is a row rather than those."""
+    began, fields, fault = first[0]
+    if fault:
+        raise fault
+    if not options.header:
+        raise UserError(f"{source.name}: a file without a header line needs names for its {len(fields)} columns")
+    rows = [row for _, row, bad in first if row and not bad]
+    if lacks_header(rows):
+        names = names_for(rows)
+        if names is None:
+            raise UserError(
+                f"{source.name} line {began}: looks like a row, not like the names of columns; "
+                f"name its {len(fields)} columns: --names text,label{',...' * (len(fields) > 2)}"
+            )
+        source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
+        return names, True
+    names = [name.strip() for name in fields]
+    if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
+        names[0] = "column 1"
+    for place, name in enumerate(names):  # a delimiter at the end of every line makes a column of nothing
+        if not name and len(rows) > 1 and not any("".join(row[place : place + 1]).strip() for row in rows):
+            names[place] = f"column {place + 1}"
+    check_names(f"{source.name} line {began}", names)
+    return names, False

@@ -1,0 +1,86 @@
+"""Rows of an Excel workbook (.xlsx), through openpyxl."""
+
+from __future__ import annotations
+
+import importlib
+import zipfile
+from collections.abc import Iterator
+from typing import IO, Any, cast
+
+from weft.errors import UserError, listed, shown
+from weft.files import MEGABYTE
+from weft.text.compressed import Source, again
+from weft.text.formats import Options, Record, Rows, check_names, need_columns
+
+LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
+
+
+def read_xlsx(source: Source, options: Options) -> Rows:
+    """The rows of the first sheet that has any; the first row names the columns."""
+    try:
+        openpyxl = importlib.import_module("openpyxl")
+    except ImportError:
+        raise UserError("reading Excel needs openpyxl: pip install 'weft[excel]'") from None
+    if not source.plain:
+        raise UserError(f"{source.name}: Excel is read from a plain file only; it is compressed inside already")
+    _check_size(source)
+    try:
+        book = openpyxl.load_workbook(source.stream, read_only=True, data_only=True, keep_links=False)
+        sheets = [sheet for sheet in book.worksheets if any(_cells(sheet))]
+        if not sheets:
+            return
+        if len(sheets) > 1:
+            others = listed(shown(sheet.title) for sheet in sheets[1:])
+            source.note(f"{source.name}: the sheet {shown(sheets[0].title)!r} is read, not {others}")
+        yield from _rows(source, options, sheets[0])
+    except UserError:
+        raise
+    except Exception as error:  # a damaged workbook raises nearly anything
+        words = shown(str(error).partition("\n")[0], 120) or type(error).__name__
+        raise UserError(f"{source.name}: not a whole Excel workbook: {words}") from None
+
+
+def _check_size(source: Source) -> None:
+    """Refuse what would take all memory when it is unpacked, before it is."""
+    try:
+        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+    except Exception:  # a hostile table of contents raises nearly anything
+        raise UserError(
+            f"{source.name}: not an Excel workbook (.xlsx); save an old .xls file as .xlsx or csv first"
+        ) from None
+    if size > LARGEST:
+        raise UserError(f"{source.name}: unpacks to more than {LARGEST // MEGABYTE} MiB; save it as csv")
+    again(source)
+
+
+def _cells(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
+    """The rows that have something in them, with their numbers."""
+    for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
+        if any(value is not None and str(value).strip() for value in row):
+            yield number, list(row)
+
+
+def _rows(source: Source, options: Options, sheet: Any) -> Rows:
+    names: list[str] = list(options.names or ()) if not options.header else []
+    for number, row in _cells(sheet):
+        if not names:
+            while row and row[-1] is None:
+                row.pop()
+            names = [f"column {place}" if cell is None else str(cell).strip() for place, cell in enumerate(row, 1)]
+            check_names(f"{source.name} row {number}", names)
+            need_columns(names, options, source.name)
+            continue
+        cells = [_value(cell) for cell in row[: len(names)]]
+        where = f"{source.name} row {number}"
+        if any(cell is not None for cell in row[len(names) :]):
+            yield UserError(f"{where}: expected {len(names)} cells, found {len(row)}")
+        else:
+            yield Record(dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True)), where)
+
+
+def _value(cell: Any) -> Any:
+    """A cell as JSON would have it: Excel keeps whole numbers as fractions, and dates as objects."""
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)
+    return cell.isoformat() if hasattr(cell, "isoformat") else cell

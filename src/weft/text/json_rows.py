@@ -1,0 +1,127 @@
+"""Rows in a .json file: an array of objects, such an array inside an object, columns, lines of JSON, or SQuAD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weft.errors import UserError, listed, shown
+from weft.text.compressed import Source, again
+from weft.text.formats import HALF, Options, Record, Rows, half_character, need_columns, read_jsonl
+from weft.text.json_text import JsonText
+from weft.text.squad import read_squad
+
+HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
+
+
+def read_json(source: Source, options: Options) -> Rows:
+    """Rows of a JSON file, one at a time; its content shows how they are kept."""
+    kind = json_kind(source)
+    if kind == "squad":
+        return read_squad(source, options)
+    if kind == "lines":
+        return read_jsonl(source, options)
+    return _checked(source, options, _columns(source) if kind == "columns" else _objects(source, kind))
+
+
+def json_kind(source: Source) -> str:
+    """array, squad, lines, columns, or the key of the object that holds the rows; '' where the file is empty."""
+    kind = _kind(JsonText(source))
+    again(source)
+    return kind
+
+
+def _kind(text: JsonText) -> str:
+    name = text.source.name
+    first = text.peek()
+    if first in ("", "["):
+        return "array" if first else ""
+    if first != "{":
+        raise UserError(f"{name}: {shown(first)!r} where a JSON array of objects, or an object, is expected")
+    text.take("{", "")
+    keys, lists = list[str](), True
+    while text.peek() != "}":
+        key = text.value("")
+        text.take(":", "")
+        holder = str(key) in HOLDERS and text.peek() == "["
+        if holder:
+            text.take("[", "")
+            entry = text.value("") if text.peek() != "]" else {}
+            if isinstance(entry, dict):
+                return "squad" if str(key) == "data" and (not entry or "paragraphs" in entry) else str(key)
+            holder = False
+            while text.peek() == ",":
+                text.take(",", "")
+                text.value("")
+            text.take("]", "")
+        else:
+            lists = isinstance(text.value(""), list | dict) and lists
+        keys.append(str(key))
+        if text.peek() != "}":
+            text.take(",", "")
+    text.take("}", "")
+    if text.peek() == "{":
+        return "lines"
+    if keys and lists and not text.peek():
+        return "columns"
+    raise UserError(
+        f"{name}: no rows: give an array of objects, an object with such an array under {listed(HOLDERS[:2])}, "
+        f'SQuAD\'s "data" list, or lines of JSON (--format jsonl); it has {listed(map(shown, keys)) or "nothing"}'
+    )
+
+
+def _objects(source: Source, holder: str) -> Iterator[tuple[int, Any]]:
+    """The entries of an array, numbered from 1."""
+    text, number = JsonText(source), 0
+    if not text.peek():
+        return
+    if holder != "array":
+        text.take("{", "")
+        while text.value("") != holder:
+            text.take(":", "")
+            text.value("")
+            text.take(",", "")
+        text.take(":", "")
+    text.take("[", "")
+    while text.peek() != "]":
+        number += 1
+        yield number, text.value(f" row {number}")
+        if text.peek() != "]":
+            text.take(",", f" after row {number}")
+
+
+def _columns(source: Source) -> Iterator[tuple[int, Any]]:
+    """The rows of an object of columns: lists, or objects by the number of the row, as pandas writes them."""
+    text = JsonText(source)
+    columns: dict[str, list[Any]] = {}
+    text.take("{", "")
+    while text.peek() != "}":
+        key = str(text.value(""))
+        text.take(":", "")
+        value = text.value(f" column {shown(key)}")
+        columns[key] = list(value.values()) if isinstance(value, dict) else value
+        if text.peek() != "}":
+            text.take(",", "")
+    if len({len(cells) for cells in columns.values()}) > 1:
+        sizes = listed(f"{shown(name)} has {len(cells)}" for name, cells in columns.items())
+        raise UserError(f"{source.name}: its columns are of different lengths: {sizes}")
+    for number, cells in enumerate(zip(*columns.values(), strict=True), start=1):
+        yield number, dict(zip(columns, cells, strict=True))
+
+
+def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
+    for number, values in entries:
+        where = f"{source.name} row {number}"
+        if isinstance(values, dict) and isinstance(values.get("row"), dict) and "row_idx" in values:
+            values = values["row"]  # as the viewer of Hugging Face hands rows out
+        if not isinstance(values, dict):
+            yield UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+        elif half_character(values):
+            yield UserError(f"{where}: {HALF}")
+        else:
+            try:
+                need_columns(list(values), options, where)
+            except UserError as error:
+                yield error
+            else:
+                yield Record(values, where)

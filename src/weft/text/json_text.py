@@ -1,0 +1,69 @@
+"""JSON texts of any size, read value by value."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from weft.errors import UserError, shown
+from weft.text.compressed import CHUNK, LIMIT, Source, read_pieces
+from weft.text.formats import json_words, too_long
+
+SPACES = re.compile(r"[ \t\n\r]*")
+
+
+class JsonText:
+    """A JSON text read piece by piece, holding no more of it than the value at hand."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.pieces = source, read_pieces(source)
+        self.text, self.at = "", 0
+        self.decoder = json.JSONDecoder()
+
+    def grow(self, wanted: int) -> bool:
+        """Drop what is behind, read about so many characters more; False at the end of the text."""
+        pieces, size = [self.text[self.at :]], 0
+        while size < wanted and (piece := next(self.pieces, None)) is not None:
+            pieces.append(piece)
+            size += len(piece)
+        self.text, self.at = "".join(pieces), 0
+        return size > 0
+
+    def peek(self) -> str:
+        """The next character that is not a space; '' at the end."""
+        while True:
+            self.at = cast("re.Match[str]", SPACES.match(self.text, self.at)).end()
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.grow(CHUNK):
+                return ""
+
+    def take(self, character: str, place: str) -> None:
+        """Step over a character that must come next."""
+        found = self.peek()
+        if found != character:
+            words = f"{shown(found)!r} where {character!r} is expected" if found else "ends too early: cut short"
+            raise UserError(f"{self.source.name}{place}: {words}")
+        self.at += 1
+
+    def value(self, place: str) -> Any:
+        """The value that comes next, whole."""
+        self.peek()
+        if len(self.text) - self.at < CHUNK:  # so that a number is never taken for whole where the piece ends
+            self.grow(CHUNK)
+        while True:
+            try:
+                found, self.at = self.decoder.raw_decode(self.text, self.at)
+                return found
+            except (ValueError, RecursionError) as error:
+                cut = isinstance(error, json.JSONDecodeError) and (
+                    error.msg.startswith("Unterminated") or error.pos > len(self.text) - 16
+                )
+                if not cut:
+                    raise UserError(f"{self.source.name}{place}: {json_words(error)}") from None
+            size = len(self.text) - self.at
+            if size > LIMIT:
+                raise too_long(f"{self.source.name}{place}", "this value")
+            if not self.grow(size + CHUNK):  # twice as much each time: the work stays linear
+                raise UserError(f"{self.source.name}{place}: ends too early: not JSON or cut short")
