@@ -122,7 +122,7 @@ MISTAKES = {
                            "class_weights balanced means nothing for tag"),
     "labels of numbers": ("finetune --task regress --model bert --labels a,b --data good.csv --out r",
                           "regress has no labels"),
-    "no model": ("finetune --task classify --data good.csv --out r", "give --model FAMILY .* or --base FOLDER"),
+    "no model": ("finetune --task pair --data good.csv --out r", "give --base FOLDER, .*or --model FAMILY"),
     "rows for a recipe": ("finetune good.csv --task classify --model bert --out r", "rows are named by --data"),
 }  # fmt: skip
 

@@ -45,9 +45,12 @@ def input_of_each(model: Any, table: Table) -> Iterator[Any]:
     return (_input(model, record, found) for record, found in _with_columns(model, table, Skipped()))
 
 
-def inputs_of(model: Any, columns: Mapping[str, str], data: Any) -> Iterator[Any]:
-    """What a model reads of each row of a table that holds anything."""
-    return (row.input for row in rows_of(model, Table(data, columns), Skipped()) if row.problem is None)
+def inputs_of(model: Any, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
+    """What a model reads of each row of a table that holds anything.
+
+    `how`: format, delimiter, names of columns, what to do about a bad row and encoding, as of `Table`.
+    """
+    return (row.input for row in rows_of(model, Table(data, columns, *how), Skipped()) if row.problem is None)
 
 
 def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
