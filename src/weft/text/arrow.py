@@ -32,7 +32,7 @@ def _module(name: str, source: Source, kind: str) -> Any:
         module = importlib.import_module(name)
     except ImportError:
         raise UserError(f"reading {kind} needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain:
+    if not source.plain or source.path is None:
         raise UserError(f"{source.name}: {kind} is read from a plain file only; it is compressed inside already")
     return module
 

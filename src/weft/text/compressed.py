@@ -38,7 +38,7 @@ class Source:
     stream: io.BufferedIOBase
     suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
     plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
-    path: Path | None = None  # of the file, or of the archive that it lies in
+    path: Path | None = None  # of the file, or of the archive that it lies in; None: it can be read but once
     encoding: str | None = None  # as the caller says; else the bytes show it
     note: Callable[[str], None] = lambda text: None  # told what was found out about it
 
@@ -83,6 +83,7 @@ def open_sources(path: Path) -> Iterator[Source]:
         return
     file, member = zip_and_member(path)
     name, suffix = shown(str(file), 300), telling_suffix(file)
+    path = file if file.is_file() else None  # a pipe is read but once
     with ExitStack() as stack:
         stream = _open(file, name, stack)
         match file.suffix.lower():
@@ -90,11 +91,11 @@ def open_sources(path: Path) -> Iterator[Source]:
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=path)
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=file)
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=path)
             case _:
-                yield Source(name, stream, (suffix,), plain=True, path=file)
+                yield Source(name, stream, (suffix,), plain=True, path=path)
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
