@@ -407,6 +407,11 @@ def test_real_file_without_a_header_is_told(data: Path) -> None:
     ]
 
 
+def test_real_conll_under_other_names(data: Path) -> None:
+    for name in ("wnut17/emerging.test.annotated.xz", "wikiann_en/dev.xz", "nltk/conll2000.zip/conll2000/test.txt"):
+        assert set(next(Table(data / name).records()).values) == {"words", "tags", "columns"}
+
+
 def test_csv_is_read_as_the_library_reads_it() -> None:
     chance = random.Random(5)
     letters = 'ab ,;"\n\té'
