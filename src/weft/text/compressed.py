@@ -83,7 +83,7 @@ def open_sources(path: Path) -> Iterator[Source]:
         return
     file, member = zip_and_member(path)
     name, suffix = shown(str(file), 300), telling_suffix(file)
-    path = file if file.is_file() else None  # a pipe is read but once
+    once = not file.is_file()  # a pipe can be read but once
     with ExitStack() as stack:
         stream = _open(file, name, stack)
         match file.suffix.lower():
@@ -91,11 +91,13 @@ def open_sources(path: Path) -> Iterator[Source]:
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=path)
+                yield Source(
+                    name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=None if once else file
+                )
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=path)
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=None if once else file)
             case _:
-                yield Source(name, stream, (suffix,), plain=True, path=path)
+                yield Source(name, stream, (suffix,), plain=True, path=None if once else file)
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
