@@ -267,7 +267,7 @@ MISTAKES = [
     (["tokenizer", "learn", "--text", "{binary}", "--out", "{out}"], "a.txt line 1: holds a NUL byte"),
     (["tokenizer", "learn", "--text", "{nothing}", "--out", "{out}"], "there is no text to learn"),
     (["tokenizer", "learn", "--text", "{dangling}", "--out", "{out}"], "dangling.txt"),
-    (["tokenizer", "learn", "--text", "{latin}", "--out", "{out}"], "l.txt line 2: byte 0xe9 is not UTF-8 text"),
+    (["tokenizer", "learn", "--text", "{damaged}", "--out", "{out}"], "l.txt line 2: byte 0xe9 is not UTF-8 text"),
     (["tokenizer", "learn", "--text", "{corpus}", "--kind", "wordpeice", "--out", "{out}"],
      "did you mean 'wordpiece'?"),
     (["tokenizer", "learn", "--text", "{corpus}", "--size", "3", "--out", "{out}"], "3"),
@@ -282,13 +282,13 @@ def test_mistakes_get_one_line(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.txt").write_bytes(b"\x00\x01\x02binary\xff")
-    (tmp_path / "l.txt").write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
+    (tmp_path / "l.txt").write_bytes("caf\xe9\n".encode() + b"caf\xe9\n")
     (tmp_path / "n.txt").write_text("")
     (tmp_path / "d.csv").write_text("label,text\n1,hello\n")
     (tmp_path / "dangling.txt").symlink_to(tmp_path / "gone")
     names = {
         "gpt2": place / "gpt2", "bert": place / "bert", "full": place / "bert", "corpus": place / "corpus" / "a.txt",
-        "empty": tmp_path / "empty", "binary": tmp_path / "a.txt", "latin": tmp_path / "l.txt",
+        "empty": tmp_path / "empty", "binary": tmp_path / "a.txt", "damaged": tmp_path / "l.txt",
         "nothing": tmp_path / "n.txt", "csv": tmp_path / "d.csv", "dangling": tmp_path / "dangling.txt",
         "out": tmp_path / "out",
     }  # fmt: skip

@@ -112,8 +112,8 @@ def test_what_is_missing_and_what_numpy_holds() -> None:
         ({"text": "a"}, "column 'text' is no list"),
         ({"text": ["a"], "label": []}, "lists of different lengths: text has 1, label has 0"),
         ({"train": Dataset(), "test": Dataset()}, "the splits train, test: give one of them, such as data['train']"),
-        ([{"text": "a"}, 7], "rows row 2: a int where a dict or a (text, label) tuple is expected"),
-        ([{"text": b"a"}], "rows row 1: a cell holds a bytes"),
+        ([{"text": "a"}, 7], "data row 2: a int where a dict or a (text, label) tuple is expected"),
+        ([{"text": b"a"}], "data row 1: a cell holds a bytes"),
     ],
 )
 def test_what_is_no_table(data: Any, words: str) -> None:
@@ -130,3 +130,16 @@ def test_bad_rows_in_memory_can_be_skipped() -> None:
     found = [record.values for record in Table(rows, on_bad_row="skip").records(skipped)]
     assert found == [{"text": "a"}, {"text": "b"}] and skipped.count == 1
     assert isinstance(Table(rows).data, MemoryRows)
+
+
+def test_a_dict_is_a_section_of_a_recipe_or_columns_of_rows(tmp_path: Path) -> None:
+    from weft.data.tables import is_section
+    from weft.tasks.recipes import Rows
+
+    (tmp_path / "a.en").write_text("x\n")
+    assert is_section({"files": ["a.csv"], "holdout": 0.2}, Rows)
+    assert is_section({"source": [str(tmp_path / "a.en")], "target": [str(tmp_path / "a.de")]}, Rows)
+    assert is_section({"source": "a.en", "target": "a.de"}, Rows)
+    assert not is_section({"text": ["a"], "label": ["b"]}, Rows)
+    assert not is_section({"source": ["a cat", "a dog"] * 2, "target": ["eine Katze", "ein Hund"] * 2}, Rows)
+    assert not is_section(ROWS, Rows)

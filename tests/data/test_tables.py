@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,11 @@ def test_a_header_is_kept_where_there_is_one() -> None:
         assert len(list(read_records("a.csv"))) == 8, names
 
 
+def test_labels_that_are_called_like_columns_are_no_header() -> None:
+    write("a.csv", "".join(f"{('question', 'comment')[n % 2]},some words of row {n}\n" for n in range(9)))
+    assert read("a.csv")[0][:2] == [("some words of row 0", "question"), ("some words of row 1", "comment")]
+
+
 def test_without_a_header_the_message_names_the_flag() -> None:
     write("a.csv", "".join(f"{n % 2},{n % 3},some words {n},other words {n}\n" for n in range(9)))
     assert wrong("a.csv").startswith("a.csv line 1: looks like a row, not like the names of columns; ")
@@ -191,7 +198,7 @@ def test_names_of_columns_are_forgiving(names: tuple[str, str], found: tuple[str
 def test_columns_that_nothing_tells_are_asked_for() -> None:
     rows = "".join(f"{n},first words {n} here,second words {n} here\n" for n in range(20))
     write("a.csv", "Nr,Links,Rechts\n" + rows)
-    assert wrong("a.csv") == "a.csv: no column 'text'; it has Nr, Links, Rechts; say which it is: --column text=NAME"
+    assert wrong("a.csv") == "a.csv: no column 'text'; it has Nr, Links, Rechts; say which it is: --column text=Rechts"
     write("b.csv", "Nr,Betreff,Gruppe\n" + "".join(f"{n},some words {n} here,g{n}\n" for n in range(20)))
     words = wrong("b.csv")
     assert words.startswith("b.csv: no column 'label'; it has Nr, Betreff, Gruppe") and "--column label=" in words
@@ -274,6 +281,22 @@ def test_arrow_files_and_parquet_keep_names_of_classes(here: Path) -> None:
         assert [record.values["label"] for record in Table(name).records()] == ["yes", None]
     messy.dataset(here / "bare", ROWS, metadata=False)  # names beside the files, as older versions leave them
     assert sorted(read("bare")[0]) == sorted(ROWS)
+
+
+def test_damaged_arrow_files_are_told(here: Path) -> None:
+    """Arrow itself checks nothing, and would read outside of its memory."""
+    pytest.importorskip("pyarrow")
+    chance = random.Random(4)
+    messy.dataset(here / "saved", ROWS[:6])
+    path = here / "saved/data-00000-of-00002.arrow"
+    whole = path.read_bytes()
+    for _ in range(60):
+        broken = bytearray(whole)
+        for _ in range(chance.randint(1, 6)):
+            broken[chance.randrange(len(broken))] = chance.randrange(256)
+        path.write_bytes(broken[: chance.choice((len(broken), chance.randrange(len(broken))))])
+        with contextlib.suppress(UserError):
+            list(Table("saved", on_bad_row="skip").records())
 
 
 def test_splits_of_a_folder(here: Path) -> None:
@@ -384,8 +407,13 @@ def test_real_file_without_a_header_is_told(data: Path) -> None:
     ]
 
 
+def test_real_conll_under_other_names(data: Path) -> None:
+    for name in ("wnut17/emerging.test.annotated.xz", "wikiann_en/dev.xz", "nltk/conll2000.zip/conll2000/test.txt"):
+        assert set(next(Table(data / name).records()).values) == {"words", "tags", "columns"}
+
+
 def test_csv_is_read_as_the_library_reads_it() -> None:
-    chance = __import__("random").Random(5)
+    chance = random.Random(5)
     letters = 'ab ,;"\n\té'
     cells = [["".join(chance.choices(letters, k=chance.randint(1, 12))) for _ in range(3)] for _ in range(200)]
     write("a.csv", messy.delimited(cells, ("x", "text", "label"), ","))

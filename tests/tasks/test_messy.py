@@ -74,7 +74,7 @@ def _stopped(*_: Any) -> None:
 
 
 def test_bad_rows_in_memory_leave_nothing_behind() -> None:
-    with pytest.raises(UserError, match=r"rows row 2: a cell holds a object"):
+    with pytest.raises(UserError, match=r"data row 2: a cell holds a object"):
         taught([{"text": "a", "label": "b"}, {"text": object(), "label": "b"}], out="out")
     assert not Path("out").exists()
 
@@ -83,7 +83,7 @@ def test_evaluate_takes_rows_in_memory(here: Path) -> None:
     model = taught(ROWS)
     assert model.evaluate(ROWS[:10]).examples == 10
     found = model.evaluate({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
-    assert found.examples == 40 and found.data == "rows"
+    assert found.examples == 40 and found.data == "data"
 
 
 def test_a_giant_text_is_announced_before_it_is_read(here: Path) -> None:

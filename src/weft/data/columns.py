@@ -97,8 +97,8 @@ def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
     """The column in whose name a usual one is a word: 'Ticket Text', 'Category ID', 'review_text'."""
     for usual in NAMES.get(name, (name,)):
         like = [each for each in there if usual in words_of(each)]
-        if name != "label":
-            like = [each for each in like if words_of(each)[-1] == usual]
+        ends = (usual, "id", "name", "code") if name == "label" else (usual,)
+        like = [each for each in like if words_of(each)[-1] in ends]
         if name == "text":
             like = [each for each in like if isinstance(record.values[each], str)]
         if len(like) == 1:
@@ -108,7 +108,9 @@ def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
 
 def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
     """Which flag names the column, with the likeliest one."""
-    likely = record.likely.get(name) or (free[0] if len(free) == 1 else None)
+    sizes = {each: len(str(record.values[each] or "")) for each in free}
+    likely = record.likely.get(name) or (max(sizes, key=sizes.__getitem__) if name == "text" and free else None)
+    likely = likely or (free[0] if len(free) == 1 else None)
     shape = f'"{likely}"' if likely and " " in likely else likely or "NAME"
     bare = "; of a file without a header line: --names source,target" if pairs else ""
     return f"; say which it is: --column {name}={shape}{bare}"

@@ -126,7 +126,7 @@ def rows_in_memory(data: Any) -> MemoryRows:
             "a list of dicts, a dict of lists, or a list of (text, label) tuples"
         )
     held = data if isinstance(data, Sequence) else list(data)  # a generator can be gone through once only
-    name = "rows" if isinstance(data, list | tuple) or kind == "generator" else kind
+    name = "data" if isinstance(data, list | tuple) or kind == "generator" else kind
     return MemoryRows(name, lambda: (_row(item, f"{name} row {n}") for n, item in enumerate(held, start=1)))
 
 
@@ -143,7 +143,7 @@ def _by_column(data: Mapping[Any, Any]) -> MemoryRows:
     if len({len(values) for values in columns.values()}) > 1:
         sizes = listed(f"{shown(name)} has {len(values)}" for name, values in columns.items())
         raise UserError(f"data is a dict of lists of different lengths: {sizes}")
-    return MemoryRows("rows", lambda: _zipped(list(columns), list(columns.values())))
+    return MemoryRows("data", lambda: _zipped(list(columns), list(columns.values())))
 
 
 def _check_names(kind: str, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -210,4 +211,11 @@ class RunRows:
 
 def is_section(data: Any, kind: type[Any]) -> bool:
     """Whether a dict is a section of a recipe, `{"files": [...], "holdout": 0.2}`, rather than columns of rows."""
-    return isinstance(data, Mapping) and set(data) <= {entry.name for entry in fields(kind)}
+    if not isinstance(data, Mapping) or not set(data) <= {entry.name for entry in fields(kind)}:
+        return False
+    # Two lists, of texts to read and of texts to write, have the names of two keys that stand for files.
+    sides = [
+        side for side in (data.get("source"), data.get("target")) if isinstance(side, list | tuple) and len(side) > 3
+    ]
+    texts = len(data) == len(sides) == 2 and not any(os.path.exists(str(side[0])) for side in sides)
+    return not (texts and not any(glob.has_magic(str(side[0])) for side in sides))

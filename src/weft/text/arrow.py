@@ -32,7 +32,7 @@ def _module(name: str, source: Source, kind: str) -> Any:
         module = importlib.import_module(name)
     except ImportError:
         raise UserError(f"reading {kind} needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain:
+    if not source.plain or source.path is None:
         raise UserError(f"{source.name}: {kind} is read from a plain file only; it is compressed inside already")
     return module
 
@@ -43,13 +43,28 @@ def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
 
 
 def _arrow(ipc: Any, source: Source) -> tuple[Any, Iterator[Any]]:
-    magic = source.stream.read(6)
-    source.stream.seek(0)
-    if magic == b"ARROW1":
-        file = ipc.open_file(source.stream)
-        return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
-    stream = ipc.open_stream(source.stream)  # as datasets writes it
-    return stream.schema, iter(stream)
+    # Mapped, a length that a damaged file gives is checked against its size, before anything is allocated.
+    mapped = importlib.import_module("pyarrow").memory_map(str(source.path))
+    if mapped.read(6) == b"ARROW1":
+        file = ipc.open_file(mapped)
+        return file.schema, (_valid(file.get_batch(number)) for number in range(file.num_record_batches))
+    mapped.seek(0)
+    stream = ipc.open_stream(mapped)  # as datasets writes it
+    return stream.schema, map(_valid, stream)
+
+
+def _valid(batch: Any) -> Any:
+    """A batch of which every place was checked: a damaged one would have Arrow read outside of its memory."""
+    pyarrow = importlib.import_module("pyarrow")
+    try:
+        batch.validate(full=True)
+    except pyarrow.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        plain = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+        for column in batch.columns:  # bad bytes spoil but their own row; the rest must be sound
+            (column.view(plain[column.type]) if column.type in plain else column).validate(full=True)
+    return batch
 
 
 def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
@@ -69,8 +84,8 @@ def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
                         yield UserError(f"{where}: bytes that are not UTF-8 text")
                     else:
                         yield Record(with_names(values, labels), where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        words = shown(str(error).partition("\n")[0], 120)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        words = shown(str(error).partition("\n")[0], 120) or "it asks for more memory than there is"
         after = f" after row {number}" if number else ""
         raise UserError(f"{source.name}: not a whole {kind} file{after}: {words}") from None
 

@@ -40,7 +40,7 @@ class Source:
     stream: io.BufferedIOBase
     suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
     plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
-    path: Path | None = None  # of the file, or of the archive that it lies in
+    path: Path | None = None  # of the file, or of the archive that it lies in; None: it can be read but once
     encoding: str | None = None  # as the caller says; else the bytes show it
     note: Callable[[str], None] = lambda text: None  # told what was found out about it
 

@@ -13,6 +13,7 @@ from weft.text.formats import Options, Record, Rows, check_names, need_columns, 
 from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of, lacks_header, names_for
 
 LOOK = 1000  # lines that show the delimiter
+TWO = "text,label or --names source,target"
 
 
 def read_csv(source: Source, options: Options) -> Rows:
@@ -174,7 +175,7 @@ def _names(source: Source, options: Options, first: Sequence[Fields]) -> tuple[l
         if names is None:
             raise UserError(
                 f"{source.name} line {began}: looks like a row, not like the names of columns; "
-                f"name its {len(fields)} columns: --names text,label{',...' * (len(fields) > 2)}"
+                f"name its {len(fields)} columns, such as --names {TWO if len(fields) == 2 else 'text,label,...'}"
             )
         source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
         return names, True

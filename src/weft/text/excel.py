@@ -21,7 +21,7 @@ def read_xlsx(source: Source, options: Options) -> Rows:
         openpyxl = importlib.import_module("openpyxl")
     except ImportError:
         raise UserError("reading Excel needs openpyxl: pip install 'weft[excel]'") from None
-    if not source.plain:
+    if not source.plain or source.path is None:
         raise UserError(f"{source.name}: Excel is read from a plain file only; it is compressed inside already")
     _check_size(source)
     try:

@@ -55,7 +55,9 @@ def delimiter_of(lines: Sequence[str], usual: str) -> str:
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row looks like the others rather than like the names of columns."""
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    if any(known_name(name) for name in first) or all(not cell.strip() for cell in first[1:]):
+    # A name that comes again in its column is a label which happens to be called so: question, comment.
+    named = [known_name(name) and all(row[place] != name for row in rest) for place, name in enumerate(first)]
+    if any(named) or all(not cell.strip() for cell in first[1:]):
         return False
     if [cell.strip() for cell in first if cell.strip()] in (numbers(len(first)), numbers(len(first) - 1)):
         return False  # pandas numbers columns that have no name
