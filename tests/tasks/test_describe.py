@@ -20,7 +20,7 @@ from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, Side, Vectors
 from weft.errors import UserError
 from weft.tasks.describe import describe, numbers_of
-from weft.training import loop
+from weft.training.step import Stepper
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 WORDS = {"red": (1.0, 0.0), "blue": (-1.0, 0.0), "hut": (0.0, 30.0), "barn": (0.0, -30.0)}
@@ -100,7 +100,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 20}, "some": rows(20)}
     given["model"] = {**SIZES, "dropout": 0.1}
     taught(here, here / "whole", **given)
-    real, calls = loop.update, []
+    real, calls = Stepper.update, []
 
     def killed(*arguments: Any) -> Any:
         calls.append(1)
@@ -108,7 +108,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "update", killed)
+    monkeypatch.setattr(Stepper, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         taught(here, here / "parts", **given)
     monkeypatch.undo()

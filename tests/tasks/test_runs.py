@@ -26,11 +26,11 @@ from weft.tasks.finetune import finetune
 from weft.tasks.reading import split, split_whole
 from weft.tasks.recipes import Tuning
 from weft.tasks.seeds import with_seeds
-from weft.training import loop
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
 from weft.training.run import Run
 from weft.training.signals import Interrupted
+from weft.training.step import Stepper
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
 FEW = {"steps": 2, "batch": 8, "rate": 1e-2}
@@ -234,7 +234,7 @@ def test_going_on_ends_as_the_whole_run(task: str, here: Path, monkeypatch: pyte
     plan |= {"ema": 0.9, "threads": 1, "pass_tokens": 60}
     given_: dict[str, Any] = {"model": {**SIZES, "size": "1x64"}, "training": plan}
     trained(data, task, out=here / "whole", **given_)
-    real, calls = loop.update, []
+    real, calls = Stepper.update, []
 
     def killed(*arguments: Any) -> Any:
         calls.append(1)
@@ -242,7 +242,7 @@ def test_going_on_ends_as_the_whole_run(task: str, here: Path, monkeypatch: pyte
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "update", killed)
+    monkeypatch.setattr(Stepper, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(data, task, out=here / "parts", **given_)
     monkeypatch.undo()
@@ -260,7 +260,7 @@ def test_going_on_ends_as_the_whole_run(task: str, here: Path, monkeypatch: pyte
 
 def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = rows_of("classify", here)
-    real = loop.update
+    real = Stepper.update
 
     def stopped(*arguments: Any) -> Any:
         import os
@@ -269,7 +269,7 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "update", stopped)
+    monkeypatch.setattr(Stepper, "update", stopped)
     with pytest.raises(Interrupted, match="stopped after step 1 of 2, all saved; go on with: weft resume"):
         trained(data, "classify", out=here / "out")
     monkeypatch.undo()
@@ -291,7 +291,7 @@ def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     arguments = ["finetune", "--task", "classify", "--data", "r.jsonl", "--model", "bert", "--size", "1x64"]
     arguments += ["--set", "model.context=32", "--set", "tokenizer.size=300", "--steps", "3", "--seed", "4"]
     arguments += ["--seeds", "2", "--out", "out"]
-    real, calls = loop.update, []
+    real, calls = Stepper.update, []
 
     def killed(*given_: Any) -> Any:
         calls.append(1)
@@ -299,7 +299,7 @@ def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             raise KeyboardInterrupt
         return real(*given_)
 
-    monkeypatch.setattr(loop, "update", killed)
+    monkeypatch.setattr(Stepper, "update", killed)
     assert run(arguments) == 130
     monkeypatch.undo()
     monkeypatch.chdir(here)

@@ -24,7 +24,7 @@ from weft.tasks.seeds import with_seeds
 from weft.tasks.sequences import SequenceTask
 from weft.tasks.translate import parts_of, translate
 from weft.text.tokenizer import Tokenizer
-from weft.training import loop
+from weft.training.step import Stepper
 
 PAIRS = worded(20)
 MULTI30K = Path(os.environ.get("WEFT_DATA", ".")) / "multi30k"
@@ -74,7 +74,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 60}}
     given |= {"pairs": worded(10), "model": {**SIZES, "dropout": 0.1}, "tokenizer": {"kind": "word", "apart": True}}
     learned(here, here / "whole", **given)
-    real, calls = loop.update, []
+    real, calls = Stepper.update, []
 
     def killed(*arguments: Any) -> Any:
         calls.append(1)
@@ -82,7 +82,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "update", killed)
+    monkeypatch.setattr(Stepper, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         learned(here, here / "parts", **given)
     monkeypatch.undo()

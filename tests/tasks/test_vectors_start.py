@@ -15,7 +15,7 @@ from tests.tasks.small import kinds, quiet, write_rows
 from weft.checkpoint.vectors import open_vectors
 from weft.cli.main import run
 from weft.tasks.model import Model
-from weft.training import loop
+from weft.training.step import Stepper
 
 VECTORS = {"the": 0, "is": 1, "flint": 2, "cat": 3, "oak": 4, "fern": 5, "now": 6, "elsewhere": 7}
 WIDTH = 6
@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_its_vectors(data: Path, here: Path, monkeypatch: 
     vectors = write_vectors(here / "v.txt")
     whole = tuned(data, vectors, here / "whole")
 
-    real, done = loop.update, list[int]()
+    real, done = Stepper.update, list[int]()
 
     def killed(*arguments: Any) -> Any:
         done.append(1)
@@ -102,7 +102,7 @@ def test_a_run_goes_on_without_its_vectors(data: Path, here: Path, monkeypatch: 
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(loop, "update", killed)
+    monkeypatch.setattr(Stepper, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         tuned(data, vectors, here / "broken")
     monkeypatch.undo()

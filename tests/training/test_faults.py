@@ -159,9 +159,9 @@ def test_a_signal_saves(number: int, phase: str, tmp_path: Path, monkeypatch: py
 
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    slow_step = "import weft.training.loop as loop\nplain = loop.update\n"
+    slow_step = "from weft.training.step import Stepper\nplain = Stepper.update\n"
     slow_step += "def slow(*given):\n    open('stepping', 'w').close()\n    time.sleep(60)\n    return plain(*given)\n"
-    process = started(settings(tmp_path, "run", save_every=1), slow_step + "loop.update = slow\n")
+    process = started(settings(tmp_path, "run", save_every=1), slow_step + "Stepper.update = slow\n")
     wait_for(lambda: (tmp_path / "stepping").exists(), process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)

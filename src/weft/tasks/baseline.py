@@ -107,7 +107,7 @@ def _sparse(bags: Bags) -> Product:
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
     by_column = columns.argsort(stable=True)
     sides = (columns, values, starts[:-1]), (rows[by_column], values[by_column], columns[by_column])
-    return lambda weights: _SparseProduct.apply(weights, *sides)
+    return lambda weights: _SparseProduct.apply(weights, *sides)  # type: ignore[no-untyped-call]
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -207,9 +207,14 @@ def judged_again(model: Model, name: str, material: Material, framing: Framing, 
 def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseline], metric: str, say: Say) -> None:
     """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
     model = judgement.metrics.sampled()[metric]
-    by_score = sorted(baselines, key=lambda baseline: -baseline.metrics.result()[metric].value)
+    by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(baseline.metrics.result()[metric].value, nan=-9.0))
     best = by_score[0]
     gap = model.minus(best.metrics.sampled()[metric])
+    if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
+        say(
+            f"result: {metric} is not defined on {judgement.reading.examples:,} held-out rows like these; give more rows"
+        )
+        return
     say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
     missed = _never_predicted(judgement)
     if missed:
@@ -222,19 +227,15 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
         {
             "name": each.name,
             "rows": each.rows,
-            metric: _finite(each.metrics.result()[metric].value),
+            metric: each.metrics.result()[metric].value,
             "seconds": each.seconds,
         }
         for each in by_score
+        if math.isfinite(each.metrics.result()[metric].value)
     ]
-    difference = {"value": _finite(gap.value), "low": _finite(gap.low), "high": _finite(gap.high)}
+    difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
     report(run, say)  # once more: the page shows the baselines too
-
-
-def _finite(value: float) -> float | None:
-    """What JSON can hold: a correlation of one row, or of equal values, is no number."""
-    return value if math.isfinite(value) else None
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:
