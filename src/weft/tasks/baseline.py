@@ -211,9 +211,8 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
     best = by_score[0]
     gap = model.minus(best.metrics.sampled()[metric])
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
-        say(
-            f"result: {metric} is not defined on {judgement.reading.examples:,} held-out rows like these; give more rows"
-        )
+        rows = judgement.reading.examples
+        say(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
     say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
     missed = _never_predicted(judgement)

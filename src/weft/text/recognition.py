@@ -58,7 +58,10 @@ def _by_lines(lines: list[str], loose: bool) -> str | None:
         return None
     rows, _ = split_rows(full, delimiter)
     if sum(bool(known_name(name)) for name in rows[0]) >= min(2, len(rows[0])) or (
-        loose and len(rows) > 4 and len({len(row) for row in rows}) == 1 and delimiter in DELIMITERS
+        (loose or delimiter in ("|", ";"))  # which no running text has as often in every line
+        and len(rows) > 4
+        and len({len(row) for row in rows}) == 1
+        and delimiter in DELIMITERS
     ):
         return "tsv" if delimiter == "\t" else "csv"
     return None
