@@ -69,12 +69,15 @@ def run(name: str, seed: int, data: Path, weights: Path, **more: Any) -> dict[st
         window = {"length": 384, "stride": 128} if name == "squad" else {"length": work.length, "long": "cut"}
         settings = {
             "data": {"files": train, "dev": [judged], **READ.get(name, {})},
-            "task": {"name": task_of(name), **window, **more.pop("task", {})},
+            "task": {"name": task_of(name), "baseline": False, **window, **more.pop("task", {})},
             "model": {"base": str(weights)},
             "seed": seed,
             "out": f"{folder}/run",
-            # One evaluation, at the end: nothing is chosen by it.
-            "training": {"epochs": work.epochs, "rate": work.rate, "batch": 32, "evaluate_every": 1 << 30, **more},
+            # One evaluation, at the end: nothing is chosen by it. The head learns at the rate of the rest, as the peer's.
+            "training": {
+                **{"epochs": work.epochs, "rate": work.rate, "batch": 32, "head_rate": 1.0},
+                **{"evaluate_every": 1 << 30, **more},
+            },
         }
         begin = time.perf_counter()
         model = weft.finetune(settings=settings)
