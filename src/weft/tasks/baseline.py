@@ -243,7 +243,9 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
         return f"better than {name} by {gap.value:.4f} ({interval})"
     if gap.high < 0:
         return f"WORSE than {name} by {-gap.value:.4f} ({interval}): use that, or give more rows"
-    word = "above" if gap.value > 0 else "below" if gap.value < 0 else "from"
+    if not gap.value:
+        return f"no better and no worse than {name} ({interval})"
+    word = "above" if gap.value > 0 else "below"
     return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
 
 
