@@ -190,7 +190,7 @@ class Tuning(Training):
     beta2: float = 0.999
     keep: int = 1
     explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
-    head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 from a base
+    head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 of few rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
