@@ -21,7 +21,17 @@ from weft.errors import UserError
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, in_order, number_in, number_of, text_in, word_in, words_in_list
+from weft.tasks.reading import (
+    Example,
+    check_labels,
+    in_order,
+    is_one,
+    number_in,
+    number_of,
+    text_in,
+    word_in,
+    words_in_list,
+)
 from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
 from weft.text.thresholds import best_thresholds
@@ -46,6 +56,7 @@ class TextTask:
     balanced: bool = False  # rows of rare labels count more
     words: float = 0.0  # how much the next tokens count beside the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
     overlap = 0.125
@@ -86,10 +97,19 @@ class TextTask:
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
             if "value" in given or (valued and not labelled):
                 task = replace(self, kind="value")
+        named = "labels" in given or any(name in record.values for name in NAMES["labels"])
+        if self.kind == "labels" and not named:
+            known = [name for name in self.labels if name in record.values]  # of a model, its labels
+            flags = tuple(known or record.likely.get("indicators", "").split("\t"))
+            if flags != ("",):
+                return replace(self, indicators=flags), texts
         return task, (*texts, COLUMN[task.kind])
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         texts = tuple(text_in(record, columns[name]) for name in (("text", "pair") if self.pair else ("text",)))
+        if COLUMN[self.kind] not in columns:
+            named = tuple(name for name in self.indicators if is_one(record, name))
+            return Example(texts, named, record.where)
         column = columns[COLUMN[self.kind]]
         target: Any
         if self.kind == "label":
