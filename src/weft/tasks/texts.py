@@ -32,6 +32,7 @@ from weft.tasks.reading import (
     word_in,
     words_in_list,
 )
+from weft.text.column_names import folded as folded_name
 from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
 from weft.text.thresholds import best_thresholds
@@ -97,12 +98,12 @@ class TextTask:
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
             if "value" in given or (valued and not labelled):
                 task = replace(self, kind="value")
-        named = "labels" in given or any(name in record.values for name in NAMES["labels"])
-        if self.kind == "labels" and not named:
-            known = [name for name in self.labels if name in record.values]  # of a model, its labels
-            flags = tuple(known or record.likely.get("indicators", "").split("\t"))
-            if flags != ("",):
-                return replace(self, indicators=flags), texts
+        usual = {folded_name(name) for name in NAMES["labels"]}
+        if self.kind == "labels" and "labels" not in given and not usual & set(map(folded_name, record.values)):
+            flags = record.likely.get("indicators", "")
+            known = self.labels if all(label in record.values for label in self.labels) else ()  # those of a model
+            if known or (flags and not self.labels):
+                return replace(self, indicators=known or tuple(flags.split("\t"))), texts
         return task, (*texts, COLUMN[task.kind])
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
