@@ -150,3 +150,9 @@ def test_hints_for_nested_texts_and_for_two_texts() -> None:
         find_columns(("text",), {}, Record({"id": 1, "data": {"text": "a"}}, "a.jsonl line 1"))
     with pytest.raises(UserError, match="--task pair"):
         find_columns(("text",), {}, Record({"question1": "a", "question2": "b"}, "a.csv line 2"))
+
+
+def test_a_picture_is_no_text() -> None:
+    Path("a.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
+    with pytest.raises(UserError, match="a binary file, not text"):
+        list(read_records("a.csv"))
