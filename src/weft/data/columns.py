@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.column_names import LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
+from weft.text.column_names import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
 from weft.text.records import Record
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
@@ -108,11 +108,21 @@ def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
 
 def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
     """Which flag names the column, with the likeliest one."""
+    inside = [each for each in free if isinstance(record.values[each], dict)]
+    for each in inside:
+        if _usual(name, list(record.values[each])) is not None:
+            return f"; {shown(each)!r} holds an object with it: put its entries at the top of each row"
+    free = [each for each in free if each not in inside]
     sizes = {each: len(str(record.values[each] or "")) for each in free}
     likely = record.likely.get(name) or (max(sizes, key=sizes.__getitem__) if name == "text" and free else None)
     likely = likely or (free[0] if len(free) == 1 else None)
     shape = f'"{likely}"' if likely and " " in likely else likely or "NAME"
-    bare = "; of a file without a header line: --names source,target" if pairs else ""
+    bare = ""
+    if pairs:
+        more = "".join(f",column{place}" for place in range(3, len(record.values) + 1))
+        bare = f"; of a file without a header line: --names source,target{more}"
+    if name == "text" and (both := next((pair for names in PAIRS if (pair := _all_of(names, list(free)))), None)):
+        return f"; {listed(map(shown, both))} are two texts: give --task pair, or one of them: --column text={shape}"
     return f"; say which it is: --column {name}={shape}{bare}"
 
 
@@ -122,7 +132,8 @@ def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
     for names in PAIRED:
         if set(names) <= set(folded):
             return folded[names[0]], folded[names[1]]
-    codes = [name for name in there if re.fullmatch(r"[a-z]{2}([_-][A-Za-z]{2,4})?", name)]
+    codes = [name for name in there if re.fullmatch(r"([a-z]{2}|[A-Z]{2})([_-][A-Za-z]{2,4})?", name)]
+    codes = codes if len(codes) == 2 else [name for name in codes if name.casefold() not in IDS]
     languages = codes if len(codes) == 2 else [name for name in there if name.casefold() in LANGUAGES]
     return (languages[0], languages[1]) if len(languages) == 2 else None
 

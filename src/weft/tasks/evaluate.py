@@ -180,7 +180,7 @@ def evaluate(
         raise UserError(f"{where}: there are no rows")
     if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
         files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
-    _, needed = task.needed(first, files.columns)
+    task, needed = task.needed(first, files.columns)
     if isinstance(task, SequenceTask) and task.profiles:
         _warn_swapped(task, files, needed, where)
     skipped, framing = Skipped(), framing_for(opened)

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.data.tables import Table
-from weft.errors import UserError
+from weft.errors import UserError, listed
 from weft.tasks import sequences
 from weft.tasks.answer import AnswerTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.reading import Example, check_rows, examples_of, long_note, split, split_whole
+from weft.tasks.reading import Example, alike_note, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.recipes import WRITES, TaskRecipe
 from weft.tasks.saying import Progress, Say, tell
 from weft.tasks.tag import TagTask, normalized
@@ -74,6 +74,8 @@ def read_examples(
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.needed(first, files.columns)
+    if isinstance(task, TextTask) and task.indicators and "labels" not in needed:
+        say(f"weft: note: {where}: the columns {listed(task.indicators, 12)} of 0 and 1 are taken for the labels")
     with progress(f"reading {where}", "rows") as read:
 
         def heard(more: int) -> None:
@@ -118,7 +120,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         _, dev = read_examples(task, other, Skipped(), say, progress, stop)
         scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
         dev = in_one_scheme(dev, scheme, other.name, say)
-        task = task.learned(rows, recipe.task.labels)
+        task = _learned(task, rows, recipe, where, say)
         rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
         check_rows(len(rows), where)
         check_dev(len(dev), other)
@@ -129,7 +131,7 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
         ):
             say(f"weft: note: {swapped_line(other.name)}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
-    task = task.learned(rows, recipe.task.labels)
+    task = _learned(task, rows, recipe, where, say)
     rows = checked(task, rows, files, say)
     check_rows(len(rows), where)
     groups = task.groups(rows)
@@ -144,6 +146,14 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
     dev = [rows[number] for number in held]
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
+
+
+def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, say: Say) -> Task:
+    """The task with what its rows say; a note where labels look like one that is written in several ways."""
+    task = task.learned(rows, recipe.task.labels)
+    if isinstance(task, TextTask) and (note := alike_note(task.labels)):
+        say(f"weft: note: {where}: {note}")
+    return task
 
 
 def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:

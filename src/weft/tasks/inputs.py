@@ -104,6 +104,9 @@ def _input(model: Any, record: Record, found: Mapping[str, str]) -> Any:
     if "vector" in found:
         return vector_in(record, found["vector"]).tolist()
     values = [value_in(record, column) for column in found.values()]
+    for column, value in zip(found.values(), values, strict=True):
+        if isinstance(value, dict | list):
+            raise UserError(f"{record.where}: column {shown(column)!r} holds a {type(value).__name__}, not text")
     texts = tuple("" if value is None else str(value) for value in values)
     if max(map(len, texts)) > LONG:
         framing = framing_for(model.opened)

@@ -17,6 +17,7 @@ from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.text.records import Problems, Record, Skipped
+from weft.text.sniffing import ZERO_ONE
 
 FEW = 4  # rows; from fewer nothing can be learned
 
@@ -66,6 +67,12 @@ def text_in(record: Record, column: str) -> str:
 def word_in(record: Record, column: str) -> str:
     """A label: a word, or a number taken for one."""
     value = value_in(record, column)
+    if isinstance(value, list) and len(value) == 1:  # as Doccano writes it
+        value = value[0]
+    if isinstance(value, list) and value:
+        raise UserError(
+            f"{record.where}: column {shown(column)!r} holds {len(value)} labels; for several: --task multilabel"
+        )
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool | int | str):
@@ -76,22 +83,68 @@ def word_in(record: Record, column: str) -> str:
     raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a label")
 
 
-def number_in(record: Record, column: str) -> float:
+def is_one(record: Record, column: str) -> bool:
+    """Whether a column of 0 and 1 holds 1; an empty cell is 0."""
     value = value_in(record, column)
+    text = "" if is_blank(value) else str(value).strip().casefold()
+    if text not in ("", *ZERO_ONE):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(text)!r}, not 0 or 1")
+    return text in ("1", "1.0", "true")
+
+
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(,\d{3}){2,}|(,\d{3})+\.\d+)")  # 1,234,567 and 1,234.5
+EUROPEAN = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+|[-+]?\d{1,3}(\.\d{3}){2,}")  # 3,5 and 1.234,5 and 1.234.567
+UNCLEAR = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")  # 1,234: as much as 1234, or a little more than 1
+
+
+def number_in(record: Record, column: str) -> float:
+    """A number, also with a decimal comma or with marks between thousands where that is beyond doubt."""
+    value = value_in(record, column)
+    text = value.strip() if isinstance(value, str) else ""
+    if UNCLEAR.fullmatch(text):
+        meanings = f"{text.replace(',', '')} or {text.replace(',', '.')}"
+        raise UserError(
+            f"{record.where}: column {shown(column)!r} holds {text!r}: {meanings}? write it without a comma"
+        )
+    if THOUSANDS.fullmatch(text):
+        value = text.replace(",", "")
+    elif EUROPEAN.fullmatch(text):
+        value = text.replace(".", "").replace(",", ".")
     try:
-        found = float(value) if not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) and "_" not in text else math.nan
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
-    return found
+    return number
+
+
+class DecimalMarks:
+    """Refuses a file whose values have a decimal comma in one row and a point in another: 2.000 is then 2 or 2000."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, tuple[str, str]] = {}  # mark -> where it came first, and in which value
+
+    def check(self, record: Record, column: str) -> None:
+        value = record.values.get(column)
+        text = value.strip() if isinstance(value, str) else ""
+        if not re.search(r"\d", text) or not re.search("[.,]", text):
+            return
+        mark = "," if EUROPEAN.fullmatch(text) else "."
+        self.first.setdefault(mark, (record.where, text))
+        if len(self.first) > 1:
+            where, before = self.first["." if mark == "," else ","]
+            raise UserError(
+                f"{record.where}: column {shown(column)!r} holds {shown(text)!r}, and {shown(before)!r} in {where}: "
+                "use one decimal mark in the whole column"
+            )
 
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:
-    """Several labels: a list, or a text cut at '|', ';' or ','."""
+    """Several labels: a list, or a text cut at line breaks, '|', ';' or ','."""
     value = list_in(record, column)
     if isinstance(value, str):
-        mark = next((mark for mark in "|;," if mark in value), None)
+        mark = next((mark for mark in "\n|;," if mark in value), None)
         value = value.split(mark) if mark else [value]
     if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a list of labels")
@@ -101,7 +154,7 @@ def words_in_list(record: Record, column: str) -> tuple[str, ...]:
 def list_in(record: Record, column: str) -> Any:
     """What a row has in a column; a list that was written into a cell, as JSON or by Python, is read as one."""
     value = value_in(record, column)
-    if not isinstance(value, str) or not (value.strip().startswith("[") and value.strip().endswith("]")):
+    if not isinstance(value, str) or not re.fullmatch(r"\[.*\]|\{\s*['\"].*['\"]\s*\}", value.strip(), re.DOTALL):
         return value
     try:
         found = json.loads(value)
@@ -110,6 +163,8 @@ def list_in(record: Record, column: str) -> Any:
             found = ast.literal_eval(value.strip())  # reads literals, and runs nothing
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}") from None
+    if isinstance(found, set):
+        found = sorted(found, key=str)
     if not isinstance(found, list):
         raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}")
     return found
@@ -121,7 +176,7 @@ def _kind(value: Any) -> str:
 
 INPUTS = ("text", "pair", "source", "target", "context", "question", "vector")  # a row that lacks one is empty
 TARGETS = ("label", "value")
-NO_LABEL = ("nan", "<na>", "nat", "#n/a")  # as pandas and Excel write a cell that holds nothing
+NO_LABEL = ("nan", "<na>", "nat", "#n/a", "n/a", "null")  # as pandas, Excel and SQL write a cell that holds nothing
 
 
 def is_blank(value: Any) -> bool:
@@ -137,7 +192,8 @@ def is_empty(record: Record, columns: Mapping[str, str]) -> bool:
 def is_unlabeled(record: Record, columns: Mapping[str, str]) -> bool:
     """Whether the cell of the label, or value, holds nothing."""
     cells = [record.values[theirs] for ours, theirs in columns.items() if ours in TARGETS and theirs in record.values]
-    return any(is_blank(cell) or str(cell).strip().casefold() in NO_LABEL for cell in cells)
+    nothing = (*NO_LABEL, "-") if "gold_label" in columns.values() else NO_LABEL  # SNLI: people did not agree
+    return any(is_blank(cell) or str(cell).strip().casefold() in nothing for cell in cells)
 
 
 def examples_of(
@@ -151,7 +207,14 @@ def examples_of(
     def begin(record: Record) -> tuple[dict[str, str], Callable[[Record], Example]]:
         columns = find_columns(needed, files.columns, record, skipped.note)
         skipped.columns |= columns
-        return columns, lambda record: read(record, columns)
+        marks = DecimalMarks()
+
+        def one(record: Record) -> Example:
+            if "value" in columns:
+                marks.check(record, columns["value"])
+            return read(record, columns)
+
+        return columns, one
 
     return read_all(files, begin, skipped, progress)
 
@@ -226,6 +289,17 @@ def in_order(labels: Sequence[str]) -> tuple[str, ...]:
     if all(re.fullmatch(r"-?\d{1,9}", label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
+
+
+def alike_note(labels: Sequence[str]) -> str | None:
+    """A line about labels that are most likely one label, written in several ways; None where there are none."""
+    ways: dict[str, list[str]] = {}
+    for label in labels:
+        ways.setdefault(" ".join(label.casefold().split()), []).append(label)
+    several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
+    if not several:
+        return None
+    return f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
 
 
 def number_of(label: str, labels: Mapping[str, int], where: str) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
-from weft.data.columns import file_of
+from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
@@ -111,7 +111,10 @@ class TagTask:
     # ------------------------------------------------------------------------------------------ from people's data
 
     def needed(self, record: Record, given: Mapping[str, str]) -> tuple[TagTask, tuple[str, ...]]:
-        raw = "spans" in given or any(name in record.values for name in ("spans", "entities"))
+        values = record.values
+        raw = "spans" in given or any(name in values for name in ("spans", "entities"))
+        if not raw and "text" in values and "words" not in given and not set(NAMES["words"]) & set(values):
+            raw = any(isinstance(values.get(name), list) for name in ("label", "labels"))  # as Doccano writes them
         return self, ("text", "spans") if raw else ("words", "tags")
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
@@ -305,16 +308,23 @@ def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     return powers / powers.sum(1, keepdims=True)
 
 
+def _ends_and_label(span: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Of a span as Prodigy, Doccano or Label Studio writes it."""
+    labels = span.get("labels")
+    label = labels[0] if isinstance(labels, list) and len(labels) == 1 else span.get("label")
+    return span.get("start", span.get("start_offset")), span.get("end", span.get("end_offset")), label
+
+
 def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
     """Words and BIO tags out of a raw text and stretches of its characters."""
-    text, given = value_in(record, columns["text"]), value_in(record, columns["spans"])
+    text, given = value_in(record, columns["text"]), list_in(record, columns["spans"])
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{record.where}: column {shown(columns['text'])!r} holds no text")
     if not isinstance(given, list):
         raise UserError(f"{record.where}: column {shown(columns['spans'])!r} holds no list of spans")
     spans: list[tuple[int, int, str]] = []
     for span in given:
-        values = (span.get("start"), span.get("end"), span.get("label")) if isinstance(span, dict) else span
+        values = _ends_and_label(span) if isinstance(span, dict) else span
         if (
             not isinstance(values, tuple | list)
             or len(values) != 3

@@ -21,7 +21,18 @@ from weft.errors import UserError
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, in_order, number_in, number_of, text_in, word_in, words_in_list
+from weft.tasks.reading import (
+    Example,
+    check_labels,
+    in_order,
+    is_one,
+    number_in,
+    number_of,
+    text_in,
+    word_in,
+    words_in_list,
+)
+from weft.text.column_names import folded as folded_name
 from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
 from weft.text.thresholds import best_thresholds
@@ -46,6 +57,7 @@ class TextTask:
     balanced: bool = False  # rows of rare labels count more
     words: float = 0.0  # how much the next tokens count beside the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
     overlap = 0.125
@@ -86,10 +98,19 @@ class TextTask:
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
             if "value" in given or (valued and not labelled):
                 task = replace(self, kind="value")
+        usual = {folded_name(name) for name in NAMES["labels"]}
+        if self.kind == "labels" and "labels" not in given and not usual & set(map(folded_name, record.values)):
+            flags = record.likely.get("indicators", "")
+            known = self.labels if all(label in record.values for label in self.labels) else ()  # those of a model
+            if known or (flags and not self.labels):
+                return replace(self, indicators=known or tuple(flags.split("\t"))), texts
         return task, (*texts, COLUMN[task.kind])
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         texts = tuple(text_in(record, columns[name]) for name in (("text", "pair") if self.pair else ("text",)))
+        if COLUMN[self.kind] not in columns:
+            named = tuple(name for name in self.indicators if is_one(record, name))
+            return Example(texts, named, record.where)
         column = columns[COLUMN[self.kind]]
         target: Any
         if self.kind == "label":

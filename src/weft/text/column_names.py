@@ -19,7 +19,7 @@ NAMES = {
     "answer": ("answer", "answers", "answer_text"),
     "words": ("words", "tokens"),
     "tags": ("tags", "ner_tags", "pos_tags", "labels"),
-    "spans": ("spans", "entities"),
+    "spans": ("spans", "entities", "label", "labels"),
 }
 PAIRS = (
     ("text", "pair"),
@@ -51,6 +51,7 @@ LANGUAGES = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
     *("finnish", "polish", "czech", "russian", "ukrainian", "greek", "turkish", "arabic", "hebrew", "hindi", "chinese"),
     *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
+    *("deutsch", "français", "francais", "español", "espanol", "italiano", "português", "nederlands", "polski"),
 )
 OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
 IDS = ("id", "ids", "index", "idx", "uid", "uuid", "guid", "key", "nr", "no", "number", "column1", "rowid")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator
+from itertools import chain, dropwhile, islice
 
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, shown
 from weft.text.compressed import LIMIT, Line, Source, again, read_lines, remembered
-from weft.text.formats import Options, Record, Rows, check_names, need_columns, too_long
-from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of, lacks_header, names_for
+from weft.text.formats import Options, Record, Rows, need_columns, too_long
+from weft.text.header import header_of
+from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
-TWO = "text,label or --names source,target"
 
 
 def read_csv(source: Source, options: Options) -> Rows:
@@ -149,8 +149,15 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
             raise UserError(f"{source.name}: empty: no header line")
         return
     else:
-        names, inside = _names(source, options, first)
-        rows = rows if inside else islice(rows, 1, None)
+        if first[0][2]:
+            raise first[0][2]
+        if not options.header:
+            count = len(first[0][1])
+            raise UserError(f"{source.name}: a file without a header line needs names for its {count} columns")
+        good = [(number, fields) for number, fields, fault in first if not fault]
+        names, before = header_of(source, good, "line")
+        last = good[before - 1][0] if before else 0  # line of the header
+        rows = dropwhile(lambda row: row[0] <= last, rows)
     need_columns(names, options, source.name)
     for number, fields, fault in rows:
         where = f"{source.name} line {number}"
@@ -160,30 +167,3 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
             yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
         else:  # a line of delimiters alone, or of spaces, is an empty row
             yield Record(dict(zip(names, [*fields, *[""] * len(names)], strict=False)), where)
-
-
-def _names(source: Source, options: Options, first: Sequence[Fields]) -> tuple[list[str], bool]:
-    """The names of the columns, and whether the first line is a row rather than those."""
-    began, fields, fault = first[0]
-    if fault:
-        raise fault
-    if not options.header:
-        raise UserError(f"{source.name}: a file without a header line needs names for its {len(fields)} columns")
-    rows = [row for _, row, bad in first if row and not bad]
-    if lacks_header(rows):
-        names = names_for(rows)
-        if names is None:
-            raise UserError(
-                f"{source.name} line {began}: looks like a row, not like the names of columns; "
-                f"name its {len(fields)} columns, such as --names {TWO if len(fields) == 2 else 'text,label,...'}"
-            )
-        source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
-        return names, True
-    names = [name.strip() for name in fields]
-    if len(names) > 1 and not names[0]:  # pandas writes its row numbers into a first column without a name
-        names[0] = "column 1"
-    for place, name in enumerate(names):  # a delimiter at the end of every line makes a column of nothing
-        if not name and len(rows) > 1 and not any("".join(row[place : place + 1]).strip() for row in rows):
-            names[place] = f"column {place + 1}"
-    check_names(f"{source.name} line {began}", names)
-    return names, False

@@ -99,6 +99,8 @@ def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
     # ever come about by chance in other encodings.
     if not tally.stray or 10 * tally.wide >= tally.stray:
         return Encoding("utf-8", mac)
+    if b"\0" in tally.head:  # no text at all, which its lines will tell
+        return Encoding("utf-8", mac)
     if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
         raise UserError(
             f"{name}: not UTF-8: it looks like another encoding, of a language that is not written in Latin letters; "

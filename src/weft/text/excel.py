@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text.compressed import Source, again
-from weft.text.formats import Options, Record, Rows, check_names, need_columns
+from weft.text.formats import Options, Record, Rows, need_columns
+from weft.text.header import header_of, title_rows
+from weft.text.sniffing import ROWS
 
 LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
 
@@ -62,21 +65,33 @@ def _cells(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _rows(source: Source, options: Options, sheet: Any) -> Rows:
-    names: list[str] = list(options.names or ()) if not options.header else []
-    for number, row in _cells(sheet):
-        if not names:
-            while row and row[-1] is None:
-                row.pop()
-            names = [f"column {place}" if cell is None else str(cell).strip() for place, cell in enumerate(row, 1)]
-            check_names(f"{source.name} row {number}", names)
-            need_columns(names, options, source.name)
-            continue
+    rows = _cells(sheet)
+    names = list(options.names or ())
+    if options.header:
+        first = list(islice(rows, ROWS))
+        names, before = header_of(source, _texts(first), "row")
+        rows = islice(chain(first, rows), before, None)
+    need_columns(names, options, source.name)
+    for number, row in rows:
         cells = [_value(cell) for cell in row[: len(names)]]
         where = f"{source.name} row {number}"
-        if any(cell is not None for cell in row[len(names) :]):
-            yield UserError(f"{where}: expected {len(names)} cells, found {len(row)}")
+        if any(cell is not None and str(cell).strip() for cell in row[len(names) :]):
+            extra = next(cell for cell in row[len(names) :] if cell is not None and str(cell).strip())
+            yield UserError(f"{where}: {shown(str(extra))!r} stands in a column without a name")
         else:
             yield Record(dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True)), where)
+
+
+def _texts(rows: Sequence[tuple[int, list[Any]]]) -> list[tuple[int, list[str]]]:
+    """The cells as text, without the empty columns at the right of the header; one inside it is named by its place."""
+    texts = [(number, ["" if cell is None else str(_value(cell)) for cell in row]) for number, row in rows]
+    if not texts:
+        return texts
+    before = title_rows([row for _, row in texts])
+    header = texts[before][1]
+    width = max(place for place, cell in enumerate(header, start=1) if cell.strip())
+    header[:width] = [cell.strip() or f"column {place}" for place, cell in enumerate(header[:width], start=1)]
+    return [(number, (row + [""] * width)[:width]) for number, row in texts]
 
 
 def _value(cell: Any) -> Any:

@@ -165,6 +165,34 @@ def half_character(values: Any) -> bool:
 HALF = "holds half a surrogate pair, which is no character"
 
 
+def unwrapped(values: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a row that stands inside another object: {"translation": {"en": ..., "de": ...}}."""
+    if "row_idx" in values and isinstance(values.get("row"), dict):
+        return values["row"]  # as the viewer of Hugging Face hands rows out
+    if isinstance(values.get("data"), dict) and isinstance(values.get("annotations"), list):
+        return _label_studio(values)
+    inner = next(iter(values.values()), None)
+    return inner if len(values) == 1 and isinstance(inner, dict) else values
+
+
+def _label_studio(values: dict[str, Any]) -> dict[str, Any]:
+    """A task that Label Studio exports: its data, and spans, labels or a rating out of its first annotation."""
+    row = {**({"id": values["id"]} if "id" in values else {}), **values["data"]}
+    done = [each for each in values["annotations"] if isinstance(each, dict) and not each.get("was_cancelled")]
+    results = done[0].get("result") if done else None
+    if not isinstance(results, list):
+        return row
+    spans, labels = [], list[Any]()
+    for result in results:
+        value = result.get("value") if isinstance(result, dict) else None
+        if isinstance(value, dict) and "start" in value:
+            spans.append({name: value.get(name) for name in ("start", "end", "labels")})
+        elif isinstance(value, dict):
+            row |= {"value": value["rating"]} if "rating" in value else {}
+            labels += value.get("choices") or []
+    return {**row, **({"label": labels} if labels else {"spans": spans})}
+
+
 def read_jsonl(source: Source, options: Options) -> Rows:
     """A JSON object per line."""
     for number, text, fault in read_lines(source):
@@ -178,6 +206,7 @@ def read_jsonl(source: Source, options: Options) -> Rows:
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+            values = unwrapped(values)
             need_columns(list(values), options, where)
             if "\\u" in text and half_character(values):
                 raise UserError(f"{where}: {HALF}")
@@ -191,6 +220,10 @@ def read_jsonl(source: Source, options: Options) -> Rows:
 
 
 # ----------------------------------------------------------------------------------------------------------- CoNLL
+
+
+CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner", "ner_tag", "pos", "pos_tag", "chunk"}
+CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
 
 
 def read_conll(source: Source, options: Options) -> Rows:
@@ -207,6 +240,9 @@ def read_conll(source: Source, options: Options) -> Rows:
             # A comment of CoNLL-U stands before its sentence. In a file cut at spaces '# # B-NP' is a token (a pound
             # sign, in CoNLL-2000): it looks like the rows before it.
             if not rows and text.startswith("# ") and shape != (tabbed, len(row)):
+                continue
+            if shape is None and not rows and {cell.casefold() for cell in row} <= CONLL_HEADER:
+                source.note(f"{source.name}: line {number} is taken for the names of the columns")
                 continue
             began = began or number
             if rows and len(row) != len(rows[0]):

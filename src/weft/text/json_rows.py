@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.text.compressed import Source, again
-from weft.text.formats import HALF, Options, Record, Rows, half_character, need_columns, read_jsonl
+from weft.text.formats import HALF, Options, Record, Rows, half_character, need_columns, read_jsonl, unwrapped
 from weft.text.json_text import JsonText
 from weft.text.squad import read_squad
 
@@ -112,8 +112,7 @@ def _columns(source: Source) -> Iterator[tuple[int, Any]]:
 def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
     for number, values in entries:
         where = f"{source.name} row {number}"
-        if isinstance(values, dict) and isinstance(values.get("row"), dict) and "row_idx" in values:
-            values = values["row"]  # as the viewer of Hugging Face hands rows out
+        values = unwrapped(values) if isinstance(values, dict) else values
         if not isinstance(values, dict):
             yield UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
         elif half_character(values):

@@ -13,6 +13,7 @@ DELIMITERS = (",", ";", "\t", "|")
 ROWS = 200  # rows that are looked at
 CHARACTERS = 1 << 18  # and characters at most
 NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*%?\s*")
+ZERO_ONE = ("0", "1", "0.0", "1.0", "true", "false")  # in small letters
 FEW_VALUES = 50  # a column of more different values is hardly one of labels
 
 
@@ -33,11 +34,20 @@ def split_rows(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], b
 
 def delimiter_of(lines: Sequence[str], usual: str) -> str:
     """The delimiter that parts the lines of a table most evenly; the usual one where nothing is clearly better."""
-    if not lines:
-        return usual
+    best, even = _evenest(lines, usual)
+    for place in range(1, min(5, len(lines) - 3)):  # a title may stand above the header
+        if even >= 0.5:
+            break
+        below, more = _evenest(lines[place:], usual)
+        best, even = (below, more) if more > 0.9 else (best, even)
+    return best
+
+
+def _evenest(lines: Sequence[str], usual: str) -> tuple[str, float]:
+    """The delimiter with the largest share of lines that have as many fields as the first, and that share."""
     best, most = usual, 0.0
     for delimiter in (usual, *(each for each in DELIMITERS if each != usual)):
-        if delimiter not in lines[0]:
+        if not lines or delimiter not in lines[0]:
             continue
         rows, whole = split_rows(lines, delimiter)
         if not rows or len(rows[0]) < 2:
@@ -46,7 +56,7 @@ def delimiter_of(lines: Sequence[str], usual: str) -> str:
         even -= 0 if whole else 0.5  # quotes that do not close speak against it
         if even > most + 0.02:
             best, most = delimiter, even
-    return best
+    return best, most
 
 
 # --------------------------------------------------------------------------------------------------- without a header
@@ -100,10 +110,12 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             if value is not None and not isinstance(value, list | dict) and str(value).strip():
                 columns.setdefault(name, []).append(str(value).strip())
     found: dict[str, str] = {}
+    flags = [name for name, cells in columns.items() if {cell.casefold() for cell in cells} <= set(ZERO_ONE)]
+    if len(flags) > 1:  # a label each, of rows that may have several
+        found["indicators"] = "\t".join(flags)
     text = _text(columns)
-    if text is None:
-        return found
-    found["text"] = text
+    if text is not None:
+        found["text"] = text
     labels, values = [], []
     for name, cells in columns.items():
         if name == text or folded(name) in IDS:
