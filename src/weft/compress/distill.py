@@ -107,7 +107,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: Run
 
 
 def _listed(names: Names) -> list[str]:
-    several = list(names) if isinstance(names, list | tuple) else [names]
+    several: list[Any] = list(names) if isinstance(names, list | tuple) else [names]
     for name in several:
         if not isinstance(name, str | os.PathLike):
             kind = type(name).__name__

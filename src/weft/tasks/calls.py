@@ -27,6 +27,8 @@ TABLES = ("columns", "column_names", "schema")
 def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
     numbers = model.opened.family.numbers
+    if getattr(given, "ndim", 1) == 0:  # one text in an array of NumPy
+        given = given.item()
     if isinstance(given, Mapping):
         one = _is_row(model, given)
         return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
@@ -39,8 +41,6 @@ def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None =
         return [given], True
     if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise UserError(f"a model for {model.task} is asked about {_expected(model)}; not about {_named(given)}")
-    if getattr(given, "ndim", 1) == 0:  # one text in an array of NumPy
-        return inputs_in_call(model, given.item(), columns)
     several = list(given)
     if several and all(isinstance(item, Mapping) for item in several):
         return list(input_of_each(model, Table(several, columns or {}))), False
