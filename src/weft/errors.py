@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import os
+import traceback
 from collections.abc import Iterable
 
 
 class UserError(Exception):
     """A mistake in a file, a flag or a value that the user gave; shown without a traceback, exit status 2."""
+
+    def _render_traceback_(self) -> list[str]:
+        """For notebooks: the lines of the user's own code, and the message."""
+        ours = os.path.dirname(__file__) + os.sep
+        calls = [call for call in traceback.extract_tb(self.__traceback__) if not call.filename.startswith(ours)]
+        places = [f"line {call.lineno}: {call.line}" for call in calls if "IPython" not in call.filename and call.line]
+        return [*places, f"UserError: {self}"]
 
 
 # What other libraries call our things, in small letters with hyphens: options, verbs, tasks, objectives and models.

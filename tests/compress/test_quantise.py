@@ -87,7 +87,8 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     timed |= {"onnx-int8": 3.0, "onnx-fp16": 2.0}
     out = tmp_path / "out"
     names = ["onnx-int8", "onnx-fp16", "bf16"]
-    found = weft.quantise(place / "model", place / "rows.jsonl", out=out, kinds=names, max_drop=50, **SHORT)
+    generated = (json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines())  # rows in memory
+    found = weft.quantise(place / "model", generated, out=out, kinds=names, max_drop=50, **SHORT)
     assert found.chosen == "onnx-int8" and found.folder == out
     assert {each.kind: each.refused is None for each in found.verdicts} == {
         "onnx-int8": True,

@@ -74,7 +74,7 @@ def _stopped(*_: Any) -> None:
 
 
 def test_bad_rows_in_memory_leave_nothing_behind() -> None:
-    with pytest.raises(UserError, match=r"data row 2: a cell holds a object"):
+    with pytest.raises(UserError, match=r"data row 2, column 'text': a cell holds a object"):
         taught([{"text": "a", "label": "b"}, {"text": object(), "label": "b"}], out="out")
     assert not Path("out").exists()
 
@@ -93,4 +93,4 @@ def test_a_giant_text_is_announced_before_it_is_read(here: Path) -> None:
     finetune(rows, say=lines.append, task={"name": "classify", "long": "cut"}, **given)
     notes = [number for number, line in enumerate(lines) if "a text of 1.2 million characters" in line]
     plan = next(number for number, line in enumerate(lines) if "plan: " in line)
-    assert notes and notes[0] < plan and "train.jsonl line 41" in lines[notes[0]]
+    assert notes and notes[0] < plan and "data row 41" in lines[notes[0]]

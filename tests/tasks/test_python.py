@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import polars
 import pytest
@@ -194,9 +195,10 @@ WRONG: list[tuple[Any, str]] = [
     (b"text", "not about bytes"),
     (object(), "not about object"),
     (("a", "b"), "a tuple is a pair of texts, and a model for classify reads one text at a time: give several as a"),
+    ([("a", "b")], "input 1: a tuple is a pair of texts, and a model for classify reads one text at a time"),
     (["a", None], "input 2: a text is expected, not None"),
     ([b"a"], "input 1: a text is expected, not bytes"),
-    ({"body_of_it": "a"}, "no column 'text'; it has body_of_it"),
+    ({"body_of_it": "a"}, 'it has body_of_it; say which it is: columns={"text": "body_of_it"}'),
     (pandas.DataFrame({"x": ["a"], "y": ["b"]}), "DataFrame: no column 'text'; it has x, y"),
 ]
 
@@ -205,6 +207,44 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_text_is_one_clear_error(given: Any, message: str, model: weft.Model) -> None:
     with pytest.raises(UserError, match=message):
         model(given)
+
+
+def test_one_text_in_an_array(model: weft.Model) -> None:
+    assert model(numpy.array(TEXTS[0])) == model(TEXTS[0]) and model(numpy.array(TEXTS[:2])) == model(TEXTS[:2])
+
+
+MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: trained(pandas.DataFrame({"text": []})), "^data: there are no rows"),
+    (lambda: trained(pandas.DataFrame({"text": TEXTS})), 'data: no column .label.; it has text; .* columns={"label"'),
+    (lambda: trained([*ROWS, {"text": {"a": 1}, "label": "stone"}]), "data row 25: column 'text' holds a dict"),
+    (lambda: trained([{**ROWS[0], "extra": object()}]), "data row 1, column 'extra': a cell holds a object"),
+    (lambda: trained(None), "in Python, a file or rows as the first argument"),
+    (lambda: weft.load(None), "a model is loaded by the name of its folder, not from a NoneType"),
+    (lambda: weft.pretrain(pandas.DataFrame(ROWS)), "a recipe is a file or .*, not a DataFrame; text to learn from"),
+    (lambda: weft.distill(object(), data=ROWS), "a teacher is the name of a folder, not a object"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_mistakes_are_told_in_the_words_of_python(call: Callable[[], Any], message: str) -> None:
+    """By the row of the data, not by a file of the run that nobody has named."""
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+def test_columns_of_rows_to_learn_from_are_named(model: weft.Model) -> None:
+    rows = [{"a": row["text"], "b": row["label"], "c": row["text"][::-1]} for row in ROWS]
+    columns = {"text": "a", "label": "b"}
+    learned = trained(rows, columns=columns)
+    assert all(map(torch.equal, weights(learned), weights(trained(ROWS))))
+    assert model.fit(rows, columns=columns, training={"steps": 1}).card.labels == LABELS
+
+
+def test_a_notebook_shows_no_line_of_ours() -> None:
+    with pytest.raises(UserError) as caught:
+        weft.load("nowhere/at/all")
+    lines = caught.value._render_traceback_()
+    assert len(lines) == 2 and 'weft.load("nowhere/at/all")' in lines[0] and lines[1] == f"UserError: {caught.value}"
 
 
 def test_a_tuple_is_one_pair(wordpiece: Tokenizer) -> None:
@@ -281,7 +321,7 @@ def test_progress(model: weft.Model, capsys: pytest.CaptureFixture[str], monkeyp
     assert "264 answered" in shown.splitlines()[-1]
     trained(ROWS, progress=True)
     shown = capsys.readouterr().err
-    assert "reading train.jsonl: 24 rows" in shown and "\rstep 2/2" in shown and "\x1b" not in shown
+    assert "reading data: 24 rows" in shown and "\rstep 2/2" in shown and "\x1b" not in shown
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     model(texts)
     assert "264 answered" in capsys.readouterr().err
@@ -289,3 +329,14 @@ def test_progress(model: weft.Model, capsys: pytest.CaptureFixture[str], monkeyp
     model(texts, progress=False)
     model.evaluate(ROWS, progress=saying.silent)
     assert not capsys.readouterr().err
+
+
+def test_a_message_that_nobody_sees_does_not_end_the_live_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise a notebook has a line of training for every evaluation."""
+    with saying.lines_of_a_run(saying.log, saying.live_anywhere) as (stays, passing):
+        assert stays is not None and passing is not None
+        passing("step 1")
+        stays("step 1: held-out loss 0.1")
+        assert capsys.readouterr().err == "\rstep 1"
+        stays(f"{saying.NOTE}a note is shown")
+        assert capsys.readouterr().err.startswith("\n")

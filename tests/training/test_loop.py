@@ -311,5 +311,4 @@ def test_the_live_line_fits_80_columns() -> None:
     assert len(line) < 80 and "43 % of peak" in line
     plain = {key: value for key, value in few.items() if key != "mfu"}
     begin = "step 50/500  1:15 left  loss 2.5000  8,000 tokens/s  rate 1.2e-05"
-    assert live_line(plain, 500, "1:15") == f"{begin}  padding 33 %"
-    assert live_line({**plain, "padding": 0.0}, 500, "1:15") == f"{begin}  1.0 GB"
+    assert live_line(plain, 500, "1:15") == f"{begin}  1.0 GB", "what attention fills up on a CPU is no news"

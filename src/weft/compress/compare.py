@@ -59,6 +59,7 @@ def compare(
     """
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
+    models = [models] if isinstance(models, str | os.PathLike | Model) else models
     opened = [opened_model(each, task, device, online) for each in models]
     if not opened:
         raise UserError("no model to compare: give one folder or several")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -109,12 +108,17 @@ def _short(opened: Opened, texts: Sequence[str]) -> list[str]:
     return [text for text in found if text.strip()]
 
 
-def read_from(files: Sequence[str | os.PathLike[str]], columns: Mapping[str, str]) -> list[str]:
+def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
     found: list[str] = []
-    for file in (os.fspath(each) for each in files):
-        kind = SUFFIXES.get(telling_suffix(PurePath(file)), "txt")  # .en and .de tell no format: lines
-        for record in Table((file,), columns, kind).records():
+    whole = Table(data, columns)
+    tables = [whole]
+    if not whole.in_memory:  # .en and .de tell no format: lines
+        tables = [
+            replace(whole, data=name, format=SUFFIXES.get(telling_suffix(PurePath(name)), "txt")) for name in whole.data
+        ]
+    for table in tables:
+        for record in table.records():
             names = paired_columns(list(record.values)) or ("text",)
             name = columns.get("source") or columns.get("text") or names[0]
             if name not in record.values:
@@ -123,5 +127,5 @@ def read_from(files: Sequence[str | os.PathLike[str]], columns: Mapping[str, str
             if len(found) == COMPARED:
                 return found
     if not any(text.strip() for text in found):
-        raise UserError(f"{files[0]}: there are no texts")
+        raise UserError(f"{whole.name}: there are no texts")
     return found

@@ -107,7 +107,11 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: Run
 
 
 def _listed(names: Names) -> list[str]:
-    several = [names] if isinstance(names, str | os.PathLike) else list(names)
+    several: list[Any] = list(names) if isinstance(names, list | tuple) else [names]
+    for name in several:
+        if not isinstance(name, str | os.PathLike):
+            kind = type(name).__name__
+            raise UserError(f"a teacher is the name of a folder, not a {kind}; model.save(FOLDER) writes one")
     return [os.fspath(name) for name in several]
 
 

@@ -15,6 +15,7 @@ from weft.compress.compare import compare
 from weft.compress.ct2_export import check_written, read_from, write_ct2
 from weft.compress.onnx_export import write_onnx
 from weft.compress.transformers_export import check_same, write_transformers
+from weft.data.tables import Table
 from weft.errors import UserError, one_of
 from weft.files import whole_folder
 from weft.tasks.inputs import inputs_of
@@ -113,12 +114,11 @@ def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, 
     """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
     if data is None:
         return samples(model)
-    files = [data] if isinstance(data, str | os.PathLike) else list(data)
     if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
-        return read_from(files, columns or {})
-    found = list(islice(inputs_of(model, columns or {}, tuple(str(file) for file in files), *how), CHECKED))
+        return read_from(data, columns or {})
+    found = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
     if not found:
-        raise UserError(f"{files[0]}: there are no rows")
+        raise UserError(f"{Table(data).name}: there are no rows")
     return found
 
 

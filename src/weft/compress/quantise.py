@@ -22,7 +22,7 @@ import torch
 from weft.checkpoint.card import Metric, card_values
 from weft.checkpoint.folder import write_files
 from weft.compress.agreeing import check_agreement, scores_of
-from weft.compress.asking import Paths, named
+from weft.compress.asking import Paths
 from weft.compress.compare import compare
 from weft.compress.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.compress.ct2_export import write_ct2
@@ -30,6 +30,7 @@ from weft.compress.export import refuse_exported, texts_of
 from weft.compress.graph import Precision
 from weft.compress.measuring import SECONDS, TEXTS
 from weft.compress.onnx_export import ranges_of, write_onnx
+from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.files import whole_folder, write_json, write_text
 from weft.picture import heading, page, paragraph
@@ -222,7 +223,7 @@ def usual_kinds(model: Model) -> list[str]:
 
 def quantise(
     model: Model | str | os.PathLike[str],
-    data: Paths | None = None,
+    data: Any = None,
     *,
     out: str | os.PathLike[str],
     max_drop: float = 0.5,
@@ -257,6 +258,7 @@ def quantise(
     reference = model if isinstance(model, Model) else load(model, task=task, online=online)
     refuse_exported(reference)
     reference.to("cpu")
+    data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
     with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -297,13 +299,13 @@ def quantise(
     return found
 
 
-def _inputs(model: Model, data: Paths | None, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
+def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
     if model.task in WRITTEN:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")
-    return texts_of(model, named(data), columns, *how)
+    return texts_of(model, data, columns, *how)
 
 
 def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tuple[dict[str, Path], list[Verdict]]:

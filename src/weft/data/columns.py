@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def find_columns(
     if chosen:
         taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
         ours, theirs = next(iter(chosen.items()))
-        note(f"{Path(file_of(record.where)).name}: {taken} (--column {ours}=NAME for another)")
+        note(f"{Path(file_of(record.where)).name}: {taken} ({_flag(record, ours, 'NAME')} for another)")
     return found
 
 
@@ -116,14 +117,23 @@ def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
     sizes = {each: len(str(record.values[each] or "")) for each in free}
     likely = record.likely.get(name) or (max(sizes, key=sizes.__getitem__) if name == "text" and free else None)
     likely = likely or (free[0] if len(free) == 1 else None)
-    shape = f'"{likely}"' if likely and " " in likely else likely or "NAME"
+    flag = _flag(record, name, likely or "NAME")
     bare = ""
     if pairs:
         more = "".join(f",column{place}" for place in range(3, len(record.values) + 1))
         bare = f"; of a file without a header line: --names source,target{more}"
     if name == "text" and (both := next((pair for names in PAIRS if (pair := _all_of(names, list(free)))), None)):
-        return f"; {listed(map(shown, both))} are two texts: give --task pair, or one of them: --column text={shape}"
-    return f"; say which it is: --column {name}={shape}{bare}"
+        return f"; {listed(map(shown, both))} are two texts: give --task pair, or one of them: {flag}"
+    return f"; say which it is: {flag}{bare}"
+
+
+def _flag(record: Record, name: str, column: str) -> str:
+    """How a column is named: by a flag, or in Python, where the rows are no file's."""
+    source = file_of(record.where)
+    if "." not in source and source != "standard input" and not os.path.exists(source):
+        return f'columns={{"{name}": "{column}"}}'
+    shape = f'"{column}"' if " " in column else column
+    return f"--column {name}={shape}"
 
 
 def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:

@@ -11,8 +11,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from weft.errors import UserError, listed, shown
 from weft.files import reason
@@ -33,7 +36,8 @@ class MemoryRows:
         for number, values in enumerate(self.rows(), start=1):
             where = f"{self.name} row {number}"
             try:
-                yield Record({str(name): plain(value, where) for name, value in values.items()}, where)
+                cells = {str(name): plain(value, f"{where}, column {name!r}") for name, value in values.items()}
+                yield Record(cells, where)
             except UserError as error:
                 yield error
 
@@ -85,6 +89,8 @@ def plain(value: Any, where: str) -> Any:
         return value.isoformat()
     if type(value).__name__ == "Decimal":
         return float(value)
+    if isinstance(value, os.PathLike | Enum | UUID | timedelta) or type(value).__name__ in ("Interval", "Period"):
+        return str(value)  # Interval: the bins of pandas.cut
     raise UserError(f"{where}: a cell holds a {type(value).__name__}, which is neither text, number nor list")
 
 
@@ -120,6 +126,10 @@ def rows_in_memory(data: Any) -> MemoryRows:
         labels = {name: feature.names for name, feature in (data.features or {}).items() if hasattr(feature, "names")}
         rows = data if hasattr(data, "__len__") else list(data)
         return MemoryRows(kind, lambda: (with_names(dict(row), labels) for row in rows))
+    if hasattr(data, "dtype") and hasattr(data, "ndim"):  # NumPy, also with named fields
+        fields = data.dtype.names or ()
+        data = [dict(zip(fields, row, strict=True)) for row in data.tolist()] if fields and data.ndim == 1 else data
+        data = data.tolist() if not fields and data.ndim == 2 else data
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise UserError(
             f"data is a {kind}; give the name of a file, a DataFrame of pandas or polars, a Dataset, an Arrow table, "

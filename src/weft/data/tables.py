@@ -17,6 +17,7 @@ from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, 
 from weft.data.memory import MemoryRows, is_names, rows_in_memory
 from weft.data.shards import Text, digest_of
 from weft.errors import UserError, listed, one_of
+from weft.text.compressed import name_of
 from weft.text.encoding import known_encoding
 from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
 from weft.text.sniffing import likely_columns
@@ -61,7 +62,9 @@ class Table:
         """What messages call it: 'a.csv, b.csv and 2 more'."""
         if self.in_memory:
             return self.data.name
-        return listed([part.path.name if isinstance(part, ClassFolder) else part.name for part in self._parts()], 2)
+        return listed(
+            [Path(name_of(part.path if isinstance(part, ClassFolder) else part)).name for part in self._parts()], 2
+        )
 
     def paths(self) -> list[Path]:
         """The files; none where the rows are in memory."""

@@ -35,8 +35,10 @@ svg.wide, svg.narrow { width: 100%; } svg.narrow { display: none; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--rule); text-align: left; white-space: nowrap; }
 .many { font-size: 0.8rem; } .many th, .many td { padding: 0.25rem 0.4rem; }
-@media (max-width: 40rem) { table { font-size: 0.85rem; } th, td { padding: 0.25rem 0.4rem; } }
-.number { text-align: right; } td.long { white-space: normal; min-width: 14rem; }
+@media (max-width: 40rem) { table { font-size: 0.85rem; } th, td { padding: 0.25rem 0.4rem; }
+  td:not(.number) { white-space: normal; overflow-wrap: break-word; } }
+.number { text-align: right; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
+@media (max-width: 40rem) { td.long { min-width: 5rem; } }
 pre { white-space: pre-wrap; padding: 0.6rem 0.8rem; border: 1px solid var(--rule); margin: 0.3rem 0 1rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 0.8rem; margin: 0.5rem 0;
   border-bottom: 1px solid var(--rule); padding-bottom: 0.5rem; }

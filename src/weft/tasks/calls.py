@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHUNK = 256  # inputs between two states of a progress bar
 # Tasks whose answers depend on nothing but their own input, so that the inputs may be asked about in parts.
 APART = ("classify", "multilabel", "regress", "pair", "tag", "answer", "embed", *FROM_TEXT)
+ONE_TEXT = ("classify", "multilabel", "regress")
 # What a table has, whichever package it comes from: columns of pandas and polars, of a Dataset, of Arrow.
 TABLES = ("columns", "column_names", "schema")
 
@@ -26,6 +27,8 @@ TABLES = ("columns", "column_names", "schema")
 def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
     numbers = model.opened.family.numbers
+    if getattr(given, "ndim", 1) == 0:  # one text in an array of NumPy
+        given = given.item()
     if isinstance(given, Mapping):
         one = _is_row(model, given)
         return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
@@ -42,6 +45,8 @@ def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None =
     if several and all(isinstance(item, Mapping) for item in several):
         return list(input_of_each(model, Table(several, columns or {}))), False
     for number, item in enumerate(several, 1):
+        if isinstance(item, tuple) and model.task in ONE_TEXT:
+            _check_pair(model, f"input {number}: ")
         if not isinstance(item, str | tuple | list) and not (numbers or wants_two(model.task) or model.task == "tag"):
             raise UserError(f"input {number}: a text is expected, not {_named(item)}")
     return several, False
@@ -57,12 +62,13 @@ def _is_row(model: Model, given: Mapping[str, Any]) -> bool:
     return bool(words) and isinstance(words[0], list) and all(isinstance(word, str) for word in words[0])
 
 
-def _check_pair(model: Model) -> None:
+def _check_pair(model: Model, where: str = "") -> None:
     """A tuple is one pair, for a model that reads two texts; a published folder does not say whether it does."""
     if wants_two(model.task) or model.task == "choose" or (model.task == "classify" and model.card.task is None):
         return
     raise UserError(
-        f"a tuple is a pair of texts, and a model for {model.task} reads one text at a time: give several as a list"
+        f"{where}a tuple is a pair of texts, and a model for {model.task} reads one text at a time: "
+        "give several as a list"
     )
 
 

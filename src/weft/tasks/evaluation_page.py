@@ -35,7 +35,7 @@ def evaluation_parts(found: Evaluation) -> list[str]:
 
 def scores_table(found: Evaluation) -> str:
     """Every score with the 95 % confidence interval."""
-    rows = [[name, f"{s.value:.4f}", f"{s.low:.4f}", f"{s.high:.4f}"] for name, s in found.scores.items()]
+    rows = [[name, figure(s.value), figure(s.low), figure(s.high)] for name, s in found.scores.items()]
     return table(["score", "value", "95 % from", "to"], rows)
 
 
@@ -47,7 +47,12 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def cell(value: Any) -> str:
     """A number or a text as tables show it."""
-    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def figure(value: float) -> str:
+    """A score in few characters: errors of values in the thousands need no four decimals."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
 def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:

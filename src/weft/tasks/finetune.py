@@ -64,6 +64,7 @@ def finetune(
     base: str | os.PathLike[str] | Model | None = None,
     vectors: str | os.PathLike[str] | None = None,
     dev: Any = None,
+    columns: Mapping[str, str] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
     say: Say = log,
@@ -74,13 +75,16 @@ def finetune(
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`). A base
-    that is a model in memory is kept in the run folder, so that the run can be resumed.
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`), whose
+    columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
+    the run folder, so that the run can be resumed.
     """
     rows = RunRows()
     in_memory = isinstance(base, Model)
     if isinstance(base, Model):
         base = _saved(base)
+    if columns is not None:
+        more = overlaid(more, {"data": {"columns": dict(columns)}})
     if not isinstance(recipe, TaskRecipe):
         recipe = task_recipe(recipe, _said(settings, more, rows, data, dev, task, base, vectors, out))
     if recipe.out is None:
@@ -94,7 +98,7 @@ def finetune(
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
         two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
-        raise UserError(f"no data: give --data FILE{two}")
+        raise UserError(f"no data: give --data FILE{two}; in Python, a file or rows as the first argument")
     if recipe.task.name not in FROM_TEXT and (recipe.data.source or recipe.data.target or recipe.tokenizer.apart):
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:

@@ -224,6 +224,8 @@ def load(
     online: bool = False,
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub."""
+    if not isinstance(name, str | os.PathLike):
+        raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
     folder = find_folder(os.fspath(name), online)
     opened = _opened(folder, backend)
     known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -305,6 +306,12 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
     values: dict[str, Any] = {}
     where = "--set"
     if name is not None:
+        if not isinstance(name, str | os.PathLike):
+            kind_given = type(name).__name__
+            raise UserError(
+                f"a recipe is a file or a name of `weft recipes`, not a {kind_given}; text to learn from is given as "
+                "text={'files': ['corpus.txt']}"
+            )
         text, where = find_recipe(name)
         try:
             values = tomllib.loads(text)

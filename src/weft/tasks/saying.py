@@ -21,7 +21,11 @@ logger = logging.getLogger("weft")
 
 def log(text: str) -> None:
     """The usual `say`: a message of the logger `weft`; a note is a warning, all else information."""
-    logger.log(logging.WARNING if text.startswith(NOTE) else logging.INFO, text.removeprefix(NOTE))
+    logger.log(_level(text), text.removeprefix(NOTE))
+
+
+def _level(text: str) -> int:
+    return logging.WARNING if text.startswith(NOTE) else logging.INFO
 
 
 def to_stderr(text: str) -> None:
@@ -150,6 +154,8 @@ def lines_of_a_run(say: Say, progress: Progress) -> Iterator[tuple[Say | None, S
     line = Line()
 
     def stays(text: str) -> None:
+        if say is log and not logger.isEnabledFor(_level(text)):
+            return  # nothing will be shown, so the live line goes on
         line.end()
         say(text)
 

@@ -28,6 +28,11 @@ CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
+RUN_ROWS = {
+    "train": "data",
+    "dev": "dev data",
+    "text": "text data",
+}  # files of rows in memory -> what messages call them
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
@@ -78,6 +83,13 @@ def find_members(path: Path, pattern: str) -> list[str]:
     return found
 
 
+def name_of(path: Path) -> str:
+    """What messages call a file; rows in memory that a run wrote into its folder are no file that the user knows."""
+    if path.parts[-3:-1] == ("run", "data") and path.suffix == ".jsonl" and (path.parents[1] / "recipe.toml").exists():
+        return RUN_ROWS.get(path.stem, str(path))
+    return str(path)
+
+
 def open_sources(path: Path) -> Iterator[Source]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
     if path == STANDARD_INPUT:
@@ -85,7 +97,7 @@ def open_sources(path: Path) -> Iterator[Source]:
             yield Source("standard input", stream, ())
         return
     file, member = zip_and_member(path)
-    name, suffix = shown(str(file), 300), telling_suffix(file)
+    name, suffix = shown(name_of(file), 300), telling_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
         place = file if stream.seekable() else None  # a named pipe is read once

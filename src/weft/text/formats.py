@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE
-from weft.text.compressed import LIMIT, Line, Source, read_lines
+from weft.text.compressed import LIMIT, RUN_ROWS, Line, Source, read_lines
 from weft.text.documents import look
 
 SUFFIXES = {
@@ -195,8 +195,9 @@ def _label_studio(values: dict[str, Any]) -> dict[str, Any]:
 
 def read_jsonl(source: Source, options: Options) -> Rows:
     """A JSON object per line."""
+    unit = "row" if source.name in RUN_ROWS.values() else "line"
     for number, text, fault in read_lines(source):
-        where = f"{source.name} line {number}"
+        where = f"{source.name} {unit} {number}"
         if fault:
             yield fault
             continue

@@ -279,7 +279,7 @@ def _say(
 
 
 def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
-    """One line for people, in 80 columns: the share of the peak and the padding where there is such a thing."""
+    """One line for people, in 80 columns; the share of the peak where that is known."""
     parts = [
         f"step {values['step']:,}/{steps:,}",
         f"{left} left",
@@ -289,7 +289,5 @@ def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
     if "mfu" in values:
         parts.append(f"{100 * values['mfu']:.0f} % of peak")
     parts.append(f"rate {values['rate']:.1e}")
-    if values["padding"] >= 0.005:
-        parts.append(f"padding {100 * values['padding']:.0f} %")
     parts.append(f"{values['memory'] / 1e9:.1f} GB")
     return fitted(parts)
