@@ -36,7 +36,7 @@ CUT = re.compile(r"\S(?=\s\S)")
 class Perplexity:
     """How well a text was foreseen, and of what that was counted.
 
-    Words are those between spaces and bytes those of UTF-8, both of the text as given, before any de-tokeniser. The
+    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokeniser. The
     intervals take the number of words and bytes for each token as known.
     """
 
