@@ -87,6 +87,8 @@ def test_a_run_says_which_is_better(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "run" / "run" / "baseline.json").read_text())
     assert kept["metric"] == "accuracy" and kept["difference"]["high"] < 0 and len(kept["baselines"]) == 2
     lines.clear()
+    weft.resume(tmp_path / "run", say=lines.append)  # a finished run is not compared once more
+    assert not [line for line in lines if line.startswith(("baseline", "result"))]
     off = {"task": {"name": "classify", "baseline": False}, "training": {"steps": 1}}
     weft.finetune(str(data), None, off, base=tmp_path / "base", out=tmp_path / "off", say=lines.append)
     assert not [line for line in lines if line.startswith(("baseline", "result"))]
@@ -122,3 +124,45 @@ def test_what_is_asked_for_is_done(tmp_path: Path) -> None:
 
 def _silent(_: str) -> None:
     pass
+
+
+def test_many_labels_stay_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 labels and 50,000 terms would be 25 million weights, and L-BFGS keeps many times as many."""
+    from weft.tasks import baseline
+
+    sizes: list[int] = []
+    remembered: list[int] = []
+    optimizer = torch.optim.LBFGS
+
+    def spied(parameters: list[torch.Tensor], **settings: Any) -> torch.optim.LBFGS:
+        sizes.append(parameters[0].numel())
+        remembered.append(2 * settings.get("history_size", 100) * sizes[-1])
+        return optimizer(parameters, **{**settings, "max_iter": 1})
+
+    monkeypatch.setattr(torch.optim, "LBFGS", spied)
+    texts = [" ".join(f"word{(number * 37 + place * 61) % 9001}" for place in range(30)) for number in range(900)]
+    train = [Example((text,), f"label {number % 300}", "rows") for number, text in enumerate(texts)]
+    task = TextTask("classify", "label").learned(train)
+    (found,) = linear_models(task, train, train[:50], None, None)  # type: ignore[arg-type]
+    assert sizes[0] <= baseline.WEIGHTS and remembered[0] <= 2 * baseline.HISTORY
+    assert "terms" in found.less
+
+
+def test_a_sample_of_sorted_rows_has_all_labels() -> None:
+    from weft.tasks.baseline import LONGEST, _clipped, _sample
+
+    rows = [Example(("word " * 20,), "ab"[number >= 500], "rows") for number in range(1000)]
+    assert {row.target for row in _sample(rows, 10**9, most=100)} == {"a", "b"}
+    turns = [Example(("word " * 20,), "ab"[number % 2], "rows") for number in range(1000)]
+    assert {row.target for row in _sample(turns, 50_000)} == {"a", "b"}
+    giant = [*rows, Example(("word " * 1_000_000,), "a", "rows")]
+    assert len(_sample(giant, 4_000_000)) == 1001  # one giant text does not cost the others their place
+    assert len(_clipped(giant[-1])[0]) == LONGEST
+
+
+def test_a_handful_of_rows_proves_nothing() -> None:
+    from weft.tasks.baseline import _verdict
+    from weft.text.resampling import Score
+
+    assert "too few to tell" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 2)
+    assert "WORSE" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 20)

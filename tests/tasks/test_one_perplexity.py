@@ -12,6 +12,7 @@ import pytest
 import weft
 from tests.training.small import stories
 from weft.cli.main import run
+from weft.tasks.perplexity import perplexity, read_documents
 
 SENTENCES = [sentence for line in stories(30).splitlines() for sentence in line.split(". ")]
 TRAINING = {"steps": 2, "batch": 4, "evaluate_every": 2}
@@ -66,3 +67,18 @@ def test_one_perplexity(
     assert run(command) == 0
     said = capsys.readouterr().out
     assert f"the {documents} ends of documents among them" in said and "(as in training)" in said
+
+
+def test_whole_files_are_read_as_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line ends of another system, another encoding and a last line without an end change no perplexity."""
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES[:-40]) + "\n")
+    text = "\n".join(SENTENCES[-40:]) + " caf\u00e9"
+    (tmp_path / "dev.txt").write_bytes(text.replace("\n", "\r\n").encode("cp1252"))
+    files = {"files": [str(tmp_path / "train.txt")], "dev": [str(tmp_path / "dev.txt")], "documents": "file"}
+    settings = {"model": {"family": "ngram", "order": 3}, "tokenizer": {"kind": "character"}, "text": files}
+    model = weft.pretrain(None, settings, out=str(tmp_path / "run"), say=lambda text: None)
+    loss = next(metric.value for metric in model.card.metrics if metric.name == "loss")
+    found = perplexity(model.opened, read_documents([str(tmp_path / "dev.txt")]), count_ends=True)
+    assert found.per_token.value == pytest.approx(math.exp(loss), rel=1e-6)
+    assert found.n_bytes == len(f"{text}\n".encode())

@@ -200,11 +200,11 @@ def test_documents_of_files(opened: Opened, tmp_path: Path) -> None:
     def texts(name: str, **options: Any) -> list[str]:
         return ["".join(pieces) for pieces in read_documents(tmp_path / name, **options)]
 
-    assert texts("a.txt") == ["The loom\r\n\nwas old.\n"]
+    assert texts("a.txt") == ["The loom\n\nwas old.\n"]
     assert texts("a.txt", documents="line") == texts("a.txt", documents="block") == ["The loom", "was old."]
     assert texts("b.csv", column="said") == ["The weft", "sang"]
     found = perplexity(opened, read_documents([tmp_path / "a.txt", tmp_path / "none.txt"]))
-    assert found.n_bytes == len("The loom\r\n\nwas old.\n") and found.n_words == 4 and found.n_documents == 1
+    assert found.n_bytes == len("The loom\n\nwas old.\n") and found.n_words == 4 and found.n_documents == 1
     with pytest.raises(UserError, match="the text is empty"):
         perplexity(opened, read_documents(tmp_path / "none.txt"))
 

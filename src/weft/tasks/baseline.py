@@ -25,19 +25,25 @@ from weft.tasks.gathering import Material
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model
 from weft.tasks.passing import Outcome
+from weft.tasks.planning import FEW_JUDGES
 from weft.tasks.reading import Example
 from weft.tasks.recipes import TaskRecipe
 from weft.tasks.saying import Progress, Say
 from weft.tasks.texts import TextTask, task_of
 from weft.text.resampling import Score
-from weft.text.tfidf import Bags, Tfidf
+from weft.text.tfidf import LARGEST, Bags, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
 CHARACTERS = 4_000_000  # of training text that a baseline reads: a few seconds
+MANY_LABELS = 100  # from which on it reads less: each term of a row has a weight for each label
+LONGEST = 20_000  # characters of one text that it reads
+WEIGHTS = 2_000_000  # of a linear model on TF-IDF: many labels leave room for the most frequent terms only
+HISTORY = 20_000_000  # weights of former steps that L-BFGS remembers
 EMBEDDED = 2000  # rows at most that the frozen base reads
 STRENGTH = 10.0  # scikit-learn's C: how much the rows count beside the penalty on large weights
 ITERATIONS = 100
+BASELINES = "baseline.json"  # in the run folder: how the baselines did, once they have been compared
 
 Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights
 
@@ -50,6 +56,7 @@ class Baseline:
     rows: int  # it was trained on
     metrics: Any
     seconds: float
+    less: str = ""  # what it did without, so that it took seconds
 
 
 def train_baselines(
@@ -74,31 +81,46 @@ def linear_models(
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
-    rows = _some(train, CHARACTERS)
-    texts, held_out = [row.texts for row in rows], [row.texts for row in dev]
+    rows = _sample(train, CHARACTERS * MANY_LABELS // max(MANY_LABELS, task.outputs))
+    texts, held_out = [_clipped(row) for row in rows], [_clipped(row) for row in dev]
     found = []
     begin = time.perf_counter()
-    tfidf = Tfidf(texts)
+    tfidf = Tfidf(texts, min(LARGEST, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
         products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
-        found.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin))
+        less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
+        found.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
     if base is not None and base.tokenizer is not None and not task.pair:
         begin = time.perf_counter()
-        rows = _some(train, CHARACTERS // 4)[:EMBEDDED]
+        rows = _sample(train, CHARACTERS // 4, EMBEDDED)
         with progress("baseline: embedding the rows", "rows") as done:
             features = [_embedded(base, some, done) for some in (rows, dev)]
-        center, spread = features[0].mean(0), features[0].std(0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
+        center = features[0].mean(0)
+        spread = features[0].std(0, correction=0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
         products = _dense((features[0] - center) / spread), _dense((features[1] - center) / spread)
         metrics = _judged(task, rows, dev, products, features[0].shape[1])
-        found.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, time.perf_counter() - begin))
+        seconds = time.perf_counter() - begin
+        less = _less(len(rows), len(train), "rows")
+        found.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
     return found
 
 
-def _some(rows: Sequence[Example], characters: int) -> list[Example]:
-    """All rows, or every k-th of them where they are too long together."""
-    total = sum(len(text) for row in rows for text in row.texts)
-    return list(rows[:: max(1, -(-total // characters))])
+def _clipped(row: Example) -> tuple[str, ...]:
+    return tuple(text[:LONGEST] for text in row.texts)
+
+
+def _sample(rows: Sequence[Example], characters: int, most: int | None = None) -> list[Example]:
+    """All rows, or as many as have so many characters: drawn at random, since files are often sorted by label."""
+    total = sum(len(text) for row in rows for text in _clipped(row))
+    count = min(most or len(rows), max(1, len(rows) * characters // max(1, total)))
+    if count >= len(rows):
+        return list(rows)
+    return [rows[number] for number in sorted(np.random.default_rng(0).permutation(len(rows))[:count])]
+
+
+def _less(used: int, there: int, what: str) -> str:
+    return f", {used:,} of {there:,} {what}" if used < there else ""
 
 
 def _sparse(bags: Bags) -> Product:
@@ -134,7 +156,7 @@ def _dense(features: Tensor) -> Product:
 def _embedded(base: Opened, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
     """n d: the sentence embeddings of the base as it is."""
     vectors = []
-    for some in Embedder(base).chunks(row.texts[0] for row in rows):
+    for some in Embedder(base).chunks(_clipped(row)[0] for row in rows):
         vectors.append(some.vectors.double())
         done(len(some.vectors))
     return torch.cat(vectors)
@@ -145,7 +167,10 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
     classes = int(targets.max()) + 1 if kind == "label" else 1 if kind == "value" else targets.shape[1]
     weights = torch.zeros(features, classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+    history = max(10, min(ITERATIONS, HISTORY // max(1, weights.numel())))
+    optimizer = torch.optim.LBFGS(
+        [weights, bias], max_iter=ITERATIONS, history_size=history, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -192,7 +217,7 @@ def _judged(
 def announce_baselines(baselines: Sequence[Baseline], metric: str, say: Say) -> None:
     for baseline in baselines:
         score = baseline.metrics.result()[metric]
-        say(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s)")
+        say(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
 
 
 def judged_again(model: Model, name: str, material: Material, framing: Framing, device: torch.device) -> Judgement:
@@ -216,7 +241,7 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
         return
     say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
     missed = _never_predicted(judgement)
-    if missed:
+    if missed and judgement.reading.examples >= FEW_JUDGES:
         say(
             f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
             f"{f' and {len(missed) - 5} more' if len(missed) > 5 else ''}; more rows of these labels, more --epochs or "
@@ -233,11 +258,14 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
         if math.isfinite(each.metrics.result()[metric].value)
     ]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
-    write_json(run.inside / "baseline.json", {"metric": metric, "baselines": values, "difference": difference})
+    write_json(run.inside / BASELINES, {"metric": metric, "baselines": values, "difference": difference})
     report(run, say)  # once more: the page shows the baselines too
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:
+    if rows < FEW_JUDGES:  # resampling a handful of rows makes no interval
+        few = f"{rows} held-out row{' is' if rows == 1 else 's are'} too few to tell"
+        return f"{gap.value:+.4f} beside {name}; {few}"
     interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {rows:,} held-out rows"
     if gap.low > 0:
         return f"better than {name} by {gap.value:.4f} ({interval})"

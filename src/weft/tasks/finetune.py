@@ -27,7 +27,7 @@ from weft.data.pairs import Sequences, Vectors
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
-from weft.tasks.baseline import announce_baselines, compare_baselines, judged_again, train_baselines
+from weft.tasks.baseline import BASELINES, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.tasks.describe import DescribeTask
@@ -240,7 +240,8 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)  # for the loss; the scores are those of whole texts
-    plan = resolved(recipe, train, opened, task, len(material.dev), begun_with.fresh, device)
+    first = fresh or not run.about.exists()  # later on the recipe has the choices, or none where there were none yet
+    plan = resolved(recipe, train, opened, task, len(material.dev), begun_with.fresh and first, device)
     recipe = replace(
         recipe,
         training=plan,
@@ -263,8 +264,10 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
     )
     opened = replace(opened, card=card)
     announce(run, recipe, opened, material, train, framing, steps, say)
-    baselines = train_baselines(recipe, task, material, opened, begun_with.opened.card, device, progress)
-    announce_baselines(baselines, metric, say)
+    baselines = []
+    if not (begun.state.finished and (run.inside / BASELINES).exists()):
+        baselines = train_baselines(recipe, task, material, opened, begun_with.opened.card, device, progress)
+        announce_baselines(baselines, metric, say)
     last: list[Judgement] = []
     best: list[Judgement] = []
 

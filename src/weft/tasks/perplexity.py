@@ -17,7 +17,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
-from weft.text.compressed import open_sources, read_pieces
+from weft.text.compressed import Source, open_sources, read_lines
 from weft.text.detokenise import DETOKENISERS
 from weft.text.documents import DOCUMENTS
 from weft.text.formats import SUFFIXES
@@ -36,7 +36,7 @@ CUT = re.compile(r"\S(?=\s\S)")
 class Perplexity:
     """How well a text was foreseen, and of what that was counted.
 
-    Words are those between spaces and bytes those of UTF-8, both of the text as given, before any de-tokeniser. The
+    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokeniser. The
     intervals take the number of words and bytes for each token as known.
     """
 
@@ -340,8 +340,16 @@ def read_documents(files: Patterns, *, documents: str = "file", column: str = "t
         for source in open_sources(path):
             kind = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), "txt")
             if kind == "txt":
-                yield read_pieces(source)
+                yield _lines_of(source)
                 continue
             for document in read_texts([path], column=column):
                 yield [document.text]
             break  # the reader of tables goes through all that a path stands for
+
+
+def _lines_of(source: Source) -> Iterator[str]:
+    """A whole file as training reads it, a line at a time: any encoding, and each line ends in one line feed."""
+    for _, text, fault in read_lines(source):
+        if fault:
+            raise fault
+        yield f"{text}\n"

@@ -26,11 +26,13 @@ class Bags:
 class Tfidf:
     """The terms of some texts, each with its inverse document frequency."""
 
-    def __init__(self, texts: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, texts: Sequence[tuple[str, ...]], most: int = LARGEST) -> None:
+        """`most`: terms that are kept."""
         frequencies: Counter[str] = Counter()
         for parts in texts:
             frequencies.update(set(_terms(parts)))
-        terms = [term for term, _ in frequencies.most_common(LARGEST)]
+        terms = [term for term, _ in frequencies.most_common(most)]
+        self.all_terms = len(frequencies)
         self.numbers = {term: number for number, term in enumerate(terms)}
         counts = np.array([frequencies[term] for term in terms], dtype=np.float64)
         self.weights = np.log((1 + len(texts)) / (1 + counts)) + 1
