@@ -111,7 +111,11 @@ def perplexity(
 
 
 def _row(name: str, score: Score) -> list[str]:
-    return [name, *(f"{value:.4f}" for value in (score.value, score.low, score.high))]
+    # Text without spaces is one word, whose perplexity has a hundred digits.
+    return [
+        name,
+        *(f"{value:.4f}" if value < 1e9 else f"{value:.3e}" for value in (score.value, score.low, score.high)),
+    ]
 
 
 def _finite(value: Any) -> Any:
