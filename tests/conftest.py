@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,6 +12,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest  # noqa: E402
+
+if find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    settings.register_profile("weft", deadline=None)  # how long an example takes is the machine's business
+    settings.load_profile("weft")
 
 
 @pytest.fixture(scope="session")
