@@ -122,7 +122,10 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("tag --data pairs.csv", "pairs.csv: no column 'text'; it has premise, hypothesis; say which it is: --column"),
+        (
+            "tag --data pairs.csv",
+            "pairs.csv: no column 'text'; it has premise, hypothesis; premise, hypothesis are two texts",
+        ),
         ("tag --data pairs.csv", "(the teacher's task is tag: its rows have text)"),
         ("tag --data wordless.jsonl", "wordless.jsonl line 2: there are no words"),
         ("tag --data other.conll", "other.conll line 1: label 'B-SHIP' is not one of O, B-LOC, B-PER, I-PER"),

@@ -113,7 +113,7 @@ def test_what_is_missing_and_what_numpy_holds() -> None:
         ({"text": ["a"], "label": []}, "lists of different lengths: text has 1, label has 0"),
         ({"train": Dataset(), "test": Dataset()}, "the splits train, test: give one of them, such as data['train']"),
         ([{"text": "a"}, 7], "data row 2: a int where a dict or a (text, label) tuple is expected"),
-        ([{"text": b"a"}], "data row 1: a cell holds a bytes"),
+        ([{"text": b"a"}], "data row 1, column 'text': a cell holds a bytes"),
     ],
 )
 def test_what_is_no_table(data: Any, words: str) -> None:

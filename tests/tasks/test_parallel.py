@@ -45,7 +45,7 @@ def trained(data: Any, say: Any = quiet, **more: Any) -> weft.Model:
         (["id", "target", "source"], ("source", "target")),
         (["Src", "Tgt"], ("Src", "Tgt")),
         (["en", "de"], ("en", "de")),
-        (["id", "en_GB", "de-DE"], None),  # three names like those of languages
+        (["id", "en_GB", "de-DE"], ("en_GB", "de-DE")),  # numbers of rows, not Indonesian
         (["line", "en_GB", "de-DE"], ("en_GB", "de-DE")),
         (["German", "English", "page"], ("German", "English")),
         (["title", "article", "summary"], ("article", "summary")),
