@@ -12,12 +12,16 @@ import torch
 
 import weft
 from tests.tasks.small import kinds, prices, several, write_rows
+from weft.data.examples import Examples
 from weft.tasks.baseline import _sparse, fit, linear_models
-from weft.tasks.planning import few_rows_plan
+from weft.tasks.finetune import tabled
+from weft.tasks.passing import framing_for
+from weft.tasks.planning import few_rows_plan, resolved
 from weft.tasks.reading import Example
-from weft.tasks.recipes import TaskRecipe
+from weft.tasks.recipes import TaskRecipe, Tuning, Work
 from weft.tasks.texts import TextTask
 from weft.text.tfidf import Tfidf
+from weft.training.optim import make_optimizer
 
 TEXTS = [(f"{word} {number % 7} cloth and thread {number % 3}",) for number in range(40) for word in ("warm", "torn")]
 
@@ -111,7 +115,14 @@ def test_few_rows_are_read_often(rows: int, labels: int) -> None:
         assert (batch, steps) == (32, 5625)  # many rows: three epochs, as ever
 
 
-def test_what_is_asked_for_is_done(tmp_path: Path) -> None:
+def test_what_is_asked_for_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faster: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        faster.append(arguments[4])
+        return make_optimizer(*arguments)
+
+    monkeypatch.setattr("weft.training.step.make_optimizer", noted)
     data = write_rows(tmp_path / "rows.jsonl", kinds(60))
     weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64}).save(tmp_path / "base")
     asked = {"training": {"epochs": 2, "batch": 10, "head_rate": 3.0}}
@@ -120,6 +131,7 @@ def test_what_is_asked_for_is_done(tmp_path: Path) -> None:
 
     plan = read_toml(TaskRecipe, tmp_path / "run" / "run" / "recipe.toml").training
     assert (plan.steps, plan.batch, plan.head_rate, plan.patience) == (12, 10, 3.0, None)
+    assert faster == [{"heads.classify.": 3.0}]
 
 
 def _silent(_: str) -> None:
@@ -166,3 +178,37 @@ def test_a_handful_of_rows_proves_nothing() -> None:
 
     assert "too few to tell" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 2)
     assert "WORSE" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 20)
+
+
+@pytest.mark.parametrize(("dev_rows", "times", "patience"), [(10, 4, None), (60, 10, 5)])
+def test_few_rows_are_judged_by_how_many_are_held_out(dev_rows: int, times: int, patience: int | None) -> None:
+    few = _plan(dev_rows)
+    assert few.head_rate == 5.0 and few.rate == pytest.approx(5e-5 * 12**0.5)  # of width 64
+    assert few.patience == patience and few.steps is not None and few.evaluate_every is not None
+    assert times - 1 <= few.steps / few.evaluate_every <= times
+
+
+def test_many_rows_keep_the_usual_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.tasks.planning.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
+    many = _plan(60)
+    assert (many.rate, many.head_rate, many.patience) == (5e-5, 1.0, None)
+
+
+def _plan(dev_rows: int) -> Any:
+    """The plan that a run from a base gets where nothing is asked for."""
+    opened = weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64}, heads={"classify": 3}).opened
+    rows = examples(kinds(600), "label")
+    task = TextTask("classify", "label").learned(rows)
+    train = tabled(task, rows, opened, framing_for(opened))
+    assert isinstance(train, Examples)
+    recipe = TaskRecipe(task=Work(name="classify"), model={"base": "somewhere"})
+    return resolved(recipe, train, opened, task, dev_rows, True, torch.device("cpu"))
+
+
+def test_a_new_head_learns_faster() -> None:
+    network = weft.new("bert", _tokenizer(), size="1x64", heads={"classify": 3}).network
+    optimizer = make_optimizer(network, Tuning(), 1.0, None, {"heads.classify.": 5.0})
+    shares = {id(weight): group["share"] for group in optimizer.param_groups for weight in group["params"]}
+    named = {name: shares[id(weight)] for name, weight in network.named_parameters()}
+    assert {share for name, share in named.items() if name.startswith("heads.classify.")} == {5.0}
+    assert {share for name, share in named.items() if not name.startswith("heads.classify.")} == {1.0}

@@ -181,7 +181,7 @@ def _write(
     for name, free in named.items():
         if name != free:
             print(f"weft: note: the data has a column {name!r}: the new one is {free!r}", file=sys.stderr)
-    print(f"{out}: {table.count:,} rows", file=sys.stderr)
+    print(f"{out}: {table.count:,} row{'s' * (table.count != 1)}", file=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------- to a screen

@@ -44,7 +44,7 @@ def resolved(
     from_scratch = "base" not in recipe.model
     static = opened.family.name == "vectors"
     if not from_scratch and not static and isinstance(train, Examples):
-        return _from_base(plan, recipe, train, opened, task, dev_rows, new_head, device)
+        return _from_base(recipe, train, opened, task, dev_rows, new_head, device)
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
     if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
@@ -55,7 +55,6 @@ def resolved(
 
 
 def _from_base(
-    plan: Tuning,
     recipe: TaskRecipe,
     train: Examples,
     opened: Opened,
@@ -65,6 +64,7 @@ def _from_base(
     device: torch.device,
 ) -> Tuning:
     """The plan of a pre-trained encoder: few rows are read more often, in smaller steps, until nothing improves."""
+    plan = recipe.training
     batch, steps = few_rows_plan(train.count, len(task.labels))
     few = steps * batch > 3.5 * train.count
     # Few rows want larger steps of a small network and of a new head; many lose by them (SST-2: 0.902, then 0.895).
