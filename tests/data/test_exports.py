@@ -156,3 +156,14 @@ def test_a_picture_is_no_text() -> None:
     Path("a.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
     with pytest.raises(UserError, match="a binary file, not text"):
         list(read_records("a.csv"))
+
+
+def test_cells_overrule_a_word_in_the_name_of_a_column(tmp_path: Path) -> None:
+    rows = [
+        f"{text} number {n},{kind}"
+        for n in range(20)
+        for text, kind in (("who sings song", "question"), ("sing song", "order"))
+    ]
+    (tmp_path / "phrases.csv").write_text("Phrase,Sort of sentence\n" + "\n".join(rows) + "\n")
+    record = next(Table(str(tmp_path / "phrases.csv")).records())
+    assert find_columns(("text", "label"), {}, record) == {"text": "Phrase", "label": "Sort of sentence"}

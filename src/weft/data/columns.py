@@ -96,8 +96,9 @@ def _usual(name: str, there: Sequence[str]) -> str | None:
 
 def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
     """The column in whose name a usual one is a word: 'Ticket Text', 'Category ID', 'review_text'."""
+    others = {theirs for ours, theirs in record.likely.items() if ours != name and theirs != record.likely.get(name)}
     for usual in NAMES.get(name, (name,)):
-        like = [each for each in there if usual in words_of(each)]
+        like = [each for each in there if usual in words_of(each) and each not in others]  # 'Sort of sentence': labels
         ends = (usual, "id", "name", "code") if name == "label" else (usual,)
         like = [each for each in like if words_of(each)[-1] in ends]
         if name == "text":
