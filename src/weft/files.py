@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections import Counter
@@ -18,11 +19,28 @@ from typing import IO, Any, BinaryIO
 from weft.errors import UserError, shown
 
 MEGABYTE = 1 << 20
+JSON_VALUES = 1 << 22  # values in one JSON text: Python needs some hundred bytes for each, however short it is written
+SPECIAL = {stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket"}
 
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def special_kind(path: Path) -> str | None:
+    """ "a device" or "a socket" for a path that no text is read from; None for files, folders, pipes and nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return next((kind for test, kind in SPECIAL.items() if test(mode)), None)
+
+
+def check_json_values(text: str, where: str) -> None:
+    """Refuse a JSON text of so many values that it would fill the memory, before it is read."""
+    if len(text) > JSON_VALUES and sum(map(text.count, ",[{")) > JSON_VALUES:
+        raise UserError(f"{where}: more than {JSON_VALUES:,} values in one piece of JSON; use lines of JSON (.jsonl)")
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -67,7 +85,9 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         return found if math.isfinite(found) else constant(shown(text))
 
     try:
-        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant, parse_float=number)
+        text = read_text(path, most)
+        check_json_values(text, str(path))
+        found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
     except RecursionError:
