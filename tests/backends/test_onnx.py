@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import onnx as engine
 from weft.cli.main import run
@@ -20,7 +21,7 @@ from weft.errors import UserError
 from weft.nn.rows import Rows
 from weft.tasks.model import Model
 
-pytest.importorskip("onnxruntime")
+need_engine("onnx")
 LABELS = ("a", "b", "c")
 
 
