@@ -360,7 +360,8 @@ def test_an_engine_that_fails_is_one_line_with_its_folder(family: str, tmp_path:
     model = carried(drawn(family, {"classify": 2} if family == "bert" else None), tmp_path / "x")
     network: Any = model.network
     network.engine = Failing()
-    calls = [lambda: model("the cat")]
+    one = Ragged.of([[5, 6]])
+    calls = [lambda: network(one.tokens, one.rows) if family == "bert" else model("the cat")]
     if family != "bert":
         sources = [[5]] if family == "transformer" else None
         calls.append(lambda: list(model.stream("the cat", most=3)))

@@ -295,7 +295,8 @@ class Writing(Engine):
         more |= self._lengths(talk, talk.limits[0])
         said: list[int] = []
         logprob = 0.0
-        steps = engine.generate_tokens(begun, return_log_prob=True, **more)
+        with engine_errors(self.folder):
+            steps = engine.generate_tokens(begun, return_log_prob=True, **more)
         while True:
             with engine_errors(self.folder):
                 step = next(steps, None)
