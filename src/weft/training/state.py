@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from weft.checkpoint.tensors import save_tensors
 from weft.config import build, values_of
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, reason, sync_folder, whole_folder, write_json
@@ -75,7 +76,7 @@ class Checkpoints:
             with whole_folder(path) as inside:
                 for name, some in tensors.items():
                     here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
-                    save_file(here, inside / f"{name}.safetensors")
+                    save_tensors(inside / f"{name}.safetensors", here)
                 write_json(inside / "state.json", values_of(state))
         except (OSError, SafetensorError, UserError) as error:
             kept = self.newest()
