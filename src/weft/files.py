@@ -25,11 +25,21 @@ def reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The whole file, unless it is larger than such a file may be."""
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # a pipe would wait for ever
             raise UserError(f"{path}: is not a plain file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The whole file, unless it is larger than such a file may be."""
+    check_readable(path)
+    try:
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
