@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, check_files, read_words
+from weft.backends.groups import equal_lengths
 from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
@@ -140,14 +141,20 @@ class Reading(Engine):
             raise cannot("hand out any layer but the last")
         check_context(rows, self.config.context)
         sizes = rows.lengths().tolist()
+        texts = _parted(tokens, sizes)
         marks = None
         if self.marked:
             alone = segments is None or self.config.segments == 1
             marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
-        found = self.engine.forward_batch(_parted(tokens, sizes), token_type_ids=marks)
-        square = torch.from_numpy(np.asarray(found.last_hidden_state, dtype=np.float32))  # B T width
-        total = len(tokens)
-        return square[rows.numbers(total), rows.places(total)]
+        hidden = torch.empty(len(tokens), self.config.width)
+        parts = hidden.split(sizes)
+        for group in equal_lengths(sizes):
+            fed = None if marks is None else [marks[row] for row in group]
+            found = self.engine.forward_batch([texts[row] for row in group], token_type_ids=fed)
+            square = torch.from_numpy(np.asarray(found.last_hidden_state, dtype=np.float32))  # b t width
+            for row, states in zip(group, square, strict=True):
+                parts[row].copy_(states)
+        return hidden
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says of the hidden state, as in the network itself."""
