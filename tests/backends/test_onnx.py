@@ -15,6 +15,7 @@ import torch
 import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
+from weft.backends import groups as grouping
 from weft.backends import onnx as engine
 from weft.cli.main import run
 from weft.errors import UserError
@@ -81,9 +82,9 @@ def test_vectors_and_ranks(model: Model, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_rows_are_put_together_by_length(model: Model, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = weft.load(folder).network
-    monkeypatch.setattr(engine, "TOKENS", 64)
+    monkeypatch.setattr(grouping, "TOKENS", 64)
     lengths = [1, 40, 2, 40, 3, 40, 0, 39]
-    groups = engine.groups_of(lengths)
+    groups = grouping.similar_lengths(lengths)
     assert sorted(number for group in groups for number in group) == list(range(8))
     assert max(len(group) * max(lengths[n] for n in group) for group in groups) <= 64
     assert sum(len(group) * max(lengths[n] for n in group) for group in groups) < sum(lengths) + 16

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from weft.backends.ct2_engine import Engine, cannot, engine_errors, engine_of, library
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files
 from weft.backends.ct2_table import named_tokens
+from weft.backends.groups import equal_lengths
 from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
@@ -109,19 +110,25 @@ class Reading(Engine):
             raise cannot("hand out any layer but the last")
         check_context(rows, self.config.context)
         sizes = rows.lengths().tolist()
+        texts = _parted(tokens, sizes)
         marks = None
         if self.marked:
             alone = segments is None or self.config.segments == 1
             marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
-        with engine_errors(self.folder):
-            output = self.engine.forward_batch(_parted(tokens, sizes), token_type_ids=marks)
-            square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # B T width
-        if square.shape != (len(sizes), max(sizes), self.config.width):
-            raise UserError(
-                f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(sizes)} rows"
-            )
-        total = len(tokens)
-        return square[rows.numbers(total), rows.places(total)]
+        hidden = torch.empty(len(tokens), self.config.width)
+        parts = hidden.split(sizes)
+        for group in equal_lengths(sizes):
+            fed = None if marks is None else [marks[row] for row in group]
+            with engine_errors(self.folder):
+                output = self.engine.forward_batch([texts[row] for row in group], token_type_ids=fed)
+                square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # b t width
+            if square.shape != (len(group), sizes[group[0]], self.config.width):
+                raise UserError(
+                    f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(group)} rows"
+                )
+            for row, states in zip(group, square, strict=True):
+                parts[row].copy_(states)
+        return hidden
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says of the hidden state, as in the network itself."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.groups import similar_lengths
 from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, listed, shown
@@ -23,8 +24,7 @@ from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
-WASTE = 64  # places without a token that cost less than one more call
+DYNAMIC = b"DynamicQuantize"  # operators that measure a whole batch: our int8 graphs once had them
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
 
 
@@ -43,6 +43,7 @@ class OnnxNetwork(nn.Module):
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
         self.word_graph = started(folder / WORDS) if "words" in self.heads else None
+        self.one_by_one = ranges_of_batch(folder / GRAPH)
         self._check(folder)
 
     def _check(self, folder: Path) -> None:
@@ -76,7 +77,8 @@ class OnnxNetwork(nn.Module):
         flat = tokens.numpy()
         marks = None if segments is None else segments.numpy()
         found: NDArray[Any] | None = None
-        for group in groups_of(lengths):
+        groups = [[row] for row in range(len(lengths))] if self.one_by_one else similar_lengths(lengths)
+        for group in groups:
             said = self._said(flat, marks, starts, lengths, group)
             if found is None:
                 count = tokens.shape[0] if self.by_token else rows.count
@@ -112,7 +114,9 @@ class OnnxNetwork(nn.Module):
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
         assert self.word_graph is not None
-        return torch.from_numpy(run(self.word_graph, {"hidden_states": hidden.contiguous().numpy()})[0])
+        parts = hidden.split(1) if self.one_by_one else [hidden]
+        logits = [run(self.word_graph, {"hidden_states": part.contiguous().numpy()})[0] for part in parts]
+        return torch.from_numpy(logits[0] if len(logits) == 1 else np.concatenate(logits))
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says: the graph has said it already, but for words."""
@@ -123,19 +127,9 @@ class OnnxNetwork(nn.Module):
         return self
 
 
-def groups_of(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of similar length together, as many as make a rectangle of bounded size with little to fill up."""
-    groups: list[list[int]] = []
-    held = 0  # tokens of the last group
-    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
-        size = max(1, lengths[number])
-        places = (len(groups[-1]) + 1) * size if groups else 0
-        if not groups or places > TOKENS or places - held - size > WASTE + held // 16:
-            groups.append([])
-            held = 0
-        groups[-1].append(number)
-        held += size
-    return groups
+def ranges_of_batch(path: Path) -> bool:
+    """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
+    return DYNAMIC in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
 
 
 def run(graph: Any, fed: dict[str, Any]) -> list[Any]:
