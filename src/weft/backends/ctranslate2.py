@@ -6,6 +6,7 @@ itself: `search` takes the place of our own search, and says in one line what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
-from weft.errors import UserError, listed
+from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
@@ -221,6 +222,8 @@ class Writing(Engine):
         penalty = options["length_penalty"]
         found = []
         for row, result in zip(some, results, strict=True):
+            if not all(score < math.inf for score in result.scores):  # also where one is no number
+                raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
             found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
@@ -302,6 +305,8 @@ class Writing(Engine):
                 step = next(steps, None)
             if step is None:
                 break
+            if not step.log_prob < math.inf:
+                raise NotFinite(self.folder)
             said.append(step.token_id)
             logprob += step.log_prob
             yield [(0, step.token_id)]
