@@ -24,7 +24,12 @@ ADDED = {
     "normalized": False,
     "special": True,
 }
-TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}], "pair": []}
+A, B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, A],
+    "pair": [A, B],
+}
 DEFINED = {"[CLS]": {"id": "[CLS]", "ids": [99], "tokens": ["[CLS]"]}}
 WORDLEVEL, UNIGRAM = {"type": "WordLevel", "unk_token": "u"}, {"type": "Unigram"}
 NAMES = "[UNK]\n[CLS]\n[SEP]"

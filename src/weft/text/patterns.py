@@ -51,10 +51,11 @@ class Part:
     simple: bool = True  # reads a fixed number of characters in one way
     length: int = 1  # that number
     optional: bool = False
+    empty: bool = False  # may match where there is nothing to read
 
 
-def check_pattern(pattern: str, where: str) -> None:
-    """Refuse a pattern that could take more time than the text is long."""
+def check_pattern(pattern: str, where: str, empty: bool = True) -> None:
+    """Refuse a pattern that could take more time than the text is long, or, without `empty`, match nothing at all."""
     if not 1 <= len(pattern) <= LONGEST_PATTERN:
         raise UserError(f"{where}: a pattern of {len(pattern)} characters; from 1 to {LONGEST_PATTERN} are read")
     alternatives = _alternatives(pattern, where)
@@ -63,7 +64,7 @@ def check_pattern(pattern: str, where: str) -> None:
             other for other in alternatives[number + 1 :] if other not in FOLLOWED and not BETWEEN.fullmatch(other)
         )
         if alternative not in FOLLOWED or not next(after, "").startswith(FOLLOWED[alternative]):
-            _Parser(alternative, where).check()
+            _Parser(alternative, where).check(empty)
 
 
 def _alternatives(pattern: str, where: str) -> list[str]:
@@ -106,8 +107,10 @@ class _Parser:
                 if depth <= 0 or not mark:
                     return
 
-    def check(self) -> None:
-        self._choices(0)
+    def check(self, empty: bool) -> None:
+        part = self._choices(0)
+        if part.empty and not empty:
+            raise self.refused("matches where there is nothing")
         if self.place < len(self.pattern):
             raise self.refused("has a bracket that closes nothing")
 
@@ -121,12 +124,12 @@ class _Parser:
         if len(parts) == 1:
             return parts[0]
         ways = sum(part.ways for part in parts)
-        optional = any(part.optional for part in parts)
-        return Part(ways, any(part.open for part in parts), simple=False, optional=optional)
+        optional, empty = any(part.optional for part in parts), any(part.empty for part in parts)
+        return Part(ways, any(part.open for part in parts), simple=False, optional=optional, empty=empty)
 
     def _sequence(self, depth: int) -> Part:
         """Parts one after the other."""
-        ways, open_, simple, optional, length = 1, False, True, True, 0
+        ways, open_, simple, optional, length, empty = 1, False, True, True, 0, True
         while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
             part = self._repeated(depth)
             if open_ and not part.optional:
@@ -135,8 +138,8 @@ class _Parser:
             if ways > MOST_WAYS:
                 raise self.refused(f"can be read in more than {MOST_WAYS} ways")
             open_, simple = open_ or part.open, simple and part.simple
-            optional, length = optional and part.optional, length + part.length
-        return Part(ways, open_, simple, length, optional)
+            optional, length, empty = optional and part.optional, length + part.length, empty and part.empty
+        return Part(ways, open_, simple, length, optional, empty)
 
     def _repeated(self, depth: int) -> Part:
         part = self._atom(depth)
@@ -155,15 +158,17 @@ class _Parser:
             raise self.refused("repeats a choice several times")
         if least == most and part.simple:
             short = least * part.length <= MOST_WAYS
-            return Part(open=not short, simple=short, length=least * part.length, optional=not least)
+            length = least * part.length
+            return Part(open=not short, simple=short, length=length, optional=not least, empty=part.empty or not least)
         if most == 1:
-            return Part(part.ways + 1, part.open, simple=False, optional=True)
+            return Part(part.ways + 1, part.open, simple=False, optional=True, empty=True)
         bounded = most is not None and part.simple and most - least < MOST_WAYS
         return Part(
             most - least + 1 if bounded and most is not None else 1,
             not bounded,
             simple=False,
             optional=least == 0 or part.optional,
+            empty=least == 0 or part.empty,
         )
 
     def _atom(self, depth: int) -> Part:
@@ -178,11 +183,11 @@ class _Parser:
             if found is None:
                 raise self.refused(f"holds {shown(self.pattern[self.place : self.place + 2])!r}")
             self.place = found.end()
-            return Part()
+            return Part(empty=found[0][1] in "bBAzZG")
         if mark in "*+?{":
             raise self.refused("repeats nothing")
         self.place += 1
-        return Part()
+        return Part(empty=mark in "^$")
 
     def _group(self, depth: int) -> Part:
         found = GROUP.match(self.pattern, self.place)
@@ -196,7 +201,7 @@ class _Parser:
         if found["kind"] in ("=", "!", "<=", "<!"):
             if part.open:
                 raise self.refused("looks ahead or behind without an end")
-            return Part(part.ways)
+            return Part(part.ways, empty=True)
         return part
 
     def _class(self) -> None:

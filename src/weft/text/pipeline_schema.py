@@ -50,14 +50,19 @@ LONGEST_CHUNK = 10_000  # characters
 NUMBER = (1 << 31) - 1  # the largest id, length or segment
 
 
-def pattern(value: Any, where: str) -> None:
+def pattern(value: Any, where: str, empty: bool = True) -> None:
     """{"String": text} or {"Regex": text}."""
     if not isinstance(value, dict) or len(value) != 1 or not {"String", "Regex"} & set(value):
         raise UserError(f"{where} is {value_shown(value)}, not an object with String or Regex")
     kind, inside = next(iter(value.items()))
     text(LONGEST_TOKEN, 1)(inside, f"{where}.{kind}")
     if kind == "Regex":
-        check_pattern(inside, where)
+        check_pattern(inside, where, empty)
+
+
+def replaced(value: Any, where: str) -> None:
+    """As `pattern`; in the place of nothing the library cannot put anything."""
+    pattern(value, where, empty=False)
 
 
 def charsmap(value: Any, where: str) -> None:
@@ -78,7 +83,7 @@ def named_id(value: Any, where: str) -> None:
 
 
 def template(value: Any, where: str) -> None:
-    """Special tokens and the texts, A and B, each at most once: a text that stands there twice doubles."""
+    """Special tokens around the texts: A alone, or A and B, each once."""
     few(value, where, MOST_TEMPLATE)
     seen = []
     for place, piece in enumerate(value):
@@ -90,8 +95,9 @@ def template(value: Any, where: str) -> None:
         if kind == "Sequence":
             choice("A", "B")(piece[kind]["id"], f"{here}.Sequence.id")
             seen.append(piece[kind]["id"])
-    if len(set(seen)) < len(seen):
-        raise UserError(f"{where} holds a text twice")
+    texts = ["A", "B"] if where.endswith("pair") else ["A"]
+    if sorted(seen) != texts:
+        raise UserError(f"{where} holds the texts {listed(seen) or 'none'}, not {' and '.join(texts)} once")
 
 
 def template_tokens(value: Any, where: str) -> None:
@@ -120,7 +126,7 @@ METASPACE: dict[str, Check] = {
     "str_rep": text(LONGEST_AFFIX),
 }
 BEHAVIOR = choice("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
-REPLACE: dict[str, Check] = {"pattern": pattern, "content": text(LONGEST_CONTENT)}
+REPLACE: dict[str, Check] = {"pattern": replaced, "content": text(LONGEST_CONTENT)}
 ENDS: dict[str, Check] = {"sep": named_id, "cls": named_id}
 
 # Stage -> the field that holds the steps of its Sequence, and its components with their fields.
@@ -136,7 +142,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
             },
             "Strip": {"strip_left": flag, "strip_right": flag},
             "Replace": REPLACE,
-            "Prepend": {"prepend": AFFIX},
+            "Prepend": {"prepend": text(LONGEST_AFFIX, 1)},
             "Precompiled": {"precompiled_charsmap": charsmap},
             **dict.fromkeys(("StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "ByteLevel"), {}),
         },
@@ -250,6 +256,9 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
                 what = f"{len(steps)} steps" if len(steps) > MOST_STEPS else f"one character may become {growth}"
                 most = MOST_STEPS if len(steps) > MOST_STEPS else MOST_GROWTH
                 raise UserError(f"{where}: {what}; at most {most} are run")
+        around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
+        if len(around) > 1:
+            raise UserError(f"{around[1]}: puts special tokens around a text a second time")
     check_model(data.get("model"), f"{file}: model")
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
-from tokenizers import models
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json
 from weft.text.pipeline_schema import check_pipeline
 from weft.text.sentencepiece import linear_spaces
-from weft.text.vocabularies import Roles, find_roles, read_bpe, read_pieces, read_wordpiece
+from weft.text.vocabularies import Roles, check_added_tokens, find_roles, read_bpe, read_pieces, read_wordpiece
 
 # Keys of tokenizer_config.json that name code, or files on the machine of whoever saved it.
 NOT_KEPT = ["auto_map", "custom_pipelines", "trust_remote_code", "code_revision"]
@@ -145,8 +145,14 @@ def _read_whole(file: Path) -> Library:
     data["truncation"] = data["padding"] = None
     if "dropout" in data["model"]:
         data["model"]["dropout"] = None  # merges left out at random are for training, and make encoding a lottery
+    added = data.get("added_tokens") or []
+    if added:
+        small = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
+        bare = Library.from_str(json.dumps({"normalizer": data.get("normalizer"), "model": small}))
+        flags = ("content", "normalized", "lstrip", "rstrip")
+        check_added_tokens([AddedToken(**{key: token[key] for key in flags}) for token in added], bare, str(file))
     library = Library.from_str(json.dumps(data))
-    for token in data.get("added_tokens") or ():  # the library gives its own ids, in order, whatever the file says
+    for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]
         if library.token_to_id(name) != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}")

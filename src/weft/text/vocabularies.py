@@ -246,7 +246,9 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         size, have = (size + 1, size) if have is None else (size, have)
         if have != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}: it would be {have}")
-    library.add_tokens([token for _, token in sorted(listed.values(), key=lambda item: item[0])])
+    added = [token for _, token in sorted(listed.values(), key=lambda item: item[0])]
+    check_added_tokens(added, library, str(file))
+    library.add_tokens(added)
     roles = find_roles(settings, library, file)
     library.add_tokens(
         [
@@ -256,6 +258,22 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         ]
     )
     return roles
+
+
+def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: str) -> None:
+    """Refuse added tokens that the library fails on, or finds in one text and not in the same text tomorrow."""
+    forms: dict[str, str] = {}
+    for token in tokens:
+        name = token.content
+        form = library.normalizer.normalize_str(name) if token.normalized and library.normalizer else name
+        if not form:
+            raise UserError(f"{where}: added token {shown(name)!r} is empty once it is normalized")
+        if (token.lstrip or token.rstrip) and form.isspace():
+            raise UserError(f"{where}: added token {shown(name)!r} is space, and takes the space around it too")
+        if token.normalized and forms.setdefault(form, name) != name:
+            raise UserError(
+                f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} are the same when normalized"
+            )
 
 
 def _numbered(library: Library, name: str) -> tuple[str, int]:
