@@ -14,6 +14,8 @@ os.environ["WEFT_DEBUG"] = "1"  # a fault of ours is an exception in a test, not
 
 import pytest  # noqa: E402
 
+import weft  # noqa: E402, F401  (turns off telemetry before a test loads any library)
+
 if find_spec("hypothesis") is not None:
     from hypothesis import settings
 

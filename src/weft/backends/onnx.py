@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
@@ -135,16 +136,6 @@ def groups_of(lengths: Sequence[int]) -> list[list[int]]:
         groups[-1].append(number)
         held += size
     return groups
-
-
-def runtime() -> Any:
-    """The package that runs graphs, and no word of it to anyone."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
-    onnxruntime.disable_telemetry_events()
-    return onnxruntime
 
 
 def run(graph: Any, fed: dict[str, Any]) -> list[Any]:

@@ -37,7 +37,7 @@ from weft.cli.guard import debugging, out_of_memory
 from weft.cli.guard import describe as describe_fault
 from weft.errors import UserError, hint
 from weft.files import reason
-from weft.tasks.saying import on_terminal
+from weft.tasks.saying import on_terminal, to_stderr
 from weft.terminal import escaped_streams
 from weft.training.signals import Interrupted
 from weft.version import VERSION
@@ -105,7 +105,7 @@ def weft(
 @escaped_streams()
 @on_terminal()
 def run(arguments: Sequence[str]) -> int:
-    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
+    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 128 + N by signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except Interrupted as interrupted:
-        print(f"weft: {interrupted}", file=sys.stderr)
+        to_stderr(f"weft: {interrupted}")
         return 128 + interrupted.number
     except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.hashes import record_hashes
 from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
 from weft.compress.asking import Paths
 from weft.compress.compare import compare
@@ -64,6 +65,7 @@ def export(
     task: str | None = None,
     tolerance: float = TOLERANCE,
     online: bool = False,
+    trust: bool = False,
 ) -> Exported:
     """Write a model for another engine; `weft.load` opens it like any other folder.
 
@@ -71,7 +73,7 @@ def export(
     by more than `tolerance` of the largest, or one answer differs, nothing is written.
     """
     one_of(to, WAYS, "to")
-    model = model if isinstance(model, Model) else load(model, task=task, online=online)
+    model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
     inputs = texts_of(model, data, columns)
     if data is not None:
@@ -79,6 +81,7 @@ def export(
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model)
         apart = agreed(to, model, load(inside), inputs, tolerance)
+        record_hashes(inside)
         size = size_of(inside)
     return Exported(Path(out), to, size, apart, len(inputs))
 
