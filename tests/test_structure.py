@@ -32,6 +32,7 @@ FLOORS = {
     "timing": 1,
     "budget": 1,
     "picture": 1,
+    "terminal": 1,
     "text": 2,
     "nn": 2,
     "data": 3,
