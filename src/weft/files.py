@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -19,8 +20,10 @@ from typing import IO, Any, BinaryIO
 from weft.errors import UserError, shown
 
 MEGABYTE = 1 << 20
-JSON_VALUES = 1 << 22  # values in one JSON text: Python needs some hundred bytes for each, however short it is written
+JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
 SPECIAL = {stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket"}
+MOST_VALUES = 16_000_000  # of a whole JSON file
+HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as JSON spells it
 
 
 def reason(error: Exception) -> str:
@@ -37,17 +40,28 @@ def special_kind(path: Path) -> str | None:
     return next((kind for test, kind in SPECIAL.items() if test(mode)), None)
 
 
-def check_json_values(text: str, where: str) -> None:
+def check_json_values(text: str, where: str, most: int) -> None:
     """Refuse a JSON text of so many values that it would fill the memory, before it is read."""
-    if len(text) > JSON_VALUES and sum(map(text.count, ",[{")) > JSON_VALUES:
-        raise UserError(f"{where}: more than {JSON_VALUES:,} values in one piece of JSON; use lines of JSON (.jsonl)")
+    values = sum(map(text.count, ",[{")) if len(text) > most else 0
+    if values > most:
+        raise UserError(f"{where}: holds up to {values} values; at most {most} are read")
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise UserError(f"{path}: is not a plain file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The whole file, unless it is larger than such a file may be."""
+    check_readable(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe would wait for ever
-            raise UserError(f"{path}: is not a plain file")
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
@@ -84,9 +98,9 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         found = float(text)
         return found if math.isfinite(found) else constant(shown(text))
 
+    text = read_text(path, most)
+    check_json_values(text, str(path), MOST_VALUES)
     try:
-        text = read_text(path, most)
-        check_json_values(text, str(path))
         found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
@@ -94,10 +108,23 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise UserError(f"{path}: {shown(str(error))}") from None
+    if HALF_PAIR.search(text):
+        _check_characters(found, path)
     if not isinstance(found, kind):
         wanted = "an object" if kind is dict else "a list"
         raise UserError(f"{path}: holds a JSON {type(found).__name__} where {wanted} is expected")
     return found
+
+
+def _check_characters(value: Any, path: Path) -> None:
+    """Refuse half of a surrogate pair: it is no character, and whatever takes text fails on it later."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise UserError(f"{path}: holds {half!r}, half of a surrogate pair and no character") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -133,9 +160,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             scratch.unlink()
 
 
+def json_text(values: Any) -> str:
+    """What `write_json` writes: indented, in the order given."""
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """A JSON object, indented, in the order given."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(values))
 
 
 def check_new_folder(folder: Path) -> None:

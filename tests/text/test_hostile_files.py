@@ -22,7 +22,7 @@ from weft import files
 from weft.data.shards import Text
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.text import arrow, arrow_sizes, compressed, delimited, formats, header, records
+from weft.text import arrow, arrow_sizes, compressed, delimited, formats, header, json_text, records
 from weft.text.records import Skipped, find_files, read_records
 
 
@@ -176,15 +176,16 @@ def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyP
     "name, text", [("a.json", '{"text": [%s]}'), ("a.jsonl", '{"text": [%s]}'), ("b.json", "[[%s]]")]
 )
 def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "JSON_VALUES", 100_000)
+    monkeypatch.setattr(json_text, "JSON_VALUES", 100_000)
+    monkeypatch.setattr(formats, "JSON_VALUES", 100_000)
     Path(name).write_text(text % ",".join(["{}"] * 200_000))
-    assert "more than 100,000 values in one piece of JSON" in message(name)
+    assert "values; at most 100000 are read" in message(name)
 
 
 def test_a_config_of_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "JSON_VALUES", 100)
+    monkeypatch.setattr(files, "MOST_VALUES", 100)
     Path("config.json").write_text(json.dumps({"a": [{}] * 200}))
-    assert "more than 100 values" in message("config.json", lambda name: files.read_json(Path(name)))
+    assert "values; at most 100 are read" in message("config.json", lambda name: files.read_json(Path(name)))
 
 
 def test_many_small_rows_of_json_are_read() -> None:

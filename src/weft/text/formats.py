@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE, check_json_values
+from weft.files import JSON_VALUES, MEGABYTE, check_json_values
 from weft.text.compressed import LIMIT, RUN_ROWS, Line, Source, read_lines
 from weft.text.documents import look
 
@@ -212,7 +212,7 @@ def read_jsonl(source: Source, options: Options) -> Rows:
         if not text or text.isspace():
             continue
         try:
-            check_json_values(text, where)
+            check_json_values(text, where, JSON_VALUES)
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
