@@ -101,6 +101,26 @@ class Text:
         return whole.hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorpusRecord:
+    """`corpus.json` of a tokenized text, with the hashes of the files beside it."""
+
+    tokens: int
+    shards: int
+    sentences: bool
+    documents: int
+    files: tuple[str, ...]  # that the text was read from
+    skipped: int = 0
+    skipped_first: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherRecord:
+    """`corpus.json` of a teacher's outputs, for whoever looks into the cache."""
+
+    files: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Tokens on disk, and where documents (and sentences, where they were asked for) begin among them."""

@@ -123,23 +123,3 @@ def digest_of(path: Path) -> bytes:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusRecord:
-    """`corpus.json` of a tokenized text, with the hashes of the files beside it."""
-
-    tokens: int
-    shards: int
-    sentences: bool
-    documents: int
-    files: tuple[str, ...]  # that the text was read from
-    skipped: int = 0
-    skipped_first: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherRecord:
-    """`corpus.json` of a teacher's outputs, for whoever looks into the cache."""
-
-    files: tuple[str, ...]
