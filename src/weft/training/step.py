@@ -46,6 +46,15 @@ def seed_of(seed: int, step: int) -> Callable[[int], int]:
     return lambda number: key_of(seed, "dropout", step, number) >> 1
 
 
+def keep_compiled_code_private() -> None:
+    """Let torch's compiler keep its code in the user's own cache rather than where others could put theirs."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = COMPILER_CACHE or str(cache_folder() / COMPILED)
+    from torch._inductor import config
+
+    if hasattr(config, "cpp_cache_precompile_headers"):  # these are always in the temporary folder
+        config.cpp_cache_precompile_headers = False
+
+
 class Stepper:
     """Takes the steps of a run: what the loop repeats, and what tests and benchmarks look at."""
 
@@ -53,7 +62,7 @@ class Stepper:
         """`scale` and `steady`: of the loss in fp16, and for how many steps it has been so."""
         s, plan, device = setup, setup.plan, setup.device
         if plan.compile:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = COMPILER_CACHE or str(cache_folder() / COMPILED)
+            keep_compiled_code_private()
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)
