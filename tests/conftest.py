@@ -13,6 +13,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest  # noqa: E402
 
+import weft  # noqa: E402, F401  (turns off telemetry before a test loads any library)
+
 if find_spec("hypothesis") is not None:
     from hypothesis import settings
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import read_text, write_text
+from weft.files import MEGABYTE, read_json, read_text, write_text
 
 T = TypeVar("T")
 
@@ -163,6 +163,11 @@ def read_toml(kind: type[T], path: Path) -> T:
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
     return build(kind, values, path.name)
+
+
+def read_record(kind: type[T], path: Path, most: int = 64 * MEGABYTE) -> T:
+    """What a JSON file of ours holds, every value of its type and no key unknown."""
+    return build(kind, read_json(path, most), str(path))
 
 
 def write_toml(config: Any, path: Path) -> None:

@@ -113,9 +113,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             scratch.unlink()
 
 
+def json_text(values: Any) -> str:
+    """What `write_json` writes: indented, in the order given."""
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """A JSON object, indented, in the order given."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(values))
 
 
 def check_new_folder(folder: Path) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.groups import similar_lengths
+from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
@@ -129,16 +130,6 @@ class OnnxNetwork(nn.Module):
 def ranges_of_batch(path: Path) -> bool:
     """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
     return DYNAMIC in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
-
-
-def runtime() -> Any:
-    """The package that runs graphs, and no word of it to anyone."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
-    onnxruntime.disable_telemetry_events()
-    return onnxruntime
 
 
 def run(graph: Any, fed: dict[str, Any]) -> list[Any]:

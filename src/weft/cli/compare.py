@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
@@ -45,6 +45,7 @@ def compare(
     memory: Annotated[bool, typer.Option(help="Measure memory: each model once more in a process of its own.")] = True,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Compare models on the same rows: scores with paired intervals, agreement, size, speed, memory.
 
@@ -85,6 +86,7 @@ def compare(
         seconds=seconds,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         online=online,
+        trust=trust,
         progress=progress,
     )
     if out is not None and out.suffix == ".json":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, check_device, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.sequences import is_model
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, opened
@@ -40,6 +40,7 @@ def suggest(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Show the likeliest next words of a text with their chances, a column for each model.
 
@@ -64,7 +65,7 @@ def suggest(
             others.append(name)  # runs/* finds all kinds of things
             continue
         try:
-            model = opened(name, None, device, online)
+            model = opened(name, None, device, online, trust)
             if not model.opened.family.speaks or model.opened.family.reads or "words" not in model.opened.heads:
                 silent.append(name)
             else:

@@ -35,7 +35,7 @@ from weft.cli import (
 )
 from weft.errors import UserError, hint
 from weft.files import reason
-from weft.tasks.saying import on_terminal
+from weft.tasks.saying import on_terminal, to_stderr
 from weft.training.signals import Interrupted
 from weft.version import VERSION
 
@@ -101,7 +101,7 @@ def weft(
 
 @on_terminal()
 def run(arguments: Sequence[str]) -> int:
-    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
+    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 128 + N by signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except Interrupted as interrupted:
-        print(f"weft: {interrupted}", file=sys.stderr)
+        to_stderr(f"weft: {interrupted}")
         return 128 + interrupted.number
     except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error

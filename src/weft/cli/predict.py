@@ -15,7 +15,7 @@ import typer
 
 from weft.cli.batches import as_they_come, chunked
 from weft.cli.checks import check_no_data_file, check_reading, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.sequences import parted
 from weft.cli.show import harmless, progress
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
@@ -58,6 +58,7 @@ def predict(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text, with the row's id.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Predict labels, values, entities, answers or texts with a fine-tuned model.
 
@@ -79,7 +80,7 @@ def predict(
     check_reading(format, columns_of(column), data)
     for name in (folder, *folders):
         find_model(name, online)
-    model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
+    model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     from weft.data.tables import Table
     from weft.tasks.predicting import COLUMNS
     from weft.text.records import Skipped

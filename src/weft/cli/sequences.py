@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.batches import as_they_come, chunked
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import harmless, progress
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError
@@ -51,6 +51,7 @@ def translate(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write each text in other words: translated, summarised, or whatever the model has learned.
 
@@ -66,7 +67,7 @@ def translate(
     if out is not None and out.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     folders, lines = parted(texts)
-    model, *others = [writing_model(name, device, online) for name in (folder, *folders)]
+    model, *others = [writing_model(name, device, online, trust) for name in (folder, *folders)]
     seen = broken = 0
     drawn: list[tuple[str, Any]] = []
     with ExitStack() as stack:
@@ -140,9 +141,9 @@ def is_model(name: str) -> bool:
         return False
 
 
-def writing_model(folder: str, device: str | None, online: bool) -> Model:
+def writing_model(folder: str, device: str | None, online: bool, trust: bool) -> Model:
     """A model that writes one text from another; a published one that says nothing of a task is taken for one."""
-    model = opened(folder, None, device, online)
+    model = opened(folder, None, device, online, trust)
     from weft.tasks.recipes import WRITES
 
     if model.opened.family.numbers:

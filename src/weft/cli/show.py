@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from weft.tasks.saying import live as progress
+from weft.training.signals import heard_signals
 
 __all__ = ["Ticker", "amount", "harmless", "leaving_at_once", "progress", "sections_of", "table"]
 
@@ -57,10 +58,11 @@ def leaving_at_once() -> Iterator[None]:
     """
 
     def leave(number: int, frame: object) -> None:
-        os.write(2, b"weft: interrupted\n")
+        with suppress(OSError):  # of a terminal that was closed
+            os.write(2, b"weft: interrupted\n")
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, leave) for number in heard_signals()}
     try:
         yield
     finally:

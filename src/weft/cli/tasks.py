@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_reading, check_run
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, opened
 from weft.errors import UserError
@@ -218,6 +218,7 @@ def answer(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Answer questions from a text, or say that it holds no answer.
 
@@ -234,7 +235,7 @@ def answer(
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
-    model = opened(folder, "answer", device, online)
+    model = opened(folder, "answer", device, online, trust)
     answers: list[Any] = model([(question, text) for question in questions], best=best)
     for question, found in zip(questions, answers, strict=True):
         if jsonl:
@@ -265,6 +266,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Judge a model on rows of data: scores with intervals, a table by label, and the worst mistakes.
 
@@ -276,7 +278,7 @@ def evaluate(
         raise UserError("what to judge by? give --data FILE; to a model that writes also --source and --target")
     check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
     check_reading(format, columns_of(column), data, source, target)
-    model = opened(folder, None, device, online)
+    model = opened(folder, None, device, online, trust)
     found = model.evaluate(
         data,
         source=source or (),

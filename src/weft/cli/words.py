@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_choices, check_device, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import Ticker, harmless, leaving_at_once, progress
 from weft.errors import UserError
 
@@ -25,7 +25,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text.")]
 
 
-def opened(folder: str, task: str | None, device: str | None, online: bool) -> Model:
+def opened(folder: str, task: str | None, device: str | None, online: bool, trust: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
     find_model(folder, online)
     check_device(device)
@@ -34,7 +34,7 @@ def opened(folder: str, task: str | None, device: str | None, online: bool) -> M
 
         from weft.tasks.model import load
 
-    model = load(folder, task=task, online=online)
+    model = load(folder, task=task, online=online, trust=trust)
     best = "cuda" if torch.cuda.is_available() and not model.opened.exported else "cpu"
     return model.to(device or best)
 
@@ -113,6 +113,7 @@ def generate(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write on from a prompt; a model that reads one text and writes another writes what it makes of it.
 
@@ -132,7 +133,7 @@ def generate(
         raise UserError("--logprobs are printed as JSON: give --jsonl too")
     if template is None and (example or context is not None):
         raise UserError("--example and --context are parts of a --template: say which")
-    model = opened(folder, "complete", device, online)
+    model = opened(folder, "complete", device, online, trust)
     found = None
     if template is not None:
         from weft.tasks.templates import example_of, prompt_of, template_of
@@ -185,6 +186,7 @@ def fill(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Fill the gaps of a text with the likeliest words.
 
@@ -192,7 +194,7 @@ def fill(
 
     Example: weft fill runs/t5 "The <extra_id_0> of the <extra_id_1> was old."
     """
-    model = opened(folder, "fill", device, online)
+    model = opened(folder, "fill", device, online, trust)
     for text in from_input(texts):
         answer: Any = model(text, top=top)
         if jsonl:
@@ -218,6 +220,7 @@ def embed(
     out: Annotated[Path | None, typer.Option(help="Write a .npy array here instead of JSON lines.")] = None,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Turn texts into vectors.
 
@@ -228,7 +231,7 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
     check_choices(("--pooling", pooling, ("mean", "first", "max")))
-    model = opened(folder, "embed", device, online)
+    model = opened(folder, "embed", device, online, trust)
     from weft.tasks.embed import Embedder
 
     embedder = Embedder(model.opened, pooling=pooling, normalise=normalise, layers=layers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import harmless, leaving_at_once, progress, table
 from weft.cli.words import Device, Folder, Jsonl, opened
 from weft.errors import UserError, one_of
@@ -45,6 +45,7 @@ def perplexity(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Say how well a language model foresees a text: per token, per word and in bits per byte.
 
@@ -64,7 +65,7 @@ def perplexity(
     if rows is not None:
         one_of(rows, ("stream", "documents"), "--rows")
     files = find_files([*text, *(more or [])])
-    model = opened(folder, "complete", device, online)
+    model = opened(folder, "complete", device, online, trust)
     from weft.tasks.perplexity import perplexity as measure
     from weft.tasks.perplexity import read_documents
 
@@ -143,6 +144,7 @@ def choose(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Choose among continuations of a prompt by the chance that a language model gives to each.
 
@@ -165,7 +167,7 @@ def choose(
 
     options: dict[str, Any] = {"normalise": normalise, "prior": prior, "between": between, "slide": slide}
     questions = list(read_questions(data)) if data else []
-    model = opened(folder, "choose", device, online)
+    model = opened(folder, "choose", device, online, trust)
     if data:
 
         def told(question: Question, answer: Chosen) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.hashes import record_hashes
 from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
 from weft.compress.asking import Paths
 from weft.compress.batch_single import check_batch_single
@@ -65,6 +66,7 @@ def export(
     task: str | None = None,
     tolerance: float = TOLERANCE,
     online: bool = False,
+    trust: bool = False,
 ) -> Exported:
     """Write a model for another engine; `weft.load` opens it like any other folder.
 
@@ -73,7 +75,7 @@ def export(
     text depends on the others of its batch.
     """
     one_of(to, WAYS, "to")
-    model = model if isinstance(model, Model) else load(model, task=task, online=online)
+    model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
     inputs = texts_of(model, data, columns)
     if data is not None:
@@ -84,6 +86,7 @@ def export(
         apart = agreed(to, model, exported, inputs, tolerance)
         if exported.opened.exported:
             check_batch_single(exported, inputs)
+        record_hashes(inside)
         size = size_of(inside)
     return Exported(Path(out), to, size, apart, len(inputs))
 

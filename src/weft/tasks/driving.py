@@ -24,7 +24,7 @@ from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop, listening
-from weft.training.state import Checkpoints, State
+from weft.training.state import Checkpoints, State, Unreadable
 from weft.training.watching import Watch, draw_gradients
 
 
@@ -47,7 +47,7 @@ def resumable(run: Run) -> Iterator[None]:
         yield
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
-    except (Exploded, Altered):
+    except (Exploded, Altered, Unreadable):
         raise
     except UserError as error:
         raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
@@ -102,9 +102,11 @@ def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
     """From the newest checkpoint that can be read, or from nothing."""
     checkpoints = run.checkpoints(keep)
     found = checkpoints.load()
-    state, stored, faults = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
-    for fault in faults:
-        say(f"weft: note: {fault}; going on from an earlier one")
+    state, stored, notes = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
+    if found is None and run.metrics.exists() and run.metrics.stat().st_size:
+        notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
+    for note in notes:
+        say(f"weft: note: {note}")
     return Begun(checkpoints, state, stored)
 
 
