@@ -32,6 +32,7 @@ FLOORS = {
     "timing": 1,
     "budget": 1,
     "picture": 1,
+    "terminal": 1,
     "text": 2,
     "nn": 2,
     "data": 3,
@@ -121,6 +122,13 @@ def test_one_module_starts_processes() -> None:
         wrong += [name for name in imports_of(path) if name.split(".")[0] == "multiprocessing"]
         wrong += [name for name in imports_of(path) if name.startswith("subprocess.")]
         assert not wrong or path == SOURCE / "child.py", f"{path}: {wrong}"
+
+
+def test_one_module_writes_safetensors() -> None:
+    """The library makes files that only their owner can read: only `save_tensors` gives them the user's umask."""
+    for _, path in rooms():
+        saves = {"safetensors.torch.save_file", "safetensors.numpy.save_file"} & set(imports_of(path))
+        assert not saves or path == SOURCE / "checkpoint" / "tensors.py", path
 
 
 def test_files_can_be_read_in_one_sitting() -> None:

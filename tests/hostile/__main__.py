@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Before anything is loaded: one thread each, nothing from the network, and our own faults as they are.
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-os.environ |= {"ORT_DISABLE_TELEMETRY": "1", "WEFT_RAISE": "1"}
+os.environ |= {"ORT_DISABLE_TELEMETRY": "1", "WEFT_DEBUG": "1"}
 
 
 def main() -> int:

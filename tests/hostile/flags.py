@@ -117,13 +117,31 @@ def hostile_call(verb: str, command: Any, bed: Path, rng: random.Random) -> list
         elif option.is_flag:
             call.append(rng.choice((name, *option.secondary_opts)))
         else:
-            kind = getattr(option, "type", None) or getattr(option, "type_descriptor", "")  # by typer's version
-            numeric = re.search(r"\b(int|integer|float)\b", str(kind).lower()) is not None
-            call += [name, _value(option.name, numeric, rng)]
+            call += [name, _value(option.name, _numeric(option), rng)]
     if rng.random() < 0.1:
         call.insert(rng.randrange(len(call) + 1), rng.choice(STRINGS).replace("\0", ""))
     # The system takes no argument with a zero in it, and half of a surrogate pair comes as bytes that are not UTF-8.
     return [*verb.split(), *(argument.replace("\0", "").replace("\ud800", "\udcff") for argument in call)]
+
+
+# Values that every option of a number gets in turn.
+SWEEP = ("nan", "-inf", "-1", "0", "1e23", "2147483648", "9223372036854775808", "1" + "0" * 400, "-1e23", "１２")
+
+
+def sweep(verb: str, command: Any) -> list[tuple[str, str]]:
+    """Every option of a verb that is a number, with every value of the sweep."""
+    given = [(option.opts[0], option.name) for option in command.params if _numeric(option)]
+    return [
+        (name, value)
+        for name, called in given
+        for value in SWEEP
+        if called not in LONG or not value.isascii() or len(value) < 5
+    ]
+
+
+def _numeric(option: Any) -> bool:
+    kind = getattr(option, "type", None) or getattr(option, "type_descriptor", "")  # by typer's version
+    return option.opts[0].startswith("-") and re.search(r"\b(int|integer|float)\b", str(kind).lower()) is not None
 
 
 def _value(name: str, numeric: bool, rng: random.Random) -> str:

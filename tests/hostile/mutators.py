@@ -432,12 +432,12 @@ def mutate_gzip(data: bytes, rng: random.Random) -> bytes:
     """What is inside changed, the file's own bytes changed, or a bomb."""
     choice = rng.random()
     if choice < 0.05:
-        return gzip.compress(bytes(1 << 20)) * rng.choice((3, 300, 4000))  # members stand one after another
+        return gzip.compress(bytes(1 << 20), mtime=0) * rng.choice((3, 300, 4000))  # members stand one after another
     if choice < 0.4:
         return mutate_bytes(data, rng)
     if choice < 0.45:
-        return gzip.compress(gzip.compress(data))
-    return gzip.compress(mutate_lines(gzip.decompress(data), rng))
+        return gzip.compress(gzip.compress(data, mtime=0), mtime=0)
+    return gzip.compress(mutate_lines(gzip.decompress(data), rng), mtime=0)
 
 
 def members_of(data: bytes) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:

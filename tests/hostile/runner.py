@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.cases import FINDINGS
-from tests.hostile.flags import commands, hostile_call, sound_call
+from tests.hostile.flags import commands, hostile_call, sound_call, sweep
 from tests.hostile.mutators import MUTATORS, generator
 from tests.hostile.samples import Refused, Sample, call, samples
 from weft.errors import UserError
@@ -147,6 +147,18 @@ def flags_target(verb: str, command: Any) -> Target:
     return Target(f"flags/{verb}", "flags", use)
 
 
+def sweep_target(verb: str, command: Any) -> Target:
+    values = sweep(verb, command)
+
+    def use(bed: Path, folder: Path, seed: int, number: int) -> Any:
+        name, value = values[number]
+        arguments = [*sound_call(verb, bed), name, value]
+        (folder / "arguments.txt").write_text(shlex.join(arguments))
+        return call(*arguments)
+
+    return Target(f"sweep/{verb}", "flags", use, only=len(values))
+
+
 def findings_target() -> Target:
     def use(bed: Path, folder: Path, seed: int, number: int) -> Any:
         path = folder / "case"
@@ -163,7 +175,7 @@ def targets(bed: Path, wanted: Sequence[Sample]) -> list[Target]:
         for path in sorted(root.glob(sample.files)):
             if path.is_file() and path.name not in ("lock", "report.html") and path.suffix != ".lock":
                 made.append(file_target(sample, str(path.relative_to(root))))
-    made += [flags_target(verb, command) for verb, command in commands()]
+    made += [make(verb, command) for verb, command in commands() for make in (flags_target, sweep_target)]
     return [findings_target(), *made]
 
 

@@ -6,6 +6,7 @@ itself: `search` takes the place of our own search, and says in one line what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
-from weft.errors import UserError, listed
+from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
@@ -126,8 +127,8 @@ class Reading(Engine):
                 raise UserError(
                     f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(group)} rows"
                 )
-            for row, states in zip(group, square, strict=True):
-                parts[row].copy_(states)
+            for row, vectors in zip(group, square, strict=True):
+                parts[row].copy_(vectors)
         return hidden
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
@@ -228,6 +229,8 @@ class Writing(Engine):
         penalty = options["length_penalty"]
         found = []
         for row, result in zip(some, results, strict=True):
+            if not all(score < math.inf for score in result.scores):  # also where one is no number
+                raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
             found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
@@ -309,6 +312,8 @@ class Writing(Engine):
                 step = next(steps, None)
             if step is None:
                 break
+            if not step.log_prob < math.inf:
+                raise NotFinite(self.folder)
             said.append(step.token_id)
             logprob += step.log_prob
             yield [(0, step.token_id)]

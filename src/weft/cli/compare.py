@@ -10,10 +10,10 @@ import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 
 def compare(
@@ -98,11 +98,11 @@ def compare(
     if as_json:
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
     else:
-        print(f"{found.data}: {found.reading}")
+        print(escaped(f"{found.data}: {found.reading}"))
         if not found.labelled:
             print("The rows do not say what is right: models are compared with the first alone.")
         for title, header, rows in found.tables():
-            print(f"\n{title}\n{harmless(table(header, rows))}")
+            print(f"\n{title}\n{table(header, rows)}")
             if title.startswith("Costs") and found.measured is not None:
                 print(found.measured)
     if found.refused:

@@ -16,7 +16,7 @@ from weft.cli.batches import as_they_come, chunked
 from weft.cli.checks import check_reading
 from weft.cli.models import Online, Trust
 from weft.cli.sequences import is_model
-from weft.cli.show import harmless, progress
+from weft.cli.show import progress
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError
@@ -111,9 +111,9 @@ def describe(
                     print(json.dumps({"input": vector, **asdict(answer)}, ensure_ascii=False))
                 elif n_best > 1:
                     for way in answer.best:
-                        print(harmless(f"{number}\t{way.score:.4f}\t{_line(way.text)}"))
+                        print(f"{number}\t{way.score:.4f}\t{_line(way.text)}")
                 else:
-                    print(harmless(_line(answer.text)))
+                    print(_line(answer.text))
             seen += len(some)
             sys.stdout.flush()
     if broken:

@@ -17,7 +17,7 @@ from weft.cli.batches import as_they_come, chunked
 from weft.cli.checks import check_no_data_file, check_reading, find_model
 from weft.cli.models import Online, Trust
 from weft.cli.sequences import parted
-from weft.cli.show import harmless, progress
+from weft.cli.show import progress
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Device, Folder, from_input, opened
 from weft.errors import UserError
@@ -227,7 +227,7 @@ def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], c
                 if jsonl:
                     print(json.dumps(_object(row, answer), ensure_ascii=False, default=str))
                 else:
-                    print(harmless(_layout(row, answer)) if human else _tabbed(model.task, row, answer))
+                    print(_layout(row, answer) if human else _tabbed(model.task, row, answer))
             sys.stdout.flush()
 
 

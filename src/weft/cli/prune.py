@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_reading, check_written
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device, Folder
 
@@ -109,4 +109,4 @@ def prune(
     for line in found.lines():
         print(line)
     for title, header, rows in found.tables():
-        print(f"\n{title}\n{harmless(table(header, rows))}")
+        print(f"\n{title}\n{table(header, rows)}")

@@ -10,9 +10,10 @@ import typer
 
 from weft.cli.checks import check_reading, check_written
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Folder
+from weft.errors import escaped
 
 
 def quantise(
@@ -58,8 +59,8 @@ def quantise(
     def show(found: Quantised) -> None:
         print(f"{found.summary()}\n")
         title, header, rows = found.comparison.tables()[0]
-        print(f"{found.comparison.data}: {found.comparison.reading}\n\n{title}\n{harmless(table(header, rows))}")
-        print(f"\nThe gate\n{harmless(table(*found.rows()))}")
+        print(escaped(f"{found.comparison.data}: {found.comparison.reading}") + f"\n\n{title}\n{table(header, rows)}")
+        print(f"\nThe gate\n{table(*found.rows())}")
 
     try:
         found = run(

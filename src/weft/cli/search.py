@@ -12,9 +12,9 @@ import typer
 
 from weft.budget import by_budget
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, progress, table
+from weft.cli.show import progress, table
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.answers import Ranked
@@ -88,9 +88,9 @@ def rank(
             print(json.dumps({"query": wanted, **asdict(answer)}, ensure_ascii=False))
             continue
         if len(asked) > 1:
-            print("\n" * (number > 0) + harmless(wanted))
+            print("\n" * (number > 0) + escaped(wanted))
         for place, hit in enumerate(answer.hits, 1):
-            print(f"{place:>3}  {hit.score:.4f}  {harmless(' '.join(hit.text.split()))}")
+            print(f"{place:>3}  {hit.score:.4f}  {escaped(' '.join(hit.text.split()))}")
 
 
 def _asked(
@@ -171,7 +171,7 @@ def central(
             print()
         for sentence in answer.sentences:
             place = f"{sentence.start}-{sentence.end}"
-            print(f"{sentence.score:.4f}  {place:>13}  {harmless(' '.join(sentence.text.split()))}")
+            print(f"{sentence.score:.4f}  {place:>13}  {escaped(' '.join(sentence.text.split()))}")
 
 
 def _whole(path: Path) -> str:

@@ -14,9 +14,9 @@ import typer
 
 from weft.cli.batches import as_they_come, chunked
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, progress
+from weft.cli.show import progress
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
@@ -168,12 +168,12 @@ def _print(number: int, text: str, answer: Any, n_best: int, alignments: bool, j
         return
     if n_best > 1:
         for way in answer.best:
-            print(harmless(f"{number}\t{way.score:.4f}\t{_line(text)}\t{_line(way.text)}"))
+            print(f"{number}\t{way.score:.4f}\t{_line(text)}\t{_line(way.text)}")
     else:
-        print(harmless(_line(answer.text)))
+        print(_line(answer.text))
     for token, line in zip(answer.target_tokens, answer.alignments or () if alignments else (), strict=False):
         best = max(range(len(line)), key=line.__getitem__)
-        print(harmless(f"  {token} <- {answer.source_tokens[best]}  {line[best]:.2f}"))
+        print(escaped(f"  {token} <- {answer.source_tokens[best]}  {line[best]:.2f}"))
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_reading, check_run
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.show import leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 Columns = Annotated[
     list[str] | None,
@@ -242,9 +242,9 @@ def answer(
             print(json.dumps({"question": question, **asdict(found)}, ensure_ascii=False))
             continue
         said = _line(found.text) or "(no answer)"
-        print(harmless(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
+        print(escaped(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
         for choice in found.best:
-            print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {_line(choice.text)}"))
+            print(escaped(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {_line(choice.text)}"))
         windows = f"{found.n_windows:,} window{'s' * (found.n_windows > 1)}"
         cut = "the text was cut" if found.truncated else "nothing was cut"
         print(f"[{found.n_tokens:,} tokens in {windows}; {cut}]", file=sys.stderr)
@@ -297,8 +297,8 @@ def evaluate(
     if as_json:
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
         return
-    print(f"{found.data}: {found.reading}")
+    print(escaped(f"{found.data}: {found.reading}"))
     if found.signature:
         print(f"BLEU: {found.signature}")
     for title, header, rows in found.tables():
-        print(f"\n{title}\n{harmless(table(header, rows))}")
+        print(f"\n{title}\n{table(header, rows)}")

@@ -13,8 +13,8 @@ import typer
 
 from weft.cli.checks import check_choices, check_device, find_model
 from weft.cli.models import Online, Trust
-from weft.cli.show import Ticker, harmless, leaving_at_once, progress
-from weft.errors import UserError
+from weft.cli.show import Ticker, leaving_at_once, progress
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
@@ -161,7 +161,7 @@ def generate(
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
         for written in answer.best or [answer]:
-            print(harmless(f"{before}{finish(written.text)}"))
+            print(f"{before}{finish(written.text)}")
             score = f", score: {written.score:.4f}" if answer.best else ""
             print(f"[{len(written.tokens)} tokens, finish_reason: {written.finish_reason}{score}]", file=sys.stderr)
 
@@ -170,9 +170,9 @@ def _print_stream(pieces: Stream, prompt: str) -> None:
     """Print a text as it is written; a mistake is found before anything is printed."""
     first = True
     for piece in pieces:
-        print(harmless(f"{prompt}{piece}" if first else piece), end="", flush=True)
+        print(f"{prompt}{piece}" if first else piece, end="", flush=True)
         first = False
-    print("" if not first else harmless(prompt))
+    print("" if not first else prompt)
     answer = pieces.answer
     print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
 
@@ -200,9 +200,9 @@ def fill(
         if jsonl:
             print(json.dumps({"input": text, **asdict(answer)}, ensure_ascii=False))
             continue
-        print(harmless(answer.text))
+        print(answer.text)
         for number, gap in enumerate(answer.gaps, 1):
-            print(f"  gap {number}: " + harmless(", ".join(f"{word.word} {word.probability:.3f}" for word in gap)))
+            print(f"  gap {number}: " + escaped(", ".join(f"{word.word} {word.probability:.3f}" for word in gap)))
 
 
 def embed(

@@ -12,9 +12,9 @@ import typer
 
 from weft.cli.checks import check_data, find_model
 from weft.cli.models import Online, Trust
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError, one_of
+from weft.errors import UserError, escaped, one_of
 
 if TYPE_CHECKING:
     from weft.tasks.answers import Chosen
@@ -188,10 +188,10 @@ def choose(
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
         if len(given) > 1:
-            print("\n" * (number > 0) + harmless(prompt))
+            print("\n" * (number > 0) + escaped(prompt))
         rows = [
             [
-                harmless(o.text).replace("\n", "\\n"),
+                o.text,
                 f"{o.probability:.4f}",
                 f"{o.score:.4f}",
                 f"{o.logprob:.4f}",

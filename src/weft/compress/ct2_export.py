@@ -8,11 +8,11 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from weft.backends.ct2_files import ENGINE
 from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.tensors import save_tensors
 from weft.compress.ct2_specs import spec_of
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
@@ -55,7 +55,7 @@ def write_ct2(inside: Path, opened: Opened, task: str, precision: str = "fp32") 
                 for name in kept_names(list(state), opened.config, opened.heads)
             }
             if kept:
-                save_file(kept, inside / HEADS, {"format": "pt"})
+                save_tensors(inside / HEADS, kept, {"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise UserError(f"{inside.name}: cannot be written: {reason(error)}") from None
 

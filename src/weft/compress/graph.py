@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.onnx_graph import FORMAT, OPERATORS, OPSET, RUNTIME
 from weft.errors import UserError
 from weft.files import write_bytes
 from weft.nn.layers import Layer
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8", "int8-static", "int4"]
-OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
-RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 FAR = -1e9  # added to the scores of keys that are no tokens: no share is left of them
 # Of seven bits: the instructions of processors without VNNI add two products in sixteen bits, and eight overflow there.
 LARGEST = 63
@@ -48,6 +47,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
+        assert kind in OPERATORS[domain] and set(attributes) <= set(OPERATORS[domain][kind]), f"{kind} would be refused"
         names = [f"{kind.lower()}_{len(self.nodes)}" + (f"_{n}" if outputs > 1 else "") for n in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
         return names[0] if outputs == 1 else names
