@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.groups import similar_lengths
-from weft.backends.onnx_graph import check_graph
+from weft.backends.onnx_graph import BY_BATCH, check_graph
 from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.checkpoint.outline import outline
@@ -26,7 +26,6 @@ from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-DYNAMIC = b"DynamicQuantize"  # operators that measure a whole batch: our int8 graphs once had them
 
 
 class OnnxNetwork(nn.Module):
@@ -127,7 +126,7 @@ class OnnxNetwork(nn.Module):
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
         assert self.word_graph is not None
-        parts = hidden.split(1) if self.one_by_one else [hidden]
+        parts = list(torch.split(hidden, 1)) if self.one_by_one else [hidden]
         path, size = self.folder / WORDS, self.config.vocabulary
         logits = [
             run(self.word_graph, {"hidden_states": part.contiguous().numpy()}, path, (len(part), size))[0]
@@ -146,7 +145,7 @@ class OnnxNetwork(nn.Module):
 
 def ranges_of_batch(path: Path) -> bool:
     """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
-    return DYNAMIC in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
+    return BY_BATCH.encode() in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:

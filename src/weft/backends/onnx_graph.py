@@ -19,16 +19,19 @@ OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
 RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
 CAST_TO = (1, 6)  # to which types numbers are turned: FLOAT, INT32
+BY_BATCH = "DynamicQuantizeMatMul"  # measures a whole batch at once; int8 exports of earlier versions have it
 
 # Every operator that the exporter writes, and the settings that it gives it.
 OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
-        **dict.fromkeys(("Abs", "Add", "Clip", "CumSum", "Div", "Gather", "Identity", "MatMul", "Max", "Mul"), ()),
-        **dict.fromkeys(("QuantizeLinear", "Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
+        **dict.fromkeys(("Abs", "Add", "Clip", "CumSum", "Div", "Identity", "MatMul", "Max", "Mul"), ()),
+        **dict.fromkeys(("Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
         **dict.fromkeys(("Sub", "Sum", "Tanh", "Unsqueeze"), ()),
-        **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), ("keepdims",)),
+        **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), ("keepdims",)),
         "Cast": ("to",),
         "Concat": ("axis",),
+        "Gather": ("axis",),
+        "QuantizeLinear": ("axis",),
         "Conv": ("kernel_shape", "pads"),
         "GRU": ("direction", "hidden_size", "linear_before_reset"),
         "GatherND": ("batch_dims",),
@@ -42,7 +45,7 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         "Transpose": ("perm",),
     },
     RUNTIME: {
-        "DynamicQuantizeMatMul": (),
+        BY_BATCH: (),
         "MatMulIntegerToFloat": (),
         "MatMulNBits": ("K", "N", "accuracy_level", "bits", "block_size"),
     },
