@@ -48,8 +48,6 @@ PREFERENCES = ("fast", "small")
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 BEFORE = "as it was"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
-
-
 WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 
 
