@@ -33,6 +33,7 @@ from weft.text.tokenizer import Tokenizer
 FORMAT = 2
 RECORD = "corpus.json"  # in a folder of the cache: what it was made from
 TEACHERS = "teachers"  # where the cache keeps what teachers have said
+COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
@@ -404,8 +405,10 @@ def _sources(path: Path) -> str:
 
 
 def clear_cache() -> int:
-    """Remove all shards that no process is making right now; how many bytes that freed."""
-    freed = 0
+    """Remove compiled code, and all shards that no process is making right now; how many bytes that freed."""
+    compiled = cache_folder() / COMPILED
+    freed = sum(path.stat().st_size for path in compiled.rglob("*") if path.is_file())
+    shutil.rmtree(compiled, ignore_errors=True)
     for name, size, _, _ in cached():
         here = [cache_folder() / room / name for room in ("shards", TEACHERS)]
         folder = next((path for path in here if path.is_dir()), here[0])

@@ -93,7 +93,9 @@ class Run:
     def describe(self, values: Mapping[str, Any]) -> None:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
-        machine = {"system": platform.platform(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        # Not platform.platform(), which runs the program `uname` of the user's PATH.
+        system = "-".join((platform.system(), platform.release(), platform.machine()))
+        machine = {"system": system, "processors": os.cpu_count(), "threads": torch.get_num_threads()}
         write_json(
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
