@@ -89,9 +89,10 @@ def _check_tensors(graph: Any, path: Path) -> None:
         size = np.dtype(TENSORS[tensor.data_type]).itemsize
         for length in tensor.dims:
             size *= max(0, length)
-        if size != len(tensor.raw_data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
+        data = tensor.raw_data  # a copy each time
+        if size != len(data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
             raise UserError(f"{path}: tensor {shown(tensor.name)} has not as many bytes as its shape says")
-        if not all_finite(np.frombuffer(tensor.raw_data, TENSORS[tensor.data_type])):
+        if not all_finite(np.frombuffer(data, TENSORS[tensor.data_type])):
             broken.append(shown(tensor.name))
     if broken:
         raise UserError(f"{path}: weights that are not numbers (NaN or infinite): {listed(broken)}")
