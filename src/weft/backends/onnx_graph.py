@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.arrays import all_finite
+from weft.backends.onnx_memory import check_memory
 from weft.errors import UserError, listed, shown
 
 OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
@@ -52,7 +53,7 @@ TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
 SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
 
 
-def check_graph(data: bytes, path: Path) -> None:
+def check_graph(data: bytes, path: Path, config: Any) -> None:
     """Refuse a file that holds anything that no export of ours does."""
     try:
         import onnx
@@ -73,6 +74,7 @@ def check_graph(data: bytes, path: Path) -> None:
         raise UserError(f"{path}: has {len(graph.node):,} operators, more than {MAX_NODES:,}")
     _check_tensors(graph, path)
     _check_operators(graph, path)
+    check_memory(model, path, config)
 
 
 def _check_tensors(graph: Any, path: Path) -> None:
