@@ -40,11 +40,11 @@ class OnnxNetwork(nn.Module):
         self.features: int = getattr(outline(told.family, told.config, told.heads), "features", told.config.width)
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
-        self.graph = started(folder / GRAPH)
+        self.graph = started(folder / GRAPH, told.config)
         self.inputs = [each.name for each in self.graph.get_inputs()]
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS) if "words" in self.heads else None
+        self.word_graph = started(folder / WORDS, told.config) if "words" in self.heads else None
         self.one_by_one = ranges_of_batch(folder / GRAPH)
         self._check(folder)
 
@@ -161,12 +161,12 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path) -> Any:
+def started(path: Path, config: Any) -> Any:
     """A graph in the runtime, ready to run; refused where it is not sound or leads out of its folder."""
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    check_graph(read_bytes(path, LARGEST), path)
+    check_graph(read_bytes(path, LARGEST), path, config)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
