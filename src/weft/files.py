@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections import Counter
@@ -19,13 +20,31 @@ from typing import IO, Any, BinaryIO
 from weft.errors import UserError, shown
 
 MEGABYTE = 1 << 20
-MOST_VALUES = 16_000_000  # of a JSON file: in memory each takes ten times the room that it takes in the file
+JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
+SPECIAL = {stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket"}
+MOST_VALUES = 16_000_000  # of a whole JSON file
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as JSON spells it
 
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def special_kind(path: Path) -> str | None:
+    """ "a device" or "a socket" for a path that no text is read from; None for files, folders, pipes and nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return next((kind for test, kind in SPECIAL.items() if test(mode)), None)
+
+
+def check_json_values(text: str, where: str, most: int) -> None:
+    """Refuse a JSON text of so many values that it would fill the memory, before it is read."""
+    values = sum(map(text.count, ",[{")) if len(text) > most else 0
+    if values > most:
+        raise UserError(f"{where}: holds up to {values} values; at most {most} are read")
 
 
 def check_readable(path: Path) -> None:
@@ -80,9 +99,7 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         return found if math.isfinite(found) else constant(shown(text))
 
     text = read_text(path, most)
-    values = text.count(",") + text.count("{") + text.count("[")
-    if values > MOST_VALUES:
-        raise UserError(f"{path}: holds up to {values} values; at most {MOST_VALUES} are read")
+    check_json_values(text, str(path), MOST_VALUES)
     try:
         found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:

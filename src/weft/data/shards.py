@@ -104,6 +104,8 @@ class Text:
 def digest_of(path: Path) -> bytes:
     """What stands for the contents of a file, or of the archive that it lies in."""
     archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and what is learned from is read more than once: name a file")
     try:
         with open(archive, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
