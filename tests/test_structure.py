@@ -20,6 +20,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "weft"
 FLOORS = {
     "errors": 0,
     "version": 0,
+    "scratch": 1,
     "files": 1,
     "config": 1,
     "checksums": 1,
@@ -42,8 +43,8 @@ FLOORS = {
     "__main__": 10,
     "recipes": 0,
 }
-# The top of the package hands out what is inside, and `files` reads for `config` and `checksums`.
-FREE = {("config", "files"), ("checksums", "files")}
+# The top of the package hands out what is inside; `files` reads for `config` and `checksums`, `scratch` writes for it.
+FREE = {("config", "files"), ("checksums", "files"), ("files", "scratch")}
 
 
 @cache
