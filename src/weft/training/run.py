@@ -19,6 +19,7 @@ from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
 from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
+from weft.scratch import sweep
 from weft.training.log import read_metrics
 from weft.training.revision import revision
 from weft.training.state import Checkpoints
@@ -83,6 +84,8 @@ class Run:
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
+        for folder in (self.folder, *(path for path in self.folder.glob("*") if path.is_dir())):
+            sweep(folder)
         for path in self.inside.glob(".*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
