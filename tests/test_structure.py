@@ -124,6 +124,13 @@ def test_one_module_starts_processes() -> None:
         assert not wrong or path == SOURCE / "child.py", f"{path}: {wrong}"
 
 
+def test_one_module_writes_safetensors() -> None:
+    """The library makes files that only their owner can read: only `save_tensors` gives them the user's umask."""
+    for _, path in rooms():
+        saves = {"safetensors.torch.save_file", "safetensors.numpy.save_file"} & set(imports_of(path))
+        assert not saves or path == SOURCE / "checkpoint" / "tensors.py", path
+
+
 def test_files_can_be_read_in_one_sitting() -> None:
     for room, path in rooms():
         lines = len(path.read_text().splitlines())

@@ -20,6 +20,14 @@ class UserError(Exception):
         return [*places, f"UserError: {self}"]
 
 
+class NotFinite(UserError):
+    """A model puts out NaN or infinity where a number is expected."""
+
+    def __init__(self, folder: object = None) -> None:
+        what = "the model's output is not a number; its weights are damaged or of no use"
+        super().__init__(what if folder is None else f"{folder}: {what}")
+
+
 # What other libraries call our things, in small letters with hyphens: options, verbs, tasks, objectives and models.
 # The first of our words that is a choice where the slip was made is the one that is proposed.
 SYNONYMS: dict[str, tuple[str, ...]] = {

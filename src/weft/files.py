@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -18,6 +19,8 @@ from typing import IO, Any, BinaryIO
 from weft.errors import UserError, shown
 
 MEGABYTE = 1 << 20
+MOST_VALUES = 16_000_000  # of a JSON file: in memory each takes ten times the room that it takes in the file
+HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as JSON spells it
 
 
 def reason(error: Exception) -> str:
@@ -25,11 +28,21 @@ def reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The whole file, unless it is larger than such a file may be."""
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # a pipe would wait for ever
             raise UserError(f"{path}: is not a plain file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The whole file, unless it is larger than such a file may be."""
+    check_readable(path)
+    try:
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
@@ -66,18 +79,35 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         found = float(text)
         return found if math.isfinite(found) else constant(shown(text))
 
+    text = read_text(path, most)
+    values = text.count(",") + text.count("{") + text.count("[")
+    if values > MOST_VALUES:
+        raise UserError(f"{path}: holds up to {values} values; at most {MOST_VALUES} are read")
     try:
-        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant, parse_float=number)
+        found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise UserError(f"{path}: {shown(str(error))}") from None
+    if HALF_PAIR.search(text):
+        _check_characters(found, path)
     if not isinstance(found, kind):
         wanted = "an object" if kind is dict else "a list"
         raise UserError(f"{path}: holds a JSON {type(found).__name__} where {wanted} is expected")
     return found
+
+
+def _check_characters(value: Any, path: Path) -> None:
+    """Refuse half of a surrogate pair: it is no character, and whatever takes text fails on it later."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise UserError(f"{path}: holds {half!r}, half of a surrogate pair and no character") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -36,8 +36,7 @@ def test_the_switches_are_set_by_import_weft_whatever_they_were(tmp_path: Path) 
     "code",
     [
         "import weft, onnxruntime",
-        "import os, weft; del os.environ['ORT_DISABLE_TELEMETRY']; "
-        "from weft.backends.runtime import runtime; runtime()",
+        "import os, weft; del os.environ['ORT_DISABLE_TELEMETRY']\nimport weft.backends.runtime as r; r.runtime()",
     ],
 )
 def test_onnx_runtime_leaves_nothing_behind(code: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ itself: `search` takes the place of our own search, and says in one line what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 from weft.backends.ct2_engine import Engine, cannot, engine_errors, engine_of, library
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files
 from weft.backends.ct2_table import named_tokens
+from weft.backends.groups import equal_lengths
 from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
-from weft.errors import UserError, listed
+from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
@@ -109,19 +111,25 @@ class Reading(Engine):
             raise cannot("hand out any layer but the last")
         check_context(rows, self.config.context)
         sizes = rows.lengths().tolist()
+        texts = _parted(tokens, sizes)
         marks = None
         if self.marked:
             alone = segments is None or self.config.segments == 1
             marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
-        with engine_errors(self.folder):
-            output = self.engine.forward_batch(_parted(tokens, sizes), token_type_ids=marks)
-            square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # B T width
-        if square.shape != (len(sizes), max(sizes), self.config.width):
-            raise UserError(
-                f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(sizes)} rows"
-            )
-        total = len(tokens)
-        return square[rows.numbers(total), rows.places(total)]
+        hidden = torch.empty(len(tokens), self.config.width)
+        parts = hidden.split(sizes)
+        for group in equal_lengths(sizes):
+            fed = None if marks is None else [marks[row] for row in group]
+            with engine_errors(self.folder):
+                output = self.engine.forward_batch([texts[row] for row in group], token_type_ids=fed)
+                square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # b t width
+            if square.shape != (len(group), sizes[group[0]], self.config.width):
+                raise UserError(
+                    f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(group)} rows"
+                )
+            for row, vectors in zip(group, square, strict=True):
+                parts[row].copy_(vectors)
+        return hidden
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says of the hidden state, as in the network itself."""
@@ -221,6 +229,8 @@ class Writing(Engine):
         penalty = options["length_penalty"]
         found = []
         for row, result in zip(some, results, strict=True):
+            if not all(score < math.inf for score in result.scores):  # also where one is no number
+                raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
             found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
@@ -302,6 +312,8 @@ class Writing(Engine):
                 step = next(steps, None)
             if step is None:
                 break
+            if not step.log_prob < math.inf:
+                raise NotFinite(self.folder)
             said.append(step.token_id)
             logprob += step.log_prob
             yield [(0, step.token_id)]

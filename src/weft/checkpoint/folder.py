@@ -44,6 +44,7 @@ class Opened:
     card: Card
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
     target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
+    folder: Path | None = None  # that it was loaded from, for messages
 
     @property
     def device(self) -> torch.device:

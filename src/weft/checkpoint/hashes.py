@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.card import Card
+from weft.checksums import digest
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json, reason, write_json
+from weft.files import MEGABYTE, read_json, write_json
 
 CARD = "weft.json"
 # Endings of files that a model folder is read from; notes and pictures beside them are nobody's business.
@@ -55,20 +56,12 @@ def _fault(name: str, found: str | None, recorded: str | None) -> str | None:
 
 def _hashes(folder: Path) -> dict[str, str]:
     """The hash of each file by its path in the folder; of the card, of all that it holds besides the hashes."""
-    hashes = {}
-    try:
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder)
-            if "run" in name.parts[:1] or path.suffix not in READ or not path.is_file():
-                continue
-            if name.as_posix() == CARD:
-                hashes[CARD] = _card_hash(read_json(path, 16 * MEGABYTE))
-                continue
-            with open(path, "rb") as file:
-                hashes[name.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read: {reason(error)}") from None
-    return hashes
+    paths = [(path.relative_to(folder), path) for path in sorted(folder.rglob("*")) if path.suffix in READ]
+    return {
+        name.as_posix(): _card_hash(read_json(path, 16 * MEGABYTE)) if name.as_posix() == CARD else digest(path)
+        for name, path in paths
+        if name.parts[0] != "run" and path.is_file()
+    }
 
 
 def _card_hash(values: dict[str, Any]) -> str:

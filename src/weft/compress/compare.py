@@ -15,7 +15,7 @@ from weft.compress.joint import costs_together, joint, voice_of, writing_togethe
 from weft.compress.kinds import AGREEMENT, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
 from weft.compress.party import APART, Party, fallen, fault
-from weft.errors import UserError, listed, shown
+from weft.errors import NotFinite, UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import Outcome
@@ -273,9 +273,11 @@ def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
     network.eval()
     try:
         found = party.kind.outcomes(party.model.opened, examples)
+    except NotFinite:
+        found = None
     finally:
         network.train(training)
-    if all(party.kind.finite(each) for each in found):
+    if found is not None and all(party.kind.finite(each) for each in found):
         return found
     party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
     return None

@@ -24,6 +24,7 @@ from weft.checkpoint.folder import write_files
 from weft.checkpoint.hashes import record_hashes
 from weft.compress.agreeing import check_agreement, scores_of
 from weft.compress.asking import Paths
+from weft.compress.batch_single import check_batch_single
 from weft.compress.compare import compare
 from weft.compress.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.compress.ct2_export import write_ct2
@@ -320,6 +321,7 @@ def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tup
         folder.mkdir()
         try:
             KINDS[kind](folder, source)
+            check_batch_single(load(folder), source.texts)
         except UserError as error:
             failed.append(Verdict(kind, refused=str(error)))
             continue

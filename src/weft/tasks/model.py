@@ -231,7 +231,7 @@ def load(
     if not isinstance(name, str | os.PathLike):
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
     folder = find_folder(os.fspath(name), online)
-    opened = _opened(folder, backend, trust)
+    opened = replace(_opened(folder, backend, trust), folder=folder)
     known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
     found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:

@@ -19,10 +19,11 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
 from weft.text import sentencepiece
+from weft.text.limits import MOST_TOKENS
 from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
 from weft.text.vocabularies import spaced, surround
 
-LARGEST = 10_000_000  # tokens; the trainers take memory for as many as they are asked for
+LARGEST = MOST_TOKENS  # the trainers take memory for as many as they are asked for
 MOST_SEEN = 1 << 40  # times that a token can be asked to be seen
 KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
