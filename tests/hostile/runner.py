@@ -164,8 +164,11 @@ def sweep_target(verb: str, command: Any) -> Target:
 
 def findings_target() -> Target:
     def use(bed: Path, folder: Path, seed: int, number: int) -> Any:
-        path = folder / "case"
-        return list(FINDINGS.values())[number](bed, path)
+        finding = list(FINDINGS.values())[number]
+        (folder / "attack.txt").write_text(f"{finding.name}\n")
+        answer = finding.run(bed, folder / "case")
+        assert not finding.refused, f"{finding.name}: accepted"
+        return answer
 
     return Target("findings", "findings", use, only=len(FINDINGS))
 
