@@ -23,7 +23,7 @@ from weft.scratch import sweep
 from weft.training.log import read_metrics
 from weft.training.revision import revision
 from weft.training.state import Checkpoints
-from weft.version import VERSION
+from weft.version import VERSION, system_name
 
 
 class Run:
@@ -96,9 +96,7 @@ class Run:
     def describe(self, values: Mapping[str, Any]) -> None:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
-        # Not platform.platform(), which runs the program `uname` of the user's PATH.
-        system = "-".join((platform.system(), platform.release(), platform.machine()))
-        machine = {"system": system, "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
         write_json(
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
