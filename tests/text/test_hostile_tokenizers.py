@@ -247,6 +247,19 @@ def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(tokenizer.encode("c" * 300_000)) == 1
 
 
+def test_character_maps() -> None:
+    """Maps that the library would follow to outside, or that put a book in the place of a character."""
+    units = [0] * 256
+    texts = b"b" * 65 + b"\0"
+    sound = struct.pack("<I256I", 1024, *units) + b"b\0"
+    sentencepiece.check_charsmap(sound, "m")
+    with pytest.raises(UserError, match="m: the precompiled character map puts 65 bytes for a character, over 64"):
+        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *units) + texts, "m")
+    root = [1 << 31 | 1 << 20, *units[1:]]  # a root that calls itself a leaf is followed all the same
+    with pytest.raises(UserError, match="points outside itself"):
+        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
+
+
 def test_ids_that_are_none() -> None:
     tokenizer = learn(lines(50), "word", 30)
     for ids in ([-1], [2**40], ["a"]):
