@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from weft.errors import UserError, shown
-from weft.scratch import scratch_file, scratch_folder, sweep
+from weft.scratch import is_scratch, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
 
@@ -143,8 +143,6 @@ def check_new_folder(folder: Path) -> None:
 def check_new_run(folder: Path) -> None:
     """Refuse a run folder that holds something; a process that was stopped at once leaves run/lock and nothing else."""
     inside = folder / "run"
-    for path in (folder, inside):
-        sweep(path)
     if (inside / "recipe.toml").exists():
         raise UserError(f"{folder}: already holds a run; go on with it (weft resume {folder}) or choose another --out")
     if folder.exists() and not folder.is_dir():
@@ -154,7 +152,7 @@ def check_new_run(folder: Path) -> None:
             if not path.is_dir():
                 continue
             with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
-                if any(entry.name != alone for entry in entries):
+                if any(entry.name != alone and not is_scratch(entry.name) for entry in entries):
                     raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {reason(error)}") from None

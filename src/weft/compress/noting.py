@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 
 from weft.checkpoint.folder import Opened
 from weft.compress.recipe import DistillRecipe
-from weft.config import write_toml
-from weft.files import read_json, write_json
+from weft.config import values_of, write_toml
+from weft.files import write_json
 from weft.tasks.driving import Altered
 from weft.training.run import Run
 
@@ -27,11 +28,11 @@ def note_run(
 ) -> bool:
     """What the run was made with, on the first day; later, that it still is the same. Whether this is the first."""
     if run.about.exists():
-        about = read_json(run.about)
-        if about.get("data") != hashes:
+        about = run.info()
+        if about.data != hashes:
             raise Altered(f"{run.folder}: the data, or the teacher, is not what the run began with")
-        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": forwards})
+        if forwards != about.teacher_forwards:  # the cache was cleared meanwhile
+            write_json(run.about, values_of(replace(about, teacher_forwards=forwards)))
         return False
     write_toml(recipe, run.recipe)
     run.describe(

@@ -20,13 +20,13 @@ from weft.checkpoint.folder import open_folder, save_folder
 from weft.compress.curve import point_of
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe, Student
-from weft.compress.report import JSON, PAGE, report_of, write_report
+from weft.compress.report import JSON, PAGE, read_curve, report_of, write_report
 from weft.compress.running import AGREEMENT, chosen_lesson, go, measured_for, open_teachers
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened
 from weft.config import read_toml, write_toml
 from weft.errors import UserError, listed
-from weft.files import read_json, write_text
+from weft.files import write_text
 from weft.tasks import finetune, pretrain
 from weft.tasks.answer import AnswerTask
 from weft.tasks.driving import device_for
@@ -231,17 +231,16 @@ def _report(
 ) -> None:
     """What the student of the last stage has kept, and what each stage reached."""
     taught = Run(run.inside / "stages" / "distill")
-    curve = read_json(taught.inside / JSON).get("curve", ()) if (taught.inside / JSON).is_file() else ()
     try:
         found = report_of(
             [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
             (f"{run.folder.name} (student)", load(run.folder).to(device), run.folder),
             material.dev,
             by_labels=material.by_labels,
-            forwards=read_json(taught.about).get("teacher_forwards", 0),
+            forwards=taught.info().teacher_forwards,
             texts=len(material.train),
             metric=metric,
-            curve=curve,
+            curve=read_curve(taught.inside / JSON),
             stages=reached,
             **measured_for(spent / 2),
         )

@@ -26,7 +26,7 @@ from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
-from weft.files import read_json, write_json
+from weft.files import write_json
 from weft.tasks.baseline import BASELINES, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
@@ -380,5 +380,5 @@ def _note_run(
         run.describe(about)
         if material.held is not None:
             write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    elif read_json(run.about).get("data") != material.hashes:
+    elif run.info().data != material.hashes:
         raise Altered(f"{run.folder}: the data is not what the run began with")
