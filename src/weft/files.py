@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ MEGABYTE = 1 << 20
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    words = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    # NumPy counts what it could not write instead.
+    return "no space left on device" if re.fullmatch(r"\d+ requested and \d+ written", words) else words
 
 
 def unwritable(path: Path, error: Exception) -> UserError:

@@ -14,7 +14,7 @@ from weft.compress.recipe import DistillRecipe
 from weft.config import values_of, write_toml
 from weft.files import write_json
 from weft.tasks.driving import Altered
-from weft.training.run import Run
+from weft.training.run import Run, tokenizer_hash
 
 
 def note_run(
@@ -31,6 +31,8 @@ def note_run(
         about = run.info()
         if about.data != hashes:
             raise Altered(f"{run.folder}: the data, or the teacher, is not what the run began with")
+        if about.tokenizer != tokenizer_hash(opened):
+            raise Altered(f"{run.folder}: its tokenizer is not the one that the run began with")
         if forwards != about.teacher_forwards:  # the cache was cleared meanwhile
             write_json(run.about, values_of(replace(about, teacher_forwards=forwards)))
         return False
@@ -42,6 +44,7 @@ def note_run(
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
             "data": hashes,
+            "tokenizer": tokenizer_hash(opened),
             **(also or {}),
             "teacher_forwards": forwards,
         }

@@ -106,19 +106,20 @@ def _recipe(path: Path) -> dict[str, Any]:
         values = tomllib.loads(read_text(path)) if path.is_file() else {}
     except (ValueError, RecursionError):
         return {}
-    found = {name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values}
+    found: dict[str, Any] = {
+        name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values
+    }
     named = {"task": ("name", "metric"), "distill": ("metric",), "objective": ("name",)}
-    lists = [found.get("task", {}), "labels"], [found.get("teacher", {}), "folders"]
     if not all(isinstance(section, dict) for section in found.values()):
         raise UserError(f"{path}: {', '.join(found)} must be sections")
     for section, keys in named.items():
         for key in keys:
             if not isinstance(found.get(section, {}).get(key, ""), str):
                 raise UserError(f"{path} [{section}]: {key} must be a text")
-    for section, key in lists:
-        items = section.get(key, [])
+    for section, key in (("task", "labels"), ("teacher", "folders")):
+        items = found.get(section, {}).get(key, [])
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise UserError(f"{path}: {key} must be a list, each a text")
+            raise UserError(f"{path} [{section}]: {key} must be a list, each a text")
     return found
 
 

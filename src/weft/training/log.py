@@ -167,10 +167,10 @@ def _fits(key: str, value: Any) -> bool:
     if key == "entries":
         return isinstance(value, list) and all(map(_is_step, value))
     if key == "layers":
-        rows = value if isinstance(value, list) else [None]
-        norms = [norm for row in rows if isinstance(row, list) for norm in row]
-        whole = all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows)
-        return whole and all(norm is None or _is_number(norm) for norm in norms)
+        if not isinstance(value, list) or not all(isinstance(row, list) and row for row in value):
+            return False
+        even = len({len(row) for row in value}) <= 1
+        return even and all(norm is None or _is_number(norm) for row in value for norm in row)
     if key == "norm" and value is None:  # a gradient that is no number, in fp16
         return True
     if key.startswith("validation_") or key in ("loss", "norm"):  # a score may be nan, and a loss infinite

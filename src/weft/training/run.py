@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import shutil
@@ -39,6 +41,7 @@ class RunInfo:
     text: dict[str, Any] | None = None
     held_out: dict[str, Any] | None = None
     data: dict[str, Any] | None = None
+    tokenizer: str | None = None
     rows: dict[str, int] | None = None
     stages: tuple[str, ...] | None = None
     teacher: str | None = None
@@ -47,6 +50,12 @@ class RunInfo:
     machine: dict[str, Any] | None = None
     git: str | None = None
     command: tuple[str, ...] = ()
+
+
+def tokenizer_hash(opened: Opened) -> str:
+    """What stands for the vocabularies of a model, and how they cut texts."""
+    both = [each and each.pipeline for each in (opened.tokenizer, opened.target_tokenizer)]
+    return hashlib.sha256(json.dumps(both).encode()).hexdigest()
 
 
 class Run:
