@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from weft.errors import UserError, shown
 from weft.scratch import is_scratch, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
+JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
+SPECIAL = {stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket"}
+MOST_VALUES = 16_000_000  # of a whole JSON file
+HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as JSON spells it
 
 
 def reason(error: Exception) -> str:
@@ -39,11 +44,37 @@ def unwritable(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: cannot be written: {reason(error)}")
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The whole file, unless it is larger than such a file may be."""
+def special_kind(path: Path) -> str | None:
+    """ "a device" or "a socket" for a path that no text is read from; None for files, folders, pipes and nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return next((kind for test, kind in SPECIAL.items() if test(mode)), None)
+
+
+def check_json_values(text: str, where: str, most: int) -> None:
+    """Refuse a JSON text of so many values that it would fill the memory, before it is read."""
+    values = sum(map(text.count, ",[{")) if len(text) > most else 0
+    if values > most:
+        raise UserError(f"{where}: holds up to {values} values; at most {most} are read")
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # a pipe would wait for ever
             raise UserError(f"{path}: is not a plain file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The whole file, unless it is larger than such a file may be."""
+    check_readable(path)
+    try:
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
@@ -80,18 +111,33 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         found = float(text)
         return found if math.isfinite(found) else constant(shown(text))
 
+    text = read_text(path, most)
+    check_json_values(text, str(path), MOST_VALUES)
     try:
-        found = json.loads(read_text(path, most), object_pairs_hook=once, parse_constant=constant, parse_float=number)
+        found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise UserError(f"{path}: {shown(str(error))}") from None
+    if HALF_PAIR.search(text):
+        _check_characters(found, path)
     if not isinstance(found, kind):
         wanted = "an object" if kind is dict else "a list"
         raise UserError(f"{path}: holds a JSON {type(found).__name__} where {wanted} is expected")
     return found
+
+
+def _check_characters(value: Any, path: Path) -> None:
+    """Refuse half of a surrogate pair: it is no character, and whatever takes text fails on it later."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise UserError(f"{path}: holds {half!r}, half of a surrogate pair and no character") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

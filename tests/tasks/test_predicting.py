@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.engines import need_engine
 from tests.tasks.small import model_for
 from weft.cli.batches import as_they_come
 from weft.cli.main import run
@@ -252,7 +253,7 @@ def test_the_official_squad_file(wordpiece: Tokenizer, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("engine", ["onnx", "ctranslate2"])
 def test_exported_folders_predict_the_same(engine: str, model: Model) -> None:
-    pytest.importorskip("onnxruntime" if engine == "onnx" else engine)
+    need_engine(engine)
     weft.export("model", engine, out="exported")
     write_csv("in.csv", ["text"], [[text] for text in TEXTS])
     for folder in ("model", "exported"):

@@ -277,11 +277,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
     values = settings(tmp_path, "run", steps=10, save_every=2, evaluate_every=100, keep=20)
     limit = (
         "import resource, signal, weft.training.state as state\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "plain = state.save_file\n"
-        "def full(tensors, path):\n"
+        "plain = state.save_tensors\n"
+        "def full(path, tensors):\n"
         "    if 'step-6' in str(path): resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))\n"
-        "    plain(tensors, path)\n"
-        "state.save_file = full\n"
+        "    plain(path, tensors)\n"
+        "state.save_tensors = full\n"
     )
     process = started(values, limit)
     said = process.ended()

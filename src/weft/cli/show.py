@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from weft.errors import escaped
 from weft.tasks.saying import live as progress
 from weft.training.signals import heard_signals
 
-__all__ = ["Ticker", "amount", "harmless", "leaving_at_once", "progress", "sections_of", "table"]
+__all__ = ["Ticker", "amount", "leaving_at_once", "progress", "sections_of", "table"]
 
 Ticker = Callable[[int], None]
 
@@ -21,7 +21,7 @@ DOCUMENTS = "What a document of a txt file is: line, block, file; auto: as the f
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
-    cells = [list(header), *[list(row) for row in rows]]
+    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     numeric = [all(row[column].lstrip("-")[:1].isdigit() for row in cells[1:]) for column in range(len(header))]
     lines = []
@@ -40,13 +40,6 @@ def amount(number: float, unit: str = "") -> str:
         if number >= size:
             return f"{number / size:.3g} {letter}{unit}"
     return f"{number:.3g} {unit}".rstrip()
-
-
-def harmless(text: str) -> str:
-    """Text from a model, fit for a terminal: what would steer it is spelled out; a file gets every character."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.outline import measure as outlined
+from weft.child import start_child
 from weft.errors import UserError
 from weft.files import peak_memory
 from weft.tasks.model import Model, load
@@ -183,8 +184,6 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     """The most bytes that a process of its own holds while it loads a model and answers; None where nobody tells."""
     if peak_memory() is None and model.opened.device.type != "cuda":
         return None
-    source = str(Path(__file__).parent.parent.parent)
-    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     told = {
         "folder": str(folder.resolve()),
         "task": model.task,
@@ -192,15 +191,15 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
         "threads": torch.get_num_threads(),
         "inputs": list(inputs),
     }
+    code, pipe = "from weft.compress.measuring import alone; alone()", subprocess.PIPE
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", "from weft.compress.measuring import alone; alone()"],
-            input=json.dumps(told).encode(),
-            capture_output=True,
-            timeout=PATIENCE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        return int(done.stdout.split()[-1]) if not done.returncode else None
+        with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
+            try:
+                output, _ = child.communicate(json.dumps(told).encode(), timeout=PATIENCE)
+            except BaseException:
+                child.kill()
+                raise
+        return int(output.split()[-1]) if not child.returncode else None
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
         return None
 
@@ -209,7 +208,8 @@ def alone() -> None:
     """In a process of its own: load a model, answer, and say how much memory that took."""
     told = json.loads(sys.stdin.buffer.read())
     torch.set_num_threads(told["threads"])
-    model = load(told["folder"], task=told["task"], device=told["device"])
+    # The process that asks has checked the folder.
+    model = load(told["folder"], task=told["task"], device=told["device"], trust=True)
     inputs = [asked(told["task"], each) for each in told["inputs"]]
     answered(model, inputs[0])
     answered(model, inputs)

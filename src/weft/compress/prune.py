@@ -109,6 +109,7 @@ def prune(
     seconds: float = SECONDS,
     device: str | None = None,
     online: bool = False,
+    trust: bool = False,
     say: Say = log,
     progress: ProgressChoice = None,
 ) -> Pruned:
@@ -126,7 +127,7 @@ def prune(
     )  # fmt: skip
     if out is not None:
         check_new_folder(Path(out))
-    before = model if isinstance(model, Model) else load(model, device=device, online=online)
+    before = model if isinstance(model, Model) else load(model, device=device, online=online, trust=trust)
     if before.card.backend not in (None, "torch"):
         raise UserError(f"a model for {before.card.backend} cannot be cut down: prune the one it was made from")
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}

@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from weft.checkpoint.folder import Opened
+from weft.checkpoint.tensors import save_tensors
 from weft.checksums import digests, is_sound, write_manifest
 from weft.compress.lessons import Lesson, Said
 from weft.compress.tally import Tally
 from weft.data.shards import TEACHERS, digest_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, reason, unwritable, write_json
+from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
 from weft.tasks.judging import chunked
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
@@ -239,7 +241,7 @@ def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (path.parent / "corpus.json").exists():
             write_json(path.parent / "corpus.json", about)
-        save_file(tensors, scratch)
+        save_tensors(scratch, {name: torch.from_numpy(array) for name, array in tensors.items()})
         with open(scratch, "rb") as file:
             os.fsync(file.fileno())
         os.replace(scratch, path)
@@ -249,6 +251,7 @@ def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
+    check_readable(path)
     try:
         return load_file(path)
     except (OSError, ValueError, SafetensorError) as error:

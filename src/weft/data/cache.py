@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.config import build
-from weft.data.shards import RECORD, TEACHERS
+from weft.data.shards import COMPILED, RECORD, TEACHERS
 from weft.errors import UserError
 from weft.files import cache_folder, held, read_json
 
@@ -41,8 +41,10 @@ def _sources(path: Path) -> str:
 
 
 def clear_cache() -> int:
-    """Remove all shards that no process is making right now; how many bytes that freed."""
-    freed = 0
+    """Remove compiled code, and all shards that no process is making right now; how many bytes that freed."""
+    compiled = cache_folder() / COMPILED
+    freed = sum(path.stat().st_size for path in compiled.rglob("*") if path.is_file())
+    shutil.rmtree(compiled, ignore_errors=True)
     for name, size, _, _ in cached():
         here = [cache_folder() / room / name for room in ("shards", TEACHERS)]
         folder = next((path for path in here if path.is_dir()), here[0])

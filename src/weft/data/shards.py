@@ -33,6 +33,7 @@ from weft.text.tokenizer import Tokenizer
 FORMAT = 2
 RECORD = "corpus.json"  # in a folder of the cache: what it was made from
 TEACHERS = "teachers"  # where the cache keeps what teachers have said
+COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
@@ -103,6 +104,8 @@ class Text:
 def digest_of(path: Path) -> bytes:
     """What stands for the contents of a file, or of the archive that it lies in."""
     archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and what is learned from is read more than once: name a file")
     try:
         with open(archive, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()

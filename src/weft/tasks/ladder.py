@@ -6,7 +6,6 @@ import lzma
 import os
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from weft.checksums import digests, is_sound, read_manifest, write_manifest
+from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
@@ -316,13 +316,13 @@ def here(place: Place, name: str, say: Say, progress: Progress) -> None:
 
 def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
-    command = [sys.executable, "-m", "weft", "ladder", "--out", str(place.folder), "--only", name]
+    command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
     if not several:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        return start_child(*command, stdin=subprocess.DEVNULL, start_new_session=True)
     place.log(name).parent.mkdir(parents=True, exist_ok=True)
     with open(place.log(name), "ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return start_child(*command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:

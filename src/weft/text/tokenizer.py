@@ -179,7 +179,10 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of these ids; part of a character at either end comes out as U+FFFD."""
-        return self.library.decode(list(ids), skip_special_tokens=not specials)
+        try:
+            return self.library.decode(list(ids), skip_special_tokens=not specials)
+        except BaseException as error:
+            raise _failed(error, "tokens") from None
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens with the same ids."""
@@ -230,6 +233,11 @@ def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text
                 half = next((c for c in part if "\ud800" <= c <= "\udfff"), None)
                 if half is not None:
                     return UserError(f"{where}: holds {half!r}, half of a surrogate pair and no character")
+    return _failed(error, "text")
+
+
+def _failed(error: BaseException, what: str) -> BaseException:
+    """What the library raises as one line; a panic in Rust is no Exception."""
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        return UserError(f"the tokenizer failed on this text: {shown(str(error), 200)}")
+        return UserError(f"the tokenizer failed on this {what}: {shown(str(error), 200)}")
     return error

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from weft.errors import UserError, shown
+from weft.errors import UserError, escaped, shown
 from weft.files import no_link, peak_memory, read_text, reason
+from weft.terminal import unescaped
 
 # Dense bf16 products per second as the makers state them.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
@@ -117,7 +118,7 @@ class Log:
         with suppress(OSError):  # whoever read along has gone: the run goes on
             if self.live:
                 text = text[: shutil.get_terminal_size().columns - 1] if passing else text
-                sys.stderr.write(f"\r\x1b[K{text}" + ("" if passing else "\n"))
+                unescaped(sys.stderr).write(f"\r\x1b[K{escaped(text)}" + ("" if passing else "\n"))
                 self.shown = passing
             else:
                 sys.stderr.write(f"{text}\n")

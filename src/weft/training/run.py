@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -25,8 +24,9 @@ from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
 from weft.scratch import sweep
 from weft.training.log import read_metrics
+from weft.training.revision import revision
 from weft.training.state import Checkpoints
-from weft.version import VERSION
+from weft.version import VERSION, system_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +128,10 @@ class Run:
     def describe(self, values: Mapping[str, Any]) -> None:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
-        machine = {"system": platform.platform(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
         write_json(
             self.about,
-            {**values, "versions": versions, "machine": machine, "git": _revision(), "command": sys.argv[1:]},
+            {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
         )
 
     def info(self) -> RunInfo:
@@ -140,17 +140,3 @@ class Run:
 
     def lines(self) -> list[dict[str, Any]]:
         return read_metrics(self.metrics)
-
-
-def _revision() -> str | None:
-    """The git revision of the folder that the run was started in, with a mark where files were changed; None: none."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None

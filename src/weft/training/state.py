@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from weft.checkpoint.tensors import save_tensors
 from weft.checksums import digests, read_checked, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
@@ -83,7 +84,7 @@ class Checkpoints:
             with whole_folder(path) as inside:
                 for name, some in tensors.items():
                     here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
-                    save_file(here, inside / f"{name}.safetensors")
+                    save_tensors(inside / f"{name}.safetensors", here)
                 hashes = digests(inside, [f"{name}.safetensors" for name in tensors])
                 write_manifest(inside / STATE, values_of(state), hashes)
         except (OSError, SafetensorError, UserError) as error:
