@@ -84,6 +84,15 @@ def test_onnx_prediction_in_short(tmp_path: Path) -> None:
     assert faults(places) == []
 
 
+def test_a_name_that_is_no_folder_is_not_looked_up(tmp_path: Path) -> None:
+    """Without --online a model is a folder, or lies in the local Hugging Face cache."""
+    need_strace()
+    places = Places(tmp_path)
+    done = traced([WEFT, "info", "somebody/model"], places)
+    assert done.returncode == 2 and "to download it say --online" in done.stderr
+    assert faults(places) == []
+
+
 # ----------------------------------------------------------------------------------------------------------- every verb
 
 

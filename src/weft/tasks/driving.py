@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from weft.config import write_toml
 from weft.errors import UserError
+from weft.scratch import temporary_folder
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
 from weft.tasks.saying import Progress, Say, lines_of_a_run, silent
@@ -34,9 +33,9 @@ class Altered(UserError):
 
 def scratch_folder() -> Path:
     """A folder that goes away with the process."""
-    folder = tempfile.mkdtemp(prefix="weft-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_folder())
 
 
 @contextmanager

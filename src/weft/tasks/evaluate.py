@@ -229,7 +229,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
         n_windows=reading.windows,
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count + len(skipped.empty) + len(skipped.unlabeled),
+        skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
         signature=getattr(metrics, "signature", None),
         by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
         points=[list(point) for point in some],

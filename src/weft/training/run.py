@@ -19,10 +19,11 @@ from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
 from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
+from weft.scratch import sweep
 from weft.training.log import read_metrics
 from weft.training.revision import revision
 from weft.training.state import Checkpoints
-from weft.version import VERSION
+from weft.version import VERSION, system_name
 
 
 class Run:
@@ -83,6 +84,8 @@ class Run:
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
+        for folder in (self.folder, *(path for path in self.folder.glob("*") if path.is_dir())):
+            sweep(folder)
         for path in self.inside.glob(".*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -93,7 +96,7 @@ class Run:
     def describe(self, values: Mapping[str, Any]) -> None:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
-        machine = {"system": platform.platform(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
         write_json(
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
