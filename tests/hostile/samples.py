@@ -22,6 +22,7 @@ from tests.tasks.written import worded, write_sides, write_table
 from tests.text.bilingual import bilingual
 from tests.text.samples import folder_of, lines
 from weft.checkpoint.families import FAMILIES
+from weft.checkpoint.hashes import record_hashes
 from weft.cli.main import run
 from weft.compress.ct2_export import write_ct2
 from weft.compress.quantise import KINDS, Source
@@ -42,7 +43,7 @@ class Sample:
     make: Callable[[Path], object]  # fills this folder
     use: Callable[[Path], Any]  # reads it, works with it and returns what can be compared
     files: str = "*"  # the attacked ones
-    checked: bool = False  # hashes stand beside it: an answer that changes must be refused
+    checked: bool = False  # hashes stand beside it: a changed file must be refused
     quick: bool = True  # short enough for every run of the tests
 
 
@@ -136,6 +137,7 @@ def make_export(task: str, kind: str, path: Path) -> None:
     path.mkdir()
     texts = {"answer": [("where lives Ada ?", "Ada lives in Rome .")], "fill": ["the [MASK] is now"]}
     KINDS[kind](path, Source(model, texts.get(task, [row["text"] for row in kinds(8)])))
+    record_hashes(path)
 
 
 def make_ct2(family: str, precision: str, path: Path) -> None:
@@ -144,6 +146,7 @@ def make_ct2(family: str, precision: str, path: Path) -> None:
     model = drawn(family)
     path.mkdir()
     write_ct2(path, model.opened, model.task, precision)
+    record_hashes(path)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizers
