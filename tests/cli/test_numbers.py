@@ -44,3 +44,24 @@ def test_the_tokens_of_a_long_text(model: Path, capsys: pytest.CaptureFixture[st
         times.append(time.process_time() - begin)
     assert times[1] < 24 * times[0] + 0.5, "eight times the text must not take sixty-four times as long"
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"seconds": float("inf")}, "seconds must be above 0 and at most 86400, not inf"),
+    ({"seconds": float("nan")}, "seconds must be above 0"),
+    ({"texts": 0}, "texts must be at least 1, not 0"),
+])  # fmt: skip
+def test_measures_of_time(options: dict[str, float], message: str, model: Path) -> None:
+    from weft.compress.measuring import measure
+
+    with pytest.raises(weft.UserError, match=message):
+        measure([weft.load(model)], ["cat"], **options)  # type: ignore[arg-type]
+
+
+def test_widths_of_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("some words\n" * 20)
+    huge = "1" + "0" * 400
+    assert (
+        run(["vectors", "learn", "--text", str(tmp_path / "a.txt"), "--out", str(tmp_path / "o"), "--width", huge]) == 2
+    )
+    assert "width must be between 1 and 65536, not 1000" in capsys.readouterr().err

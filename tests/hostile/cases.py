@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.hostile.mutators import ct2_bytes, ct2_variables, protobuf_bytes
 from tests.hostile.samples import call, use_cache, use_curves, use_model, use_run, use_tokenizer
+from weft.checkpoint.hashes import record_hashes
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def ct2(change: Callable[[list[Any]], list[Any]]) -> Callable[[Path, Path], Any]
         return ct2_bytes(head, change(variables), tail)
 
     def use(path: Path) -> Any:
-        rehash(path)
+        record_hashes(path)
         return use_model(path)
 
     return with_bytes("ctranslate2-fp32-gpt2", "ctranslate2/model.bin", changed, use)
@@ -131,20 +132,10 @@ def onnx_change(sample: str, change: Callable[[Any, Any], None]) -> Callable[[Pa
         model = onnx.load(path / "model.onnx")
         change(model.graph, onnx)
         (path / "model.onnx").write_bytes(model.SerializeToString())
-        rehash(path)
+        record_hashes(path)
         return use_model(path)
 
     return run
-
-
-def rehash(path: Path) -> None:
-    """Hashes of the card that fit the files again."""
-    from hashlib import sha256
-
-    card = json.loads((path / "weft.json").read_text())
-    if isinstance(card.get("files"), dict):
-        card["files"] = {name: sha256((path / name).read_bytes()).hexdigest() for name in card["files"]}
-        (path / "weft.json").write_text(json.dumps(card))
 
 
 def onnx_nan(graph: Any, onnx: Any) -> None:

@@ -30,6 +30,7 @@ from tests.hostile.cases import FINDINGS
 from tests.hostile.flags import commands, hostile_call, sound_call, sweep
 from tests.hostile.mutators import MUTATORS, generator
 from tests.hostile.samples import Refused, Sample, call, samples
+from weft.checkpoint.hashes import record_hashes
 from weft.errors import UserError
 
 SECONDS = 20.0  # of a case, less those that it waits for a processor
@@ -126,6 +127,9 @@ def file_target(sample: Sample, file: str) -> Target:
         shutil.copytree(bed / sample.name, path)
         if number:
             attack(path / file, seed, name, number)
+        if sample.checked and number % 2:  # an attacker knows how to write hashes: what stands behind them holds too
+            with suppress(UserError, OSError):
+                record_hashes(path)
         return sample.use(path)
 
     reader = file if sample.reader in ("model", "run") else f"{sample.reader} {file}"
@@ -232,7 +236,8 @@ def outcome_of(target: Target, bed: Path, folder: Path, seed: int, number: int, 
     answer = ""
     try:
         answer = sha256(json.dumps(check_finite(target.run(bed, folder, seed, number))).encode()).hexdigest()
-        kind = "same" if sound in (None, answer) else "silent" if target.checked else "changed"
+        silent = target.checked and number % 2 == 0
+        kind = "same" if sound in (None, answer) else "silent" if silent else "changed"
         detail = "answers otherwise than the sound sample" if kind == "silent" else ""
     except (UserError, Refused) as error:
         kind, detail = "refused", str(error)

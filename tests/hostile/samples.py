@@ -44,7 +44,7 @@ class Sample:
     make: Callable[[Path], object]  # fills this folder
     use: Callable[[Path], Any]  # reads it, works with it and returns what can be compared
     files: str = "*"  # the attacked ones
-    checked: bool = False  # hashes stand beside it: an answer that changes must be refused
+    checked: bool = False  # hashes stand beside it: a changed file must be refused
     quick: bool = True  # short enough for every run of the tests
 
 
