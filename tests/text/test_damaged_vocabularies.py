@@ -24,7 +24,12 @@ ADDED = {
     "normalized": False,
     "special": True,
 }
-TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}], "pair": []}
+A, B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, A],
+    "pair": [A, B],
+}
 DEFINED = {"[CLS]": {"id": "[CLS]", "ids": [99], "tokens": ["[CLS]"]}}
 WORDLEVEL, UNIGRAM = {"type": "WordLevel", "unk_token": "u"}, {"type": "Unigram"}
 NAMES = "[UNK]\n[CLS]\n[SEP]"
@@ -41,25 +46,26 @@ def whole(**parts: Any) -> dict[str, Any]:
         ({}, "has no tokenizer: none of tokenizer.json, vocab.txt"),
         ({"tokenizer__json": "{"}, r"tokenizer.json line 1: not JSON"),
         ({"tokenizer__json": "[]"}, r"tokenizer.json: holds a JSON list"),
-        ({"tokenizer__json": "{}"}, r"tokenizer.json: not a tokenizer.json"),
-        (whole(added_tokens={"a": 1}), r"added_tokens are no list"),
-        (whole(added_tokens=[{"content": 3}]), r"tokenizer.json: not a usable tokenizer"),
+        ({"tokenizer__json": "{}"}, r"tokenizer.json: model is None, not an object"),
+        (whole(added_tokens={"a": 1}), r"added_tokens is an object, not a list"),
+        (whole(added_tokens=[{"content": 3}]), r"tokenizer.json: added_tokens.0 has no id, single_word"),
         (whole(added_tokens=[ADDED | {"id": 7}]), "added token '<x>' cannot have the id 7"),
         (whole(added_tokens=[ADDED | {"id": 0}]), "added token '<x>' cannot have the id 0"),
         (whole(model=WORDLEVEL | {"vocab": {"a": 0}}), "its unknown token 'u' is not in its"),
         (whole(model=WORDLEVEL | {"vocab": {"a": 0, "u": 0}}), "id 0 is both"),
-        (whole(model=WORDLEVEL | {"vocab": {"a": 0, "u": 4000000000}}), "first missing: 1"),
-        (whole(model=WORDLEVEL | {"vocab": {"a": -1, "u": 0}}), "not a usable tokenizer"),
-        (whole(model=WORDLEVEL | {"vocab": 5}), "not a usable tokenizer"),
+        (whole(model=WORDLEVEL | {"vocab": {"a": 0, "u": 4000000}}), "first missing: 1"),
+        (whole(model=WORDLEVEL | {"vocab": {"a": 0, "u": 4000000000}}), "the id of 'u' is 4000000000, not a whole"),
+        (whole(model=WORDLEVEL | {"vocab": {"a": -1, "u": 0}}), "the id of 'a' is -1, not a whole number"),
+        (whole(model=WORDLEVEL | {"vocab": 5}), "model.vocab is 5, not an object"),
         (whole(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}), "`b` out of"),
-        (whole(model=UNIGRAM | {"vocab": [["a", 0.0]], "unk_id": 3}), "UnkIdNotInVocab"),
+        (whole(model=UNIGRAM | {"vocab": [["a", 0.0]], "unk_id": 3}), "model.unk_id is 3, but there are only 1 pieces"),
         (whole(model=UNIGRAM | {"vocab": [["a", 0.0]]}), "has no unknown token"),
         (whole(model=UNIGRAM | {"vocab": [["a", 0.0]] * 2, "unk_id": 0}), "have gaps"),
         (whole(post_processor=TEMPLATE | {"special_tokens": {}}), "uses \\[CLS\\], which it does"),
         (whole(post_processor=TEMPLATE | {"special_tokens": DEFINED}), "adds id 99 to every text"),
         (whole(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "damaged"),
         (whole(normalizer={"type": "Precompiled", "precompiled_charsmap": "é"}), "not base64"),
-        (whole(normalizer={"type": "Nonsense"}), "not a usable tokenizer"),
+        (whole(normalizer={"type": "Nonsense"}), "normalizer: type 'Nonsense' is not one of BertNormalizer"),
         ({"vocab__txt": "[UNK]\n[CLS]\n[SEP]\na\na\n"}, r"vocab.txt line 5: 'a' is already in line 4"),
         ({"vocab__txt": "[CLS]\n[SEP]\na\n"}, r"vocab.txt: its unknown token '\[UNK\]' is not in its vocabulary"),
         ({"vocab__txt": "[UNK]\na\n"}, r"vocab.txt: has no \[CLS\] or no \[SEP\]"),
@@ -89,8 +95,8 @@ def test_missing_and_huge(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: not there"):
         Tokenizer.load(tmp_path / "nowhere")
     with open(tmp_path / "tokenizer.json", "wb") as file:
-        file.truncate((256 << 20) + 1)  # a hole, not a quarter of a gigabyte
-    with pytest.raises(UserError, match=r"tokenizer.json: larger than 256 MiB"):
+        file.truncate((128 << 20) + 1)  # a hole, not an eighth of a gigabyte
+    with pytest.raises(UserError, match=r"tokenizer.json: larger than 128 MiB"):
         Tokenizer.load(tmp_path)
 
 

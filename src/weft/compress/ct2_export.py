@@ -65,7 +65,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
 
     In full precision the answers themselves must be the same too, greedy and by a beam.
     """
-    prompts = _short(ours.opened, texts)
+    prompts = short_prompts(ours.opened, texts)
     wide = min(4, ours.config.vocabulary)
     greedy: list[Any] = complete(ours.opened, prompts, most=MOST)
     sources = read(ours.opened, prompts) if ours.opened.family.reads else None
@@ -100,7 +100,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
     return max(apart, default=0.0)
 
 
-def _short(opened: Opened, texts: Sequence[str]) -> list[str]:
+def short_prompts(opened: Opened, texts: Sequence[str]) -> list[str]:
     """The texts, cut so that an answer still fits into the context."""
     tokenizer = tokenizer_of(opened)
     room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MOST), 200))

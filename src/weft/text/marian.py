@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Encoding
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
 from weft.text import sentencepiece
+from weft.text.limits import check_tokens
 from weft.text.published import MARIAN, check, guarded, settings_in
 from weft.text.tokenizer import Encoded, Text, Tokenizer
 from weft.text.vocabularies import Roles, surround, told_name
@@ -219,7 +220,10 @@ def read_sides(folder: Path) -> tuple[Side, Side]:
             f"{folder / 'tokenizer_config.json'}: separate_vocabs is {shown(str(apart))}, neither true nor false"
         )
     names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
-    files = {name: read_bytes(folder / name, (256 if name.endswith(".spm") else 64) * MEGABYTE) for name in names}
+    files = {
+        name: read_bytes(folder / name, sentencepiece.LARGEST_FILE if name.endswith(".spm") else 64 * MEGABYTE)
+        for name in names
+    }
     sides = []
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
         with guarded(folder / cutter):
@@ -231,7 +235,8 @@ def read_sides(folder: Path) -> tuple[Side, Side]:
 
 
 def _read_numbers(file: Path) -> dict[str, int]:
-    numbers = read_json(file)
+    numbers: dict[str, int] = read_json(file)
+    check_tokens(numbers, str(file))
     named: dict[int, str] = {}
     for token, number in numbers.items():
         if type(number) is not int or number < 0:

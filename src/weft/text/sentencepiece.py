@@ -13,6 +13,7 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -20,10 +21,17 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes
+from weft.text.limits import LARGEST_SCORE, MOST_ADDED_TOKENS, check_pieces, check_tokens
 
 SPACE = "\u2581"  # the visible space that begins a word
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
+SPACES = " {2,}"
+LONGEST_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
+MOST_PIECES = 2_000_000  # the largest published model has 900,000
+MOST_FIELDS = 100_000  # of one message inside; a trainer's holds a name for each symbol of the user
+LARGEST_FILE = 64 * MEGABYTE  # the largest published one has 18
+MOST_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of pieces, which a search for merges takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +60,7 @@ class Pieces:
 
 def read(path: Path) -> Pieces:
     """The model in a SentencePiece file."""
-    return parse(read_bytes(path, 256 * MEGABYTE), str(path))
+    return parse(read_bytes(path, LARGEST_FILE), str(path))
 
 
 def parse(data: bytes, where: str) -> Pieces:
@@ -62,7 +70,7 @@ def parse(data: bytes, where: str) -> Pieces:
     types: list[int] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
-    for number, value in _fields(data, where):
+    for number, value in _fields(data, where, MOST_PIECES):
         if number == 1:
             piece = dict(_fields(_bytes(value, where), where))
             names.append(_text(piece.get(1, b""), where))
@@ -104,7 +112,7 @@ def parse(data: bytes, where: str) -> Pieces:
 def without(data: bytes, names: Collection[str], where: str) -> bytes:
     """The bytes of a SentencePiece file less some of its normal pieces; all else stays as it is."""
     kept = []
-    for number, value in _fields(data, where):
+    for number, value in _fields(data, where, MOST_PIECES):
         if number == 1:
             piece = dict(_fields(_bytes(value, where), where))
             normal = _number(piece.get(3, NORMAL), where) in (NORMAL, UNUSED)
@@ -130,13 +138,14 @@ def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | Non
     if pieces.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
     if pieces.model == UNIGRAM:
+        check_pieces(pieces.names, where)
         vocabulary = list(zip(pieces.names, _unigram_scores(pieces), strict=True))
         library = Library(models.Unigram(vocabulary, unk_id=pieces.unknown, byte_fallback=pieces.byte_fallback))
     elif pieces.model == BPE:
         library = Library(
             models.BPE(
                 vocab={name: number for number, name in enumerate(pieces.names)},
-                merges=_merges(pieces),
+                merges=_merges(pieces, where),
                 unk_token=pieces.names[pieces.unknown],
                 fuse_unk=True,
                 byte_fallback=pieces.byte_fallback,
@@ -149,7 +158,8 @@ def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | Non
     if pieces.charsmap:
         steps.append(normalizers.Precompiled(pieces.charsmap))
     if pieces.squeeze_spaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        # In this order: a pattern for all the spaces at an end takes the square of a run of them inside the text.
+        steps += [normalizers.Replace(Regex(SPACES), " "), normalizers.Replace(Regex("^ | $"), "")]
     if pieces.dummy_prefix:
         steps.append(normalizers.Prepend(SPACE))
     if pieces.escape_spaces:
@@ -164,14 +174,25 @@ def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | Non
     library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if pieces.byte_fallback else spaces
 
     # User-defined pieces stay in the model where it can find them: after an added token a new word would begin.
-    library.add_tokens(
-        [
-            AddedToken(name, normalized=False, special=kind != USER)
-            for name, kind in zip(pieces.names, pieces.types, strict=True)
-            if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
-        ]
-    )
+    added = [
+        AddedToken(name, normalized=False, special=kind != USER)
+        for name, kind in zip(pieces.names, pieces.types, strict=True)
+        if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
+    ]
+    if len(added) > MOST_ADDED_TOKENS:
+        raise UserError(f"{where}: {len(added)} control and user-defined pieces; at most {MOST_ADDED_TOKENS} are read")
+    library.add_tokens(added)
     return library
+
+
+def linear_spaces(steps: list[Any]) -> list[Any]:
+    """The steps of a normalizer that Weft wrote before with the slow pattern for spaces, in the order of `build`."""
+    old = {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""}
+    squeeze = {"type": "Replace", "pattern": {"Regex": SPACES}, "content": " "}
+    for place, pair in enumerate(zip(steps, steps[1:], strict=False)):
+        if pair == (old, squeeze):
+            return [*steps[:place], squeeze, old | {"pattern": {"Regex": "^ | $"}}, *steps[place + 2 :]]
+    return steps
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
@@ -185,6 +206,7 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
         raise UserError(f"{where}: the precompiled character map is damaged")
     units = np.frombuffer(charsmap, "<u4", size // 4, 4)
     leaf, has_leaf = units >> 31 == 1, (units >> 8) & 1 == 1
+    leaf[0] = False  # the root is followed whatever it says
     offset = (units >> 10) << ((units & 512) >> 6)
     target = np.where(leaf, 0, np.arange(len(units), dtype=np.uint32) ^ offset)
     outside = bool((target >= len(units)).any())
@@ -196,6 +218,12 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
         outside = outside or bool((np.frombuffer(charsmap, "u1", texts, 4 + size)[starts] & 0xC0 == 0x80).any())
     if outside:
         raise UserError(f"{where}: the precompiled character map points outside itself")
+    ends = np.flatnonzero(np.frombuffer(charsmap, "u1", texts, 4 + size) == 0)
+    longest = int(np.diff(ends, prepend=-1).max()) - 1
+    if longest > LONGEST_REPLACEMENT:
+        raise UserError(
+            f"{where}: the precompiled character map puts {longest} bytes for a character, over {LONGEST_REPLACEMENT}"
+        )
     try:
         charsmap[4 + size :].decode("utf-8")
     except UnicodeDecodeError:
@@ -205,14 +233,17 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
 def _check_pieces(names: list[str], scores: list[float], types: list[int], where: str) -> None:
     if not names:
         raise UserError(f"{where}: not a SentencePiece model: it has no pieces")
+    check_tokens(names, where, MOST_PIECES, "pieces")
     if len(set(names)) < len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise UserError(f"{where}: piece {shown(twice)!r} stands there twice")
     if types.count(UNKNOWN) != 1:
         raise UserError(f"{where}: has {types.count(UNKNOWN)} unknown pieces where a model has exactly one")
-    if not all(NORMAL <= kind <= BYTE for kind in types) or not np.isfinite(scores).all():
-        sound = [NORMAL <= kind <= BYTE and bool(np.isfinite(score)) for score, kind in zip(scores, types, strict=True)]
+    if not all(NORMAL <= kind <= BYTE for kind in types) or not all(abs(score) <= LARGEST_SCORE for score in scores):
+        sound = [
+            NORMAL <= kind <= BYTE and abs(score) <= LARGEST_SCORE for score, kind in zip(scores, types, strict=True)
+        ]
         wrong = [name for name, good in zip(names, sound, strict=True) if not good]
         raise UserError(f"{where}: pieces with an impossible type or score: {listed(shown(name) for name in wrong)}")
 
@@ -232,13 +263,18 @@ def _unigram_scores(pieces: Pieces) -> list[float]:
     return scores
 
 
-def _merges(pieces: Pieces) -> list[tuple[str, str]]:
+def _merges(pieces: Pieces, where: str) -> list[tuple[str, str]]:
     """Every way to put a piece together from two, best score first: sentencepiece merges whatever gives a piece."""
     usable = {
         name: (score, number)
         for number, (name, score, kind) in enumerate(zip(pieces.names, pieces.scores, pieces.types, strict=True))
         if kind == NORMAL
     }
+    work = sum(len(name) ** 2 for name in usable)
+    if work > MOST_MERGE_WORK:
+        raise UserError(
+            f"{where}: its pieces are too long for BPE: their squares sum up to {work}, over {MOST_MERGE_WORK}"
+        )
     merges = []
     for name, (score, number) in usable.items():
         for cut in range(1, len(name)):
@@ -248,9 +284,9 @@ def _merges(pieces: Pieces) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(merges)]
 
 
-def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes, where: str, most: int = MOST_FIELDS) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of each field of a protobuf message: varints as int, all else as bytes."""
-    place, end = 0, len(data)
+    place, end, count = 0, len(data), 0
 
     def varint() -> int:
         nonlocal place
@@ -266,6 +302,9 @@ def _fields(data: bytes, where: str) -> Iterator[tuple[int, int | bytes]]:
         raise UserError(f"{where}: not a SentencePiece model, or damaged (a number that does not end)")
 
     while place < end:
+        count += 1
+        if count > most:
+            raise UserError(f"{where}: a message of more than {most} fields, which no SentencePiece model has")
         key = varint()
         wire = key & 7
         if wire == 0:

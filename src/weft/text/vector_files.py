@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from weft.errors import UserError, one_of, shown
 from weft.files import memory_here, reason, whole_file
 from weft.text.compressed import Source, open_sources, zip_and_member
+from weft.text.limits import LONGEST_TOKEN
 from weft.text.records import Skipped
 from weft.text.vectors import MOST, WIDEST, Floats, WordVectors, looks_like_vectors, read_vectors
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
-LONGEST = 1 << 16  # bytes of a word
+LONGEST = LONGEST_TOKEN  # bytes of a word
 ROWS = 1 << 13  # rows that are put together
 
 

@@ -21,6 +21,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.text.compressed import Line, find_members, open_sources, read_lines, zip_and_member
 from weft.text.learning import LARGEST
+from weft.text.limits import LONGEST_TOKEN
 from weft.text.records import Skipped
 from weft.text.tokenizer import Roles, Tokenizer
 from weft.text.vocabularies import spaced
@@ -29,6 +30,7 @@ UNKNOWN = "<unk>"
 WIDEST = 1 << 16  # numbers of a word; far above any that is published
 MOST = 1 << 26  # words
 LOOK = 64  # lines from which the width of a file is told
+LONGEST_LINE = LONGEST_TOKEN + 32 * WIDEST  # characters
 BLOCK = 1 << 22  # characters that are turned into numbers at once
 
 Floats = NDArray[numpy.float32]
@@ -88,10 +90,18 @@ def _opened(path: Path) -> Iterator[tuple[str, int, int | None, Iterator[Line]]]
     if len(inside) > 1:
         raise UserError(f"{path}: holds {listed(inside)}; name one of them, as {path.name}/{inside[0]}")
     for source in open_sources(path):
-        lines = read_lines(source)
+        lines = _short(read_lines(source), source.name)
         first = list(islice(lines, LOOK))
         width, told = _width(first, source.name)
         yield source.name, width, told, chain(first[1:] if told is not None else first, lines)
+
+
+def _short(lines: Iterator[Line], name: str) -> Iterator[Line]:
+    """The lines, as long as none is longer than the widest vector."""
+    for line in lines:
+        if len(line[1]) > LONGEST_LINE:
+            raise UserError(f"{name} line {line[0]}: {len(line[1])} characters; at most {LONGEST_LINE} are read")
+        yield line
 
 
 def _width(first: Sequence[Line], name: str) -> tuple[int, int | None]:
@@ -161,7 +171,7 @@ def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Fl
         if text.count(" ") != width:  # a word that holds spaces itself, or a mistake
             parts = text.rsplit(" ", width)
             word, numbers = parts[0], " ".join(parts[1:])
-        if fault is not None or not word or _ends_in_a_number(word):
+        if fault is not None or not 1 <= len(word) <= LONGEST_TOKEN or _ends_in_a_number(word):
             break
         sound.append((word, numbers))
     else:
@@ -203,6 +213,8 @@ def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[st
             faults.append(UserError(f"{where}: {shown(word, 30)!r}: {shown(wrong, 30)!r} is not a number"))
         elif not word:
             faults.append(UserError(f"{where}: has no word before its numbers"))
+        elif len(word) > LONGEST_TOKEN:
+            faults.append(UserError(f"{where}: a word of {len(word)} characters; at most {LONGEST_TOKEN} are read"))
         else:
             words.append(word)
             numbers.append(values)

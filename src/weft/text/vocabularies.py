@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, shown
 from weft.files import read_json, read_text
 from weft.text import sentencepiece
+from weft.text.limits import MOST_ADDED_TOKENS, MOST_MERGES, MOST_TOKENS, check_tokens
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
 OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
@@ -101,9 +102,14 @@ def surround(library: Library, roles: Roles, family: str) -> None:
 
 def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     """BERT's vocab.txt: one token a line, its number is its id."""
-    lines = read_text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
+    text = read_text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
+    lines = text.count("\n") + 1
+    if lines > MOST_TOKENS:
+        raise UserError(f"{file}: {lines} tokens; at most {MOST_TOKENS} are read")
+    tokens = text.split("\n")
+    check_tokens(tokens, str(file))
     vocabulary: dict[str, int] = {}
-    for number, token in enumerate(lines):
+    for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
     unknown = told_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
@@ -127,6 +133,7 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     if family in OTHER_BPE:
         raise UserError(f"{file}: {family} cuts words in its own way; Weft needs its tokenizer.json")
     vocabulary = read_json(file)
+    check_tokens(vocabulary, str(file))
     if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
         token = next(token for token, number in vocabulary.items() if type(number) is not int or number < 0)
         raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
@@ -197,8 +204,12 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
 
 
 def _read_merges(file: Path, vocabulary: dict[str, Any], vocabulary_file: Path) -> list[tuple[str, str]]:
+    text = read_text(file).replace("\r\n", "\n")
+    lines = text.count("\n")
+    if lines > MOST_MERGES:
+        raise UserError(f"{file}: {lines} lines; at most {MOST_MERGES} merges are read")
     merges = []
-    for number, line in enumerate(read_text(file).replace("\r\n", "\n").split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line or line.startswith("#version"):
             continue
         left, _, right = line.partition(" ")
@@ -228,13 +239,16 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):
         raise UserError(f"{extra if extra.is_file() else file}: added tokens are not names with a number each")
+    check_tokens([*listed, *filter(None, more)], str(file), MOST_ADDED_TOKENS, "added tokens")
     size = library.get_vocab_size(with_added_tokens=True)
     for name, (number, _) in sorted(listed.items(), key=lambda item: item[1][0]):
         have = library.token_to_id(name)
         size, have = (size + 1, size) if have is None else (size, have)
         if have != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}: it would be {have}")
-    library.add_tokens([token for _, token in sorted(listed.values(), key=lambda item: item[0])])
+    added = [token for _, token in sorted(listed.values(), key=lambda item: item[0])]
+    check_added_tokens(added, library, str(file))
+    library.add_tokens(added)
     roles = find_roles(settings, library, file)
     library.add_tokens(
         [
@@ -244,6 +258,22 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         ]
     )
     return roles
+
+
+def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: str) -> None:
+    """Refuse added tokens that the library fails on, or finds in one text and not in the same text tomorrow."""
+    forms: dict[str, str] = {}
+    for token in tokens:
+        name = token.content
+        form = library.normalizer.normalize_str(name) if token.normalized and library.normalizer else name
+        if not form:
+            raise UserError(f"{where}: added token {shown(name)!r} is empty once it is normalized")
+        if (token.lstrip or token.rstrip) and form.isspace():
+            raise UserError(f"{where}: added token {shown(name)!r} is space, and takes the space around it too")
+        if token.normalized and forms.setdefault(form, name) != name:
+            raise UserError(
+                f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} are the same when normalized"
+            )
 
 
 def _numbered(library: Library, name: str) -> tuple[str, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from weft.errors import UserError
 from weft.text.tokenizer import Tokenizer
 
 WORD = re.compile(r"\w+(?:[\u0300-\u036f\u0900-\u0dff\u200c\u200d]+\w*)*|[^\w\s]")  # vowel signs are no part of \w
+TRIED = 10_000  # tokens from which it is seen what stands around a text
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
-    # Seen on a text that it knows: the letter is unknown to some, and dropped where nothing stands for the unknown.
-    others = (tokenizer.decode([number]) for number in range(tokenizer.vocabulary))
-    for text in chain(["a"], others):
+    for text in _known(tokenizer):
         encoded = tokenizer.encode(text)
         inside = [place for place, special in enumerate(encoded.specials) if not special]
         if inside:
@@ -50,10 +48,16 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return [], []
 
 
+def _known(tokenizer: Tokenizer) -> Iterator[str]:
+    """Texts that a tokenizer may know: one drops what it does not know where nothing stands for the unknown."""
+    yield "a"
+    for number in range(min(tokenizer.vocabulary, TRIED)):
+        yield tokenizer.decode([number])
+
+
 def pair_frame(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] | None:
     """The special tokens before, between and after the two texts of a pair; None where nothing keeps them apart."""
-    others = (tokenizer.decode([number]) for number in range(tokenizer.vocabulary))
-    for text in chain(["a"], others):
+    for text in _known(tokenizer):
         encoded = tokenizer.encode(text, text)
         first = [place for place, side in enumerate(encoded.sequences) if side == 0]
         second = [place for place, side in enumerate(encoded.sequences) if side == 1]

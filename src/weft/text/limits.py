@@ -1,0 +1,47 @@
+"""How large a vocabulary may be: far above any that is published, and low enough for the libraries that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from weft.errors import UserError, shown
+
+MOST_TOKENS = 4_000_000  # word2vec's news vectors have 3,000,000 words, the largest published vocabulary 900,000 pieces
+LONGEST_TOKEN = 4096  # characters; a tree of pieces is freed by recursion, so that a long one overflows the stack
+MOST_ADDED_TOKENS = 200_000
+MOST_MERGES = 4_000_000
+LARGEST_SCORE = 1e9  # of a piece, either side of zero
+MOST_TREE_NODES = 6_000_000  # of the tree of a unigram model, some 300 bytes each
+MOST_UNIGRAM_BYTES = 4_000_000  # of all pieces; the nodes of no tree are counted below
+
+
+def check_tokens(tokens: Collection[str], where: str, most: int = MOST_TOKENS, what: str = "tokens") -> None:
+    """Refuse more tokens than a vocabulary may have, or longer ones."""
+    if len(tokens) > most:
+        raise UserError(f"{where}: {len(tokens)} {what}; at most {most} are read")
+    if max(map(len, tokens), default=0) > LONGEST_TOKEN:
+        token = next(token for token in tokens if len(token) > LONGEST_TOKEN)
+        raise UserError(
+            f"{where}: token {shown(token, 20)!r} has {len(token)} characters; at most {LONGEST_TOKEN} are read"
+        )
+
+
+def check_pieces(pieces: Collection[str], where: str) -> None:
+    """Refuse pieces whose tree would not fit into memory; their number and length are checked before."""
+    data = [piece.encode() for piece in pieces]
+    if sum(map(len, data)) > MOST_UNIGRAM_BYTES and (nodes := _tree_nodes(sorted(data))) > MOST_TREE_NODES:
+        raise UserError(f"{where}: the tree of its pieces has {nodes} nodes; at most {MOST_TREE_NODES} are built")
+
+
+def _tree_nodes(data: Iterable[bytes]) -> int:
+    """How many distinct beginnings these have; they come sorted."""
+    nodes, before = 0, b""
+    for piece in data:
+        shared = 0
+        for one, other in zip(before, piece, strict=False):
+            if one != other:
+                break
+            shared += 1
+        nodes += len(piece) - shared
+        before = piece
+    return nodes
