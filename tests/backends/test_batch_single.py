@@ -29,6 +29,7 @@ from weft.compress.batch_single import BOUNDS, check_batch_single, difference, l
 from weft.compress.graph import RUNTIME, Graph
 from weft.compress.quantise import KINDS, Refused, Source
 from weft.errors import UserError
+from weft.models.bert import BertConfig
 from weft.nn.rows import Rows
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
@@ -145,7 +146,9 @@ def test_a_row_of_zeros_stays_one(tmp_path: Path) -> None:
     graph.write(tmp_path / "x.onnx", {"hidden_states": ["n", 8]}, {"y": ["n", 3]})
     x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32) * np.array([[1], [0], [1e-6], [1e6]])
     path = tmp_path / "x.onnx"
-    y = run_graph(started(path), {"hidden_states": x.astype(np.float32)}, path, (4, 3))[0]
+    y = run_graph(
+        started(path, BertConfig(width=8, heads=1, vocabulary=3)), {"hidden_states": x.astype(np.float32)}, path, (4, 3)
+    )[0]
     exact = module(torch.tensor(x, dtype=torch.float32)).detach().numpy()
     assert np.allclose(y[1], module.bias.detach().numpy())
     assert (np.abs(y - exact).max(1) <= 0.05 * np.abs(exact).max(1)).all()  # each row by its own range
