@@ -247,6 +247,15 @@ REFUSED: list[tuple[Callable[[Any, Any], None], str]] = [
 ]
 
 
+@pytest.mark.parametrize("name", [b"constant_", b"Gather", b"input_ids", b"com.microsoft", b"axis"])
+def test_names_that_are_no_text(name: bytes, folder: Path) -> None:
+    data = (folder / engine.GRAPH).read_bytes()
+    assert name in data
+    (folder / engine.GRAPH).write_bytes(data.replace(name, b"\xff" + name[1:]))
+    with pytest.raises(UserError, match="model.onnx: not a sound ONNX file: a name in it is not UTF-8 text"):
+        weft.load(folder)
+
+
 @pytest.mark.parametrize(("change", "message"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
 def test_what_no_export_holds_is_refused_before_the_runtime_sees_it(
     change: Callable[[Any, Any], None], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
