@@ -6,7 +6,7 @@ which are listed here for the exporter and the loader alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ def check_graph(data: bytes, path: Path, config: Any) -> None:
     except Exception:  # protobuf's own kinds of fault differ by its version
         raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
     graph = model.graph
+    if not all(isinstance(text, str) for text in _texts(model)):  # bytes stand for what is not UTF-8
+        raise UserError(f"{path}: not a sound ONNX file: a name in it is not UTF-8 text")
     if model.functions or model.training_info or graph.sparse_initializer or graph.quantization_annotation:
         raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
     versions = {opset.domain: opset.version for opset in model.opset_import}
@@ -78,6 +80,17 @@ def check_graph(data: bytes, path: Path, config: Any) -> None:
     _check_tensors(graph, path)
     _check_operators(graph, path)
     check_memory(model, path, config)
+
+
+def _texts(model: Any) -> Iterator[str | bytes]:
+    """Every name in a file."""
+    graph = model.graph
+    yield from (opset.domain for opset in model.opset_import)
+    yield from (each.name for each in (*graph.initializer, *graph.input, *graph.output, *graph.value_info))
+    for node in graph.node:
+        yield from (node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
 
 
 def _check_tensors(graph: Any, path: Path) -> None:
