@@ -260,6 +260,15 @@ def test_character_maps() -> None:
         sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
 
 
+def test_what_nothing_is_learned_from() -> None:
+    start = time.process_time()
+    tokenizer = learn([" " * 300_000, "weave the looms", "weave"], "bpe", 300)
+    assert time.process_time() - start < 10 and tokenizer.decode(tokenizer.ids(["  weave"])[0]) == "  weave"
+    for text in (3, None, b"a"):
+        with pytest.raises(UserError, match=f"text 2: a {type(text).__name__} where a text is expected"):
+            learn(["a b", text], "word", 50)  # type: ignore[list-item]
+
+
 def test_ids_that_are_none() -> None:
     tokenizer = learn(lines(50), "word", 30)
     for ids in ([-1], [2**40], ["a"]):
