@@ -4,7 +4,7 @@ BIN := .venv/bin
 FAST := $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all test-cpus check bench clean
+.PHONY: demo test test-all test-cpus fuzz check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,12 @@ test-cpus: .venv/dev
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 $(FAST)
 	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(FAST)
 	! grep -qs avx512f /proc/cpuinfo || ATEN_CPU_CAPABILITY=avx512 OMP_NUM_THREADS=4 $(FAST)
+
+# Mutated and hostile inputs of every reader and engine; failing ones are kept in fuzz-failures/ with a line to replay each.
+FUZZ_SECONDS ?= 1800
+SEED ?= 0
+fuzz: .venv/dev
+	$(BIN)/python -m tests.hostile --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
 check: .venv/dev
 	$(BIN)/ruff check .

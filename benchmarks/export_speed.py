@@ -21,6 +21,7 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
+from weft.backends import runtime
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import Opened
 from weft.compress.ct2_export import write_ct2
@@ -47,7 +48,7 @@ def engines(opened: Opened, task: str, names: tuple[str, ...]) -> dict[str, Any]
     """Our own network, and the same weights in each engine that is installed, in fp32 and int8."""
     networks = {"torch": opened.network}
     for name in names:
-        if peer({"onnx": "onnxruntime"}.get(name, name)) is not None:
+        if runtime.installed() if name == "onnx" else peer(name) is not None:
             write = {"onnx": write_onnx, "ctranslate2": write_ct2}[name]
             networks |= {f"{name}-{kind}": carried(write, opened, task, kind) for kind in ("fp32", "int8")}
     return networks

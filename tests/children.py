@@ -21,6 +21,7 @@ def default_handlers() -> None:
     """A child inherits what its parent ignores, and a shell lets the jobs of a script's background ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

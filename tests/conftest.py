@@ -10,8 +10,11 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["WEFT_DEBUG"] = "1"  # a fault of ours is an exception in a test, not a line and an exit status
 
 import pytest  # noqa: E402
+
+import weft  # noqa: E402, F401  (turns off telemetry before a test loads any library)
 
 if find_spec("hypothesis") is not None:
     from hypothesis import settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import resource
 import subprocess
 import sys
@@ -15,16 +16,24 @@ import pytest
 from tests.table import CASES
 from weft.checkpoint.families import FAMILIES
 
-SOURCE = Path(__file__).parent.parent / "src" / "weft"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "weft"
+OTHERS = ("tests", "benchmarks", "examples")
+LOADERS = ("import_module", "find_spec", "importorskip", "__import__", "peer")  # that take the name of a module
 # Floor of each room; code imports from lower floors, or inside its own room.
 FLOORS = {
     "errors": 0,
+    "startup": 0,
     "version": 0,
+    "child": 1,
+    "scratch": 1,
     "files": 1,
     "config": 1,
+    "checksums": 1,
     "timing": 1,
     "budget": 1,
     "picture": 1,
+    "terminal": 1,
     "text": 2,
     "nn": 2,
     "data": 3,
@@ -41,8 +50,8 @@ FLOORS = {
     "__main__": 10,
     "recipes": 0,
 }
-# The top of the package hands out what is inside, and `files` reads for `config`.
-FREE = {("config", "files")}
+# The top of the package hands out what is inside; `files` reads for `config` and `checksums`, `scratch` writes for it.
+FREE = {("config", "files"), ("checksums", "files"), ("files", "scratch")}
 
 
 @cache
@@ -91,6 +100,37 @@ def test_no_pickle_and_no_peer_in_the_source() -> None:
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("torch.load", "torch.save", "eval", "exec", "__import__"), f"{path}: {called}"
+
+
+def test_one_module_imports_onnx_runtime() -> None:
+    """Its telemetry starts with the import: only `weft.backends.runtime` knows how to keep it off."""
+    for path in [*SOURCE.rglob("*.py"), *(path for name in OTHERS for path in (ROOT / name).rglob("*.py"))]:
+        loads = {name.split(".")[0] for name in imports_of(path)}
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS:
+                names = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+                loads |= {name.split(".")[0] for name in names if isinstance(name, str)}
+        assert "onnxruntime" not in loads or path == SOURCE / "backends" / "runtime.py", path
+
+
+def test_one_module_starts_processes() -> None:
+    """`python -c`, `python -m` and multiprocessing run code of the working folder: only `weft.child` avoids that."""
+    starts = {"Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"}
+    for _, path in rooms():
+        calls = [ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)]
+        wrong = [name for name in calls if re.match(r"(subprocess|os)\.", name) and name.split(".")[-1] in starts]
+        wrong += [name for name in calls if re.match(r"subprocess\.run|os\.(exec|spawn|posix_spawn)", name)]
+        wrong += [name for name in calls if re.match(r"platform\.(platform|processor)", name)]  # they run `uname`
+        wrong += [name for name in imports_of(path) if name.split(".")[0] == "multiprocessing"]
+        wrong += [name for name in imports_of(path) if name.startswith("subprocess.")]
+        assert not wrong or path == SOURCE / "child.py", f"{path}: {wrong}"
+
+
+def test_one_module_writes_safetensors() -> None:
+    """The library makes files that only their owner can read: only `save_tensors` gives them the user's umask."""
+    for _, path in rooms():
+        saves = {"safetensors.torch.save_file", "safetensors.numpy.save_file"} & set(imports_of(path))
+        assert not saves or path == SOURCE / "checkpoint" / "tensors.py", path
 
 
 def test_files_can_be_read_in_one_sitting() -> None:

@@ -1,6 +1,6 @@
 """Turn your own text into small, fast, private language models, and look inside them."""
 
-from __future__ import annotations
+from weft.startup import SWITCHES as _SWITCHES  # noqa: F401, I001  (first: see there)
 
 from typing import TYPE_CHECKING, Any
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import traceback
 from collections.abc import Iterable
 
@@ -17,6 +18,14 @@ class UserError(Exception):
         calls = [call for call in traceback.extract_tb(self.__traceback__) if not call.filename.startswith(ours)]
         places = [f"line {call.lineno}: {call.line}" for call in calls if "IPython" not in call.filename and call.line]
         return [*places, f"UserError: {self}"]
+
+
+class NotFinite(UserError):
+    """A model puts out NaN or infinity where a number is expected."""
+
+    def __init__(self, folder: object = None) -> None:
+        what = "the model's output is not a number; its weights are damaged or of no use"
+        super().__init__(what if folder is None else f"{folder}: {what}")
 
 
 # What other libraries call our things, in small letters with hyphens: options, verbs, tasks, objectives and models.
@@ -165,3 +174,12 @@ def shown(text: str, most: int = 60) -> str:
     """Text from outside, fit for one line of an error: control characters escaped, cut where it is long."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
     return line if len(text) <= most else line[:most] + "..."
+
+
+# What steers a terminal or turns the order of letters: C0 and C1 controls, and overrides of writing direction.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Text from outside, fit for a terminal: control characters, but for those to `keep`, are spelled out."""
+    return _CONTROLS.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)

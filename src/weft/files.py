@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
 import re
-import shutil
-import tempfile
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from weft.errors import UserError, shown
+from weft.scratch import is_scratch, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
-MOST_VALUES = 16_000_000  # of a JSON file: in memory each takes ten times the room that it takes in the file
+JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
+SPECIAL = {stat.S_ISCHR: "a device", stat.S_ISBLK: "a device", stat.S_ISSOCK: "a socket"}
+MOST_VALUES = 16_000_000  # of a whole JSON file
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as JSON spells it
 
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    words = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    # NumPy counts what it could not write instead.
+    return "no space left on device" if re.fullmatch(r"\d+ requested and \d+ written", words) else words
+
+
+def unwritable(path: Path, error: Exception) -> UserError:
+    """Why a file or folder cannot be written; of the cache, whose disk is full, also what can be done about it."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "no space left" in reason(error)
+    if full and path.absolute().is_relative_to(cache_folder().absolute()):
+        return UserError(
+            f"{path}: cannot be written: the disk of the cache, {cache_folder()}, is full ({reason(error)}); free some "
+            "space (weft cache clear), or set WEFT_CACHE to a folder on another disk"
+        )
+    return UserError(f"{path}: cannot be written: {reason(error)}")
+
+
+def special_kind(path: Path) -> str | None:
+    """ "a device" or "a socket" for a path that no text is read from; None for files, folders, pipes and nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return next((kind for test, kind in SPECIAL.items() if test(mode)), None)
+
+
+def check_json_values(text: str, where: str, most: int) -> None:
+    """Refuse a JSON text of so many values that it would fill the memory, before it is read."""
+    values = sum(map(text.count, ",[{")) if len(text) > most else 0
+    if values > most:
+        raise UserError(f"{where}: holds up to {values} values; at most {most} are read")
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise UserError(f"{path}: is not a plain file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The whole file, unless it is larger than such a file may be."""
+    check_readable(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe would wait for ever
-            raise UserError(f"{path}: is not a plain file")
         with open(path, "rb") as file:
             data = file.read(most + 1)
     except OSError as error:
@@ -70,9 +112,7 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         return found if math.isfinite(found) else constant(shown(text))
 
     text = read_text(path, most)
-    values = text.count(",") + text.count("{") + text.count("[")
-    if values > MOST_VALUES:
-        raise UserError(f"{path}: holds up to {values} values; at most {MOST_VALUES} are read")
+    check_json_values(text, str(path), MOST_VALUES)
     try:
         found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
     except json.JSONDecodeError as error:
@@ -118,24 +158,25 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears whole or leaves what was there: temporary file, fsync, rename."""
-    scratch = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(scratch, "xb") as file:
+        with scratch_file(path) as (scratch, file):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(scratch, path)
+            os.replace(scratch, path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
-    finally:
-        with suppress(OSError):
-            scratch.unlink()
+        raise unwritable(path, error) from None
+
+
+def json_text(values: Any) -> str:
+    """What `write_json` writes: indented, in the order given."""
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """A JSON object, indented, in the order given."""
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(values))
 
 
 def check_new_folder(folder: Path) -> None:
@@ -160,7 +201,7 @@ def check_new_run(folder: Path) -> None:
             if not path.is_dir():
                 continue
             with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
-                if any(entry.name != alone for entry in entries):
+                if any(entry.name != alone and not is_scratch(entry.name) for entry in entries):
                     raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {reason(error)}") from None
@@ -176,12 +217,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         folder = folder.resolve()  # a link stays a link, and what it leads to is filled
         check_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
-    try:
-        inside = scratch / "new"
-        inside.mkdir()
+        raise unwritable(folder, error) from None
+    with ExitStack() as stack:
+        try:
+            inside = stack.enter_context(scratch_folder(folder)) / "new"
+            inside.mkdir()
+        except OSError as error:
+            raise unwritable(folder, error) from None
         yield inside
         try:
             for path in inside.rglob("*"):
@@ -192,9 +235,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             os.replace(inside, folder)  # an empty folder of that name gives way
             sync_folder(folder.parent)
         except OSError as error:
-            raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            raise unwritable(folder, error) from None
 
 
 def no_link(path: str, flags: int) -> int:
@@ -213,7 +254,7 @@ def held(path: Path) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+", encoding="ascii", opener=no_link)  # noqa: SIM115
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+        raise unwritable(path, error) from None
     with file:
         end = time.monotonic() + 2
         while not lock_file(file):
@@ -221,9 +262,12 @@ def held(path: Path) -> Iterator[bool]:
                 yield False
                 return
             time.sleep(0.01)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except OSError as error:
+            raise unwritable(path, error) from None
         yield True
 
 

@@ -301,7 +301,10 @@ def test_hostile_folders_are_refused_in_one_line(tmp_path: Path) -> None:
         (lambda f: rewritten(f / "config.json", lambda c: c.update(vocab_size=4000)), "tokens where 4000"),
         (lambda f: rewritten(f / "config.json", lambda c: c.update(num_hidden_layers=3)), "missing: encoder/layer_2"),
         (lambda f: rewritten(f / "ctranslate2" / "config.json", lambda c: c.update(more=1)), "unknown keys: more"),
-        (lambda f: rewritten(f / "ctranslate2" / "config.json", lambda c: c.update(unk_token="zzz")), "not a token"),
+        (
+            lambda f: rewritten(f / "ctranslate2" / "config.json", lambda c: c.update(unk_token="zzz")),
+            "unk_token is 'zzz'",
+        ),
         # rank, kind and size of a single number come before it
         (lambda f: number(f, "encoder/num_heads", b"\0\0"), "encoder/num_heads"),
         (lambda f: number(f, "encoder/layer_0/self_attention/head_dim", struct.pack("<i", 1 << 20)), "head_dim"),
@@ -338,5 +341,47 @@ def test_a_table_that_is_too_small_for_its_tokens_never_reaches_the_engine(tmp_p
     fewer = struct.pack("<BIIBI", rank, 8, width, kind, 8 * 64 * 4)
     begin = at + struct.calcsize("<BIIBI")
     path.write_bytes(data[:at] + fewer + data[begin : begin + 8 * 64 * 4] + data[begin + size :])
-    with pytest.raises(weft.UserError, match=r"decoder/embeddings/weight \(8, 64\)"):
+    with pytest.raises(weft.UserError, match=r"decoder/embeddings/weight \(float32 \(8, 64\)\)"):
         weft.load(tmp_path / "x")
+
+
+class Failing:
+    """An engine whose every call ends as its C++ code may end."""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            raise IndexError("vector::_M_range_check: __n (which is 9) >= this->size() (which is 2)")
+
+        return call
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "transformer"])
+def test_an_engine_that_fails_is_one_line_with_its_folder(family: str, tmp_path: Path) -> None:
+    model = carried(drawn(family, {"classify": 2} if family == "bert" else None), tmp_path / "x")
+    network: Any = model.network
+    network.engine = Failing()
+    one = Ragged.of([[5, 6]])
+    calls = [lambda: network(one.tokens, one.rows) if family == "bert" else model("the cat")]
+    if family != "bert":
+        sources = [[5]] if family == "transformer" else None
+        calls.append(lambda: list(model.stream("the cat", most=3)))
+        calls.append(lambda: network.scored([[5]], sources, [[6, 7]]))
+        calls.append(lambda: network.foreseen([[5, 6]]))
+    for call in calls:
+        with pytest.raises(weft.UserError, match="x/ctranslate2: CTranslate2 failed: vector::_M_range_check") as found:
+            call()
+        assert "\n" not in str(found.value)
+
+
+def test_an_engine_that_does_not_open_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctranslate2
+
+    carried(drawn("bert", {"classify": 2}), tmp_path / "x")
+    for error in (IndexError("map::at"), MemoryError("std::bad_alloc"), RuntimeError("no such thing")):
+
+        def opened(*given: Any, error: Exception = error, **named: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(ctranslate2, "Encoder", opened)
+        with pytest.raises(weft.UserError, match=f"CTranslate2 cannot open it: {error}"):
+            weft.load(tmp_path / "x")

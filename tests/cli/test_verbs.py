@@ -371,12 +371,20 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
     assert bare.returncode == 0 and "Commands:" in bare.stdout and len(bare.stdout.splitlines()) > 8
 
 
-def test_a_terminal_is_not_steered_by_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.cli.show import harmless
+def test_a_terminal_is_not_steered_by_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weft.terminal import escaped_streams, unescaped
 
-    assert harmless("a\x1b[2Jb\n") == "a\x1b[2Jb\n", "a file gets what was written"
+    with escaped_streams():
+        print("a\x1b[2Jb\tc")
+        print("x\x9by\u202ez\r", file=sys.stderr)
+        unescaped(sys.stderr).write("\rmoved on purpose")
+    assert capsys.readouterr() == ("a\x1b[2Jb\tc\n", "x\\x9by\\u202ez\\r\n\rmoved on purpose"), "a file gets it all"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert harmless("a\x1b[2Jb\n") == "a\\x1b[2Jb\n"
+    with escaped_streams():
+        print("a\x1b[2Jb\tc")
+    assert capsys.readouterr().out == "a\\x1b[2Jb\tc\n"
 
 
 def test_links_umask_and_pipes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from tests.engines import need_engine
 from tests.table import CASES
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.backends.onnx import GRAPH
@@ -27,7 +28,7 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 
-pytest.importorskip("onnxruntime")
+need_engine("onnx")
 HEADS = {"classify": ("classify", 3), "tag": ("tag", 5), "answer": ("answer", 2), "fill": ("words", 101)}
 TASKS = [(family, task) for family in WRITTEN for task in ("classify", "tag", "answer", "fill", "embed")]
 LENGTHS = (1, 40, 7, 7, 3, 23, 2, 40)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.cli.main import run
 from weft.compress import quantise as room
@@ -23,7 +24,7 @@ from weft.compress.quantise import Refused, Source, Verdict, chosen, judged
 from weft.errors import UserError
 from weft.text.resampling import Score
 
-pytest.importorskip("onnxruntime")
+need_engine("onnx")
 SHORT = {"texts": 6, "seconds": 0.5}
 
 

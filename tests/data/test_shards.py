@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import tracemalloc
@@ -13,9 +14,11 @@ import pytest
 
 from benchmarks.corpus_memory import measure
 from tests.children import FORKS
+from tests.damage import flip
 from tests.training.small import stories
 from weft.data import shards
-from weft.data.shards import Text, cached, clear_cache, tokenised
+from weft.data.cache import cached, clear_cache
+from weft.data.shards import Text, tokenised
 from weft.errors import UserError
 from weft.text.learning import learn
 from weft.text.records import Skipped
@@ -184,11 +187,59 @@ def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: 
     assert not list((cache / "shards").glob("*.partial"))
 
 
-def test_damage_is_named(text: Text, tokenizer: Tokenizer, cache: Path) -> None:
-    tokenised(text, tokenizer)
-    next((cache / "shards").glob("*/tokens-00000.npy")).write_bytes(b"nothing")
-    with pytest.raises(UserError, match="damaged.*remove it"):
-        tokenised(text, tokenizer)
+def test_damage_in_the_cache_is_named_and_made_good(
+    text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SHARD", 2000)
+    whole = tokenised(text, tokenizer, True)
+    right, folder = documents(whole), cache / "shards" / whole.hash
+    names = sorted(path.name for path in folder.iterdir())
+    assert {"corpus.json", "documents.npy", "sentences.npy", "tokens-00000.npy"} < set(names)
+    for name in names:
+        flip(folder / name, seed=1)
+        with pytest.warns(UserWarning, match=f"{name}: .*made again"):
+            again = tokenised(text, tokenizer, True)
+        assert documents(again) == right and sorted(path.name for path in folder.iterdir()) == names
+
+
+@pytest.mark.parametrize("name", ["tokens-00001.npy", "documents-00001.npy", "sentences-00001.npy", "shard-00001.json"])
+def test_damage_in_an_unfinished_cache(
+    name: str, text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = documents(tokenised(text, tokenizer, True))
+    monkeypatch.setattr(shards, "SHARD", 1000)
+    monkeypatch.setattr(shards, "TOGETHER", 900)
+    heard: list[int] = []
+
+    def progress(more: int) -> None:
+        heard.append(more)
+        if sum(heard) > 12_000:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        tokenised(text, tokenizer, True, progress)
+    flip(next((cache / "shards").glob(f"*.partial/{name}")), seed=2)
+    with pytest.warns(UserWarning, match=f"{name}: .*made again"):
+        assert documents(tokenised(text, tokenizer, True)) == right
+
+
+ODD: list[Any] = [None, True, -1, 1e300, "", "x", [], [1], [None], {}, {"x": 1}]
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_wrong_types_in_a_record_of_the_cache(value: Any, text: Text, tokenizer: Tokenizer, cache: Path) -> None:
+    """The cache is made again, and can be listed and cleared, whatever its record says."""
+    whole = tokenised(text, tokenizer)
+    path, right = cache / "shards" / whole.hash / "corpus.json", documents(whole)
+    record = json.loads(path.read_text())
+    for wrong in (*({**record, key: value} for key in record), value):
+        path.write_text(json.dumps(wrong))
+        assert len(cached()) == 1
+        if wrong != record:
+            with pytest.warns(UserWarning, match="made again"):
+                assert documents(tokenised(text, tokenizer)) == right
+    path.write_text(json.dumps({**record, "files": value}))
+    assert clear_cache() > 1000 and not cached()
 
 
 def test_text_is_looked_for_where_data_lies(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

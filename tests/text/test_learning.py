@@ -205,7 +205,7 @@ def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         learn(texts(), "word", 100, specials=Roles(padding="<pad>"))
     with pytest.raises(UserError, match="must differ"):
         learn(texts(), "bpe", 300, extra=["<|endoftext|>"])
-    with pytest.raises(UserError, match="minimum_count 0 is less than 1"):
+    with pytest.raises(UserError, match="minimum_count must be between 1 and .*, not 0"):
         learn(texts(), "bpe", 300, minimum_count=0)
     with pytest.raises(UserError, match="text 2: holds half of a surrogate pair"):
         learn(["fine", "half \ud800"], "bpe", 300)

@@ -127,7 +127,13 @@ def test_a_signal_while_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("number", "phase"), [*((signal.SIGTERM, phase) for phase in PHASES), (signal.SIGINT, "training")]
+    ("number", "phase"),
+    [
+        *((signal.SIGTERM, phase) for phase in PHASES),
+        (signal.SIGINT, "training"),
+        (signal.SIGHUP, "training"),
+        (signal.SIGHUP, "tokenising"),
+    ],
 )
 def test_a_signal_saves(number: int, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,6 +161,53 @@ def test_a_signal_saves(number: int, phase: str, tmp_path: Path, monkeypatch: py
     pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=quietly)
     whole, parts = (contents(tmp_path / name, ema=False) for name in ("whole", "run"))
     assert all(same(whole[name], parts[name]) for name in whole)
+
+
+NOHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+CLOSED_TERMINAL = """
+import json, os, pty, sys, time
+from pathlib import Path
+from weft.cli.main import run
+number, terminal = pty.fork()
+if not number:
+    os._exit(run(json.loads(sys.argv[1])))
+os.set_blocking(terminal, False)
+record = Path('run/run/metrics.jsonl')
+while not (record.exists() and record.stat().st_size):
+    time.sleep(0.005)
+    try:
+        os.read(terminal, 1 << 16)
+    except BlockingIOError:
+        pass
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))
+"""
+
+
+def test_nohup_stays_deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = started(settings(tmp_path, "run", steps=100_000), NOHUP)
+    record = tmp_path / "run/run/metrics.jsonl"
+    wait_for(lambda: record.exists() and record.stat().st_size > 0, process)
+    process.send_signal(signal.SIGHUP)
+    size = record.stat().st_size
+    wait_for(lambda: record.stat().st_size > size + 500, process)
+    process.send_signal(signal.SIGTERM)
+    said = process.ended()
+    assert process.returncode == 143, said
+
+
+def test_a_closed_terminal_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is written to it fails from then on."""
+    monkeypatch.chdir(tmp_path)
+    values = settings(tmp_path, "run", steps=100_000)
+    arguments = ["pretrain", "--out", values["out"], "--model", "gpt2", "--size", "1x64", "--vocabulary", "300"]
+    arguments += ["--text", *values["text"]["files"], "--length", "32", "--steps", "100000", "--batch", "8"]
+    arguments += ["--set", "training.log_every=2"]
+    process = ForkedChild(CLOSED_TERMINAL, json.dumps(arguments))
+    said = process.ended()
+    assert process.returncode == 129, said
+    assert Run(tmp_path / "run").checkpoints().load() is not None
 
 
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +277,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
     values = settings(tmp_path, "run", steps=10, save_every=2, evaluate_every=100, keep=20)
     limit = (
         "import resource, signal, weft.training.state as state\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "plain = state.save_file\n"
-        "def full(tensors, path):\n"
+        "plain = state.save_tensors\n"
+        "def full(path, tensors):\n"
         "    if 'step-6' in str(path): resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))\n"
-        "    plain(tensors, path)\n"
-        "state.save_file = full\n"
+        "    plain(path, tensors)\n"
+        "state.save_tensors = full\n"
     )
     process = started(values, limit)
     said = process.ended()

@@ -1,266 +1,212 @@
-"""The files of CTranslate2's engine, looked through before the engine opens them.
+"""The files of CTranslate2's engine, checked before the engine opens them.
 
 The engine trusts its files: a table that is too small for a vocabulary, or a head of no width, would end the whole
-program. So every variable must be one that we would have written for this config, of the right shape.
+program, and a norm without its bias, or another epsilon, would change every answer without a word. So a folder must
+hold exactly what we would have written for its config.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from weft.backends.arrays import all_finite
+from weft.backends.ct2_table import REVISIONS, Expected, Variable, expected_of, settings_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason
+from weft.text.tokenizer import Tokenizer
 
 ENGINE = "ctranslate2"  # the folder inside
 VERSION = 6  # of the engine's file format
 KINDS = ("float32", "int8", "int16", "int32", "float16")  # in the order of the engine's numbers
-LONGEST = 256  # characters of a variable's name
-LANGUAGE = {"unk_token", "bos_token", "eos_token", "layer_norm_epsilon", "multi_query_attention"}
-SEQUENCE = LANGUAGE | {"decoder_start_token", "add_source_bos", "add_source_eos"}
-
-Shape = tuple[int, ...]
+MAX_NAME = 256  # characters of a variable's name
+MAX_VOCABULARY = 512 * MEGABYTE  # bytes of a list of tokens
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Sizes of one stack of layers: an encoder, or a decoder."""
+class EngineFiles:
+    """What the engine's folder must hold: one of its kinds of model, and each list of tokens under its name."""
 
-    layers: int
-    heads: int
-    inner: int
-    cross: bool  # looks at what was read, too
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One entry of `model.bin`; only single numbers keep their value."""
-
-    shape: Shape
-    value: float | None
+    spec: str
+    config: Any
+    precision: str | None
+    vocabularies: Mapping[str, Sequence[str]]
+    tokenizer: Tokenizer | None  # of what is written
 
 
-def check_files(folder: Path, config: Any, spec: str, vocabularies: Mapping[str, int]) -> None:
-    """Refuse an engine folder that is not, to the last variable, one of this config.
-
-    `spec` is what the engine calls this kind of model; `vocabularies` are the lists of tokens that it must have.
-    """
+def check_files(folder: Path, files: EngineFiles) -> None:
+    """Refuse an engine folder that does not hold, to the last variable and setting, what its model folder says."""
     if not folder.is_dir():
         raise UserError(f"{folder}: the engine's files are missing; export the model again")
-    told = read_json(folder / "config.json", MEGABYTE)
-    known = SEQUENCE if spec == "TransformerSpec" else LANGUAGE
-    strange = [shown(key) for key in told if key not in known]
-    if strange:
-        raise UserError(f"{folder / 'config.json'}: unknown keys: {listed(strange)}")
-    if told.get("add_source_bos") or told.get("add_source_eos"):
-        raise UserError(f"{folder / 'config.json'}: the tokens around a text are ours to put there")
-    for name, size in vocabularies.items():
-        words = read_json(folder / f"{name}.json", 512 * MEGABYTE, kind=list)
-        if len(words) != size or not all(isinstance(word, str) for word in words) or len(set(words)) < size:
-            raise UserError(f"{folder / name}.json: {len(words)} tokens where {size} different ones are expected")
-        for key in ("unk_token", "bos_token", "eos_token"):
-            if name != "source_vocabulary" and told.get(key) not in words:
-                raise UserError(f"{folder / 'config.json'}: {key} is not a token of the vocabulary")
-    if spec == "TransformerSpec":
-        written = read_json(folder / f"{list(vocabularies)[-1]}.json", 512 * MEGABYTE, kind=list)
-        if told.get("decoder_start_token") != written[config.begin]:
-            raise UserError(f"{folder / 'config.json'}: decoder_start_token is not the model's own")
+    names = {"config.json", "model.bin", *(f"{name}.json" for name in files.vocabularies)}
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in names)
+    if strange:  # the engine reads some files by their names alone, such as lists of words that it may say
+        raise UserError(f"{folder}: files that no exported model has: {listed([shown(name) for name in strange])}")
+    for name, words in files.vocabularies.items():
+        path = folder / f"{name}.json"
+        stored = read_json(path, MAX_VOCABULARY, kind=list)
+        if len(stored) != len(words):
+            raise UserError(f"{path}: {len(stored)} tokens where {len(words)} different ones are expected")
+        if stored != list(words):
+            place = next(number for number, pair in enumerate(zip(stored, words, strict=True)) if pair[0] != pair[1])
+            raise UserError(
+                f"{path}: token {place} is {shown(str(stored[place]))!r}, in the tokenizer {shown(words[place])!r}"
+            )
+    written = list(files.vocabularies.values())[-1]
+    check_settings(folder / "config.json", settings_of(files.config, files.spec, files.tokenizer, written))
     path = folder / "model.bin"
-    variables, aliases = _read(path, spec)
-    stacks = stacks_of(config, spec)
-    faults = []
-    for name, target in aliases.items():
-        if target not in variables:
-            raise UserError(f"{path}: {shown(name)} stands for {shown(target)}, which is not there")
-    every = {**variables, **{name: variables[target] for name, target in aliases.items()}}
-    for name, variable in every.items():
-        if not _fits(name, variable, config, stacks):
-            faults.append(f"{shown(name, 80)} {variable.shape}")
-    missing = [name for name in _needed(config, stacks) if name not in every]
-    if faults:
-        raise UserError(f"{path}: not what a model of this config.json has: {listed(faults)}")
-    if missing:
-        raise UserError(f"{path}: missing: {listed(missing)}")
-
-
-def stacks_of(config: Any, spec: str) -> dict[str, Stack]:
-    """The stacks that a model of this kind has."""
-    inner = config.inner or 4 * config.width
-    if spec == "TransformerEncoderSpec":
-        return {"encoder": Stack(config.layers, config.heads, inner, cross=False)}
-    layers = getattr(config, "decoder_layers", None) or config.layers
-    heads = getattr(config, "decoder_heads", None) or config.heads
-    decoder = Stack(layers, heads, getattr(config, "decoder_inner", None) or inner, spec == "TransformerSpec")
-    if spec == "TransformerDecoderSpec":
-        return {"decoder": decoder}
-    return {"encoder": Stack(config.layers, config.heads, inner, cross=False), "decoder": decoder}
-
-
-# --------------------------------------------------------------------------------------------- what may be in there
-
-
-def _needed(config: Any, stacks: Mapping[str, Stack]) -> list[str]:
-    """Variables without which the engine would read past what is there."""
-    found = []
-    for side, stack in stacks.items():
-        found += [f"{side}/num_heads", f"{side}/embeddings{'_0' * (side == 'encoder')}/weight"]
-        for layer in range(stack.layers):
-            parts = [("self_attention", 2), *([("attention", 3)] if stack.cross else [])]
-            for part, maps in parts:
-                found.append(f"{side}/layer_{layer}/{part}/head_dim")
-                found += [f"{side}/layer_{layer}/{part}/linear_{number}/weight" for number in range(maps)]
-            found += [f"{side}/layer_{layer}/ffn/linear_{number}/weight" for number in range(2)]
-            found += [f"{side}/layer_{layer}/{part}/layer_norm/gamma" for part in (*(p for p, _ in parts), "ffn")]
-        if side == "decoder":
-            found.append("decoder/projection/weight")
-        if getattr(config, "positions", None) in ("learned", "sinusoidal", "sinusoidal-halves", "none"):
-            found.append(f"{side}/position_encodings/encodings")
-    return found
-
-
-def _fits(name: str, variable: Variable, config: Any, stacks: Mapping[str, Stack]) -> bool:
-    """Whether a variable is one of ours, of the right shape."""
-    side, _, rest = name.partition("/")
-    if side not in stacks:
-        return False
-    stack = stacks[side]
-    if not variable.shape:
-        return _sound(rest, variable, config, stack)
-    found = re.fullmatch(r"layer_(0|[1-9][0-9]{0,4})/(.+)", rest)
-    if found is None:
-        return variable.shape in _outer(side, config).get(rest, ())
-    return int(found[1]) < stack.layers and variable.shape in _inner(config, stack).get(found[2], ())
-
-
-def _sound(rest: str, variable: Variable, config: Any, stack: Stack) -> bool:
-    """Whether a single number is one that the engine can work with."""
-    value = variable.value
-    if value is None or not np.isfinite(value):
-        return False
-    head = config.head_width or config.width // stack.heads
-    exact = {"num_heads": stack.heads, "head_dim": head, "alignment_layer": -1, "alignment_heads": 1, "rotary_dim": 0}
-    exact |= {"relative_attention_max_distance": getattr(config, "farthest", 0), "rotary_base": 10000.0}
-    last = rest.rpartition("/")[2]
-    if last in exact:
-        return value == exact[last]
-    if last in ("scale_embeddings", "scale_outputs", "queries_scale"):
-        return 0.0 <= value <= 1e4
-    if last == "activation":
-        return 0 <= value <= 6
-    flags = {"pre_norm", "embeddings_merge", "multi_query_attention", "alibi", "alibi_use_positive_positions"}
-    return last in flags | {"scale_alibi", "start_from_zero_embedding", "rotary_interleave"} and value in (0, 1)
-
-
-def _outer(side: str, config: Any) -> dict[str, tuple[Shape, ...]]:
-    """The tables and norms outside of the layers."""
-    width, size = config.width, config.vocabulary
-    found: dict[str, tuple[Shape, ...]] = {}
-    if side == "encoder":
-        read = getattr(config, "source_vocabulary", None) or size
-        found |= _map("embeddings_0", read, width) | _map("embeddings_1", getattr(config, "segments", 0), width)
-    else:
-        found |= _map("embeddings", size, width) | _map("projection", size, width)
-    found["position_encodings/encodings"] = ((config.context, width),)
-    for name in ("layer_norm", "layernorm_embedding"):
-        found |= {f"{name}/{part}": ((width,),) for part in ("gamma", "beta")}
-    return found
-
-
-def _inner(config: Any, stack: Stack) -> dict[str, tuple[Shape, ...]]:
-    """What is inside a layer."""
-    width, inner = config.width, stack.inner
-    wide = stack.heads * (config.head_width or width // stack.heads)
-    found = _map("self_attention/linear_0", 3 * wide, width) | _map("self_attention/linear_1", width, wide)
-    parts = ["self_attention", "ffn"]
-    if stack.cross:
-        parts.append("attention")
-        found |= _map("attention/linear_0", wide, width) | _map("attention/linear_1", 2 * wide, width)
-        found |= _map("attention/linear_2", width, wide)
-    for part in parts:
-        found |= {f"{part}/layer_norm/{name}": ((width,),) for name in ("gamma", "beta")}
-    found |= _map("ffn/linear_0", inner, width) | _map("ffn/linear_0_noact", inner, width)
-    found |= _map("ffn/linear_1", width, inner)
-    if hasattr(config, "buckets"):
-        found["self_attention/relative_attention_bias"] = ((config.buckets, stack.heads),)
-    return found
-
-
-def _map(name: str, outputs: int, inputs: int) -> dict[str, tuple[Shape, ...]]:
-    return {
-        f"{name}/weight": ((outputs, inputs),),
-        f"{name}/bias": ((outputs,),),
-        f"{name}/weight_scale": ((outputs,),),
-    }
-
-
-# ------------------------------------------------------------------------------------------------------- the binary
-
-
-def _read(path: Path, spec: str) -> tuple[dict[str, Variable], dict[str, str]]:
-    """The variables of a model file and the names that stand for others; nothing is loaded but single numbers."""
     try:
         if not path.is_file():
             raise UserError(f"{path}: the engine's weights are missing; export the model again")
-        with open(path, "rb") as file:
-            return _walk(file, path.stat().st_size, spec)
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            variables, aliases = _Reader(data, files.spec).read()
+            check_variables(path, variables, aliases, expected_of(files.config, files.spec, files.precision))
+            _check_numbers(path, variables, data)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {reason(error)}") from None
     except (struct.error, ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a sound model of CTranslate2: {shown(str(error), 120)}") from None
 
 
-def _walk(file: BinaryIO, size: int, spec: str) -> tuple[dict[str, Variable], dict[str, str]]:
-    def number(code: str) -> int:
-        return int(struct.unpack(f"<{code}", file.read(struct.calcsize(code)))[0])
+def check_settings(path: Path, expected: Mapping[str, Any]) -> None:
+    """Refuse an engine's config.json that says anything else than the model folder does."""
+    settings = read_json(path, MEGABYTE)
+    strange = [shown(key) for key in settings if key not in expected]
+    if strange:
+        raise UserError(f"{path}: unknown keys: {listed(strange)}")
+    for name, value in expected.items():
+        if name not in settings:
+            raise UserError(f"{path}: {name} is missing; it must be {shown(repr(value))}")
+        if settings[name] != value or isinstance(settings[name], bool) != isinstance(value, bool):
+            raise UserError(
+                f"{path}: {name} is {shown(repr(settings[name]))}, and of this model it must be {shown(repr(value))}"
+            )
 
-    def word() -> str:
-        length = number("H")
-        data = file.read(length)
-        if not 1 < length <= LONGEST or len(data) < length or data[-1]:
-            raise ValueError("a name that is none")
-        return data[:-1].decode("ascii")
 
-    if number("I") != VERSION:
-        raise ValueError("of another version")
-    name = word()
-    if name != spec:
-        raise ValueError(f"it holds a {name}, not a {spec}")
-    number("I")  # the revision, which the engine itself checks
-    variables: dict[str, Variable] = {}
-    for _ in range(number("I")):
-        name, rank = word(), number("B")
-        if name in variables or rank > 2:
-            raise ValueError(f"{name}: stands there twice, or has more than two dimensions")
-        shape = tuple(number("I") for _ in range(rank))
-        kind, held = np.dtype(KINDS[_within(number("B"))]), number("I")
-        if held != int(np.prod(shape, dtype=object)) * kind.itemsize or file.tell() + held > size:
+def check_variables(path: Path, stored: Mapping[str, Stored], aliases: Mapping[str, str], expected: Expected) -> None:
+    """Refuse a file that lacks a variable, has one too many, or one of another shape, type or value."""
+    for name, target in aliases.items():
+        if target not in stored:
+            raise UserError(f"{path}: {shown(name)} stands for {shown(target)}, which is not there")
+    scales = {f"{name}_scale": f"{target}_scale" for name, target in aliases.items() if f"{target}_scale" in stored}
+    twice = [shown(name) for name in scales if name in stored or name in aliases]
+    if twice:
+        raise UserError(f"{path}: stored, and yet those of another: {listed(twice)}")
+    aliases = {**aliases, **scales}  # the scale of a matrix goes where the matrix goes
+    every = {**stored, **{name: stored[target] for name, target in aliases.items()}}
+    faults = [
+        f"{shown(name, 80)} {_described(variable)}"
+        for name, variable in every.items()
+        if variable.described != expected.variables.get(name)
+    ]
+    if faults:
+        raise UserError(f"{path}: not what a model of this config.json has: {listed(faults)}")
+    missing = [name for name in expected.variables if name not in every]
+    if missing:
+        raise UserError(f"{path}: missing: {listed(missing)}")
+    for names in expected.shared:
+        if len({aliases.get(name, name) for name in names}) > 1:
+            raise UserError(f"{path}: {listed(names)} are one table by this config.json, and several in the file")
+
+
+def _described(variable: Stored) -> str:
+    what = variable.described
+    return f"({what.kind} {what.shape})" if what.value is None else f"({what.kind} {what.value:g})"
+
+
+def _check_numbers(path: Path, stored: Mapping[str, Stored], data: mmap.mmap) -> None:
+    """Refuse weights that are not finite, and scales by which nothing can be divided."""
+    broken = []
+    for name, variable in stored.items():
+        array = variable.array(data)
+        if not all_finite(array) or (name.endswith("_scale") and array.min(initial=1.0) <= 0):
+            broken.append(name)
+        del array  # a view would keep the file open
+    if broken:
+        raise UserError(f"{path}: weights that are not numbers (NaN or infinite), or scales of 0: {listed(broken)}")
+
+
+# ------------------------------------------------------------------------------------------------------- the binary
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A variable, and where its numbers are in the file."""
+
+    described: Variable
+    offset: int
+
+    def array(self, data: mmap.mmap) -> NDArray[Any]:
+        """Its numbers, as they are in the file."""
+        count = int(np.prod(self.described.shape, dtype=np.int64))
+        return np.frombuffer(data, np.dtype(self.described.kind), count, self.offset)
+
+
+class _Reader:
+    """Goes through a model file; nothing is loaded but names, shapes and single numbers."""
+
+    def __init__(self, data: mmap.mmap, spec: str) -> None:
+        self.data, self.spec, self.place = data, spec, 0
+
+    def read(self) -> tuple[dict[str, Stored], dict[str, str]]:
+        """The variables, and the names that stand for others."""
+        if self._number("I") != VERSION:
+            raise ValueError("of another version")
+        spec = self._name()
+        if spec != self.spec:
+            raise ValueError(f"it holds a {spec}, not a {self.spec}")
+        if self._number("I") != REVISIONS[spec]:  # the engine reads the same variables otherwise
+            raise ValueError("of another revision")
+        variables: dict[str, Stored] = {}
+        for _ in range(self._number("I")):
+            name = self._name()
+            if name in variables:
+                raise ValueError(f"{name}: stands there twice")
+            variables[name] = self._variable(name)
+        aliases: dict[str, str] = {}
+        for _ in range(self._number("I")):
+            name = self._name()
+            if name in variables or name in aliases:
+                raise ValueError(f"{name}: stands there twice")
+            aliases[name] = self._name()
+        if self.place != len(self.data):
+            raise ValueError("more in it than it says")
+        return variables, aliases
+
+    def _variable(self, name: str) -> Stored:
+        rank = self._number("B")
+        if rank > 2:
+            raise ValueError(f"{name}: has more than two dimensions")
+        shape = tuple(self._number("I") for _ in range(rank))
+        kind, size = self._number("B"), self._number("I")
+        if kind >= len(KINDS):
+            raise ValueError(f"{name}: numbers of an unknown type")
+        count = 1
+        for length in shape:
+            count *= length
+        offset = self.place
+        if size != count * np.dtype(KINDS[kind]).itemsize or offset + size > len(self.data):
             raise ValueError(f"{name}: its size is not what its shape says")
-        value = None
-        if not shape:
-            value = float(np.frombuffer(file.read(held), kind)[0])
-        else:
-            file.seek(held, 1)
-        variables[name] = Variable(shape, value)
-    aliases = {word(): word() for _ in range(number("I"))}
-    if file.tell() != size or set(aliases) & set(variables):
-        raise ValueError("more in it than it says")
-    return variables, aliases
+        self.place += size
+        value = None if shape else float(np.frombuffer(self.data, KINDS[kind], 1, offset)[0])
+        return Stored(Variable(shape, KINDS[kind], value), offset)
 
+    def _number(self, code: str) -> int:
+        value = struct.unpack_from(f"<{code}", self.data, self.place)[0]
+        self.place += struct.calcsize(f"<{code}")
+        return int(value)
 
-def _within(kind: int) -> int:
-    if kind >= len(KINDS):
-        raise ValueError("numbers of an unknown kind")
-    return kind
-
-
-def read_words(folder: Path, name: str) -> list[str]:
-    """A list of tokens, which was looked through before."""
-    words: list[str] = json.loads((folder / f"{name}.json").read_text("utf-8"))
-    return words
+    def _name(self) -> str:
+        length = self._number("H")
+        data = self.data[self.place : self.place + length]
+        if not 1 < length <= MAX_NAME or len(data) < length or data[-1]:
+            raise ValueError("a name that is none")
+        self.place += length
+        return data[:-1].decode("ascii")

@@ -6,9 +6,9 @@ itself: `search` takes the place of our own search, and says in one line what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.backends.ct2_files import ENGINE, check_files, read_words
+from weft.backends.ct2_engine import Engine, cannot, engine_errors, engine_of, library
+from weft.backends.ct2_files import ENGINE, EngineFiles, check_files
+from weft.backends.ct2_table import named_tokens
+from weft.backends.groups import equal_lengths
 from weft.checkpoint.folder import Opened, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
-from weft.errors import UserError, listed, shown
+from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
@@ -39,17 +42,21 @@ PATIENCE = 3.0
 def network_of(folder: Path, told: Opened) -> nn.Module:
     """The stand-in for a network whose layers CTranslate2 runs."""
     config, family, inside = told.config, told.family, folder / ENGINE
+    try:
+        words = named_tokens(told.writer, config.vocabulary)
+        vocabularies = {"vocabulary": words}
+        if family.reads:
+            read = named_tokens(told.tokenizer, getattr(config, "source_vocabulary", None) or config.vocabulary)
+            both = {"source_vocabulary": read, "target_vocabulary": words}
+            vocabularies = {"shared_vocabulary": words} if read == words else both
+        spec = "TransformerSpec" if family.reads else "TransformerDecoderSpec"
+        spec = spec if family.speaks else "TransformerEncoderSpec"
+        check_files(inside, EngineFiles(spec, config, told.card.precision, vocabularies, told.writer))
+    except IndexError:  # of a special token
+        raise UserError(f"{folder}: a token of the tokenizer is none of the model's {config.vocabulary}") from None
     if not family.speaks:
-        check_files(inside, config, "TransformerEncoderSpec", {"vocabulary": config.vocabulary})
         return Reading(inside, told, heads_of(folder, told)).eval()
-    vocabularies = {"vocabulary": config.vocabulary}
-    if family.reads:
-        apart = (inside / "source_vocabulary.json").exists()
-        read = getattr(config, "source_vocabulary", None) or config.vocabulary
-        both = {"source_vocabulary": read, "target_vocabulary": config.vocabulary}
-        vocabularies = both if apart else {"shared_vocabulary": config.vocabulary}
-    check_files(inside, config, "TransformerSpec" if family.reads else "TransformerDecoderSpec", vocabularies)
-    return Writing(inside, told, list(vocabularies)).eval()
+    return Writing(inside, told, list(vocabularies.values())).eval()
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
@@ -80,42 +87,6 @@ def heads_of(folder: Path, told: Opened) -> nn.Module:
     return network
 
 
-def library() -> Any:
-    """The package, where it is installed."""
-    try:
-        return import_module("ctranslate2")
-    except ImportError:
-        raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
-
-
-def engine_of(kind: str, folder: Path, precision: str | None) -> Any:
-    """CTranslate2's Encoder, Generator or Translator of a folder, on as many threads as torch has."""
-    package = library()
-    try:
-        # Said rather than guessed: a CPU works on half precision in full, and the engine would warn of it.
-        works = "int8_float32" if precision == "int8" else "float32"
-        return getattr(package, kind)(str(folder), compute_type=works, intra_threads=torch.get_num_threads())
-    except (RuntimeError, ValueError, MemoryError) as error:
-        raise UserError(f"{folder}: CTranslate2 cannot open it: {shown(str(error), 160)}") from None
-
-
-def cannot(what: str) -> UserError:
-    return UserError(f"CTranslate2 cannot {what}; load the folder that this one was exported from")
-
-
-class Engine(nn.Module):
-    """What every stand-in has: a config, and a place on the CPU."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
-        self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves nothing: the engine runs on the CPU in the precision that it was written in."""
-        return self
-
-
 # ------------------------------------------------------------------------------------------------- those that read
 
 
@@ -124,7 +95,7 @@ class Reading(Engine):
 
     def __init__(self, folder: Path, told: Opened, body: Any) -> None:
         super().__init__(told.config)
-        self.body = body
+        self.folder, self.body = folder, body
         self.engine = engine_of("Encoder", folder, told.card.precision)
         self.marked = hasattr(told.config, "segments")
 
@@ -140,14 +111,25 @@ class Reading(Engine):
             raise cannot("hand out any layer but the last")
         check_context(rows, self.config.context)
         sizes = rows.lengths().tolist()
+        texts = _parted(tokens, sizes)
         marks = None
         if self.marked:
             alone = segments is None or self.config.segments == 1
             marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
-        found = self.engine.forward_batch(_parted(tokens, sizes), token_type_ids=marks)
-        square = torch.from_numpy(np.asarray(found.last_hidden_state, dtype=np.float32))  # B T width
-        total = len(tokens)
-        return square[rows.numbers(total), rows.places(total)]
+        hidden = torch.empty(len(tokens), self.config.width)
+        parts = torch.split(hidden, sizes)
+        for group in equal_lengths(sizes):
+            fed = None if marks is None else [marks[row] for row in group]
+            with engine_errors(self.folder):
+                output = self.engine.forward_batch([texts[row] for row in group], token_type_ids=fed)
+                square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # b t width
+            if square.shape != (len(group), sizes[group[0]], self.config.width):
+                raise UserError(
+                    f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(group)} rows"
+                )
+            for row, vectors in zip(group, square, strict=True):
+                parts[row].copy_(vectors)
+        return hidden
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says of the hidden state, as in the network itself."""
@@ -174,13 +156,12 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 class Writing(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
-    def __init__(self, folder: Path, told: Opened, vocabularies: list[str]) -> None:
+    def __init__(self, folder: Path, told: Opened, vocabularies: list[list[str]]) -> None:
         super().__init__(told.config)
         self.folder, self.reads, self.never = folder, told.family.reads, told.never
         self.precision, self.patience = told.card.precision, PATIENCE
         self.engine = engine_of("Translator" if self.reads else "Generator", folder, self.precision)
-        self.source_words = read_words(folder, vocabularies[0])
-        self.target_words = read_words(folder, vocabularies[-1])
+        self.source_words, self.target_words = vocabularies[0], vocabularies[-1]
         self.engine_end = read_json(folder / "config.json", MEGABYTE)["eos_token"]
         self.numbers = {word: number for number, word in enumerate(self.target_words)}
 
@@ -248,6 +229,8 @@ class Writing(Engine):
         penalty = options["length_penalty"]
         found = []
         for row, result in zip(some, results, strict=True):
+            if not all(score < math.inf for score in result.scores):  # also where one is no number
+                raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
             found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
@@ -255,15 +238,13 @@ class Writing(Engine):
 
     def _call(self, engine: Any, talk: Talk, some: list[int], limit: int, options: dict[str, Any]) -> Any:
         options = {**options, **self._lengths(talk, limit)}
-        try:
+        with engine_errors(self.folder):
             if self.reads:
                 assert talk.sources is not None
                 sources = [[self.source_words[int(token)] for token in talk.sources[row]] for row in some]  # type: ignore[arg-type]
                 return engine.translate_batch(sources, max_input_length=0, **options)
             prompts = [[self.target_words[token] for token in talk.prompts[row]] for row in some]
             return engine.generate_batch(prompts, include_prompt_in_result=False, **options)
-        except (RuntimeError, ValueError) as error:
-            raise UserError(f"CTranslate2: {shown(str(error), 160)}") from None
 
     def _lengths(self, talk: Talk, limit: int) -> dict[str, int]:
         """How much may be said; no more is asked for than there is room, which the engine would refuse."""
@@ -292,18 +273,21 @@ class Writing(Engine):
             # It adds the end token by itself, and scores it.
             ends = [own[-1:] == [self.engine_end] for own in words]
             told = [own[:-1] if ended else own for own, ended in zip(words, ends, strict=True)]
-            found = self.engine.score_batch(read, told, max_input_length=0)
+            with engine_errors(self.folder):
+                found = self.engine.score_batch(read, told, max_input_length=0)
             return [sum(each.log_probs[: len(own) + ended]) for each, own, ended in zip(found, told, ends, strict=True)]
         whole = [
             [*(self.target_words[token] for token in prompt), *own] for prompt, own in zip(prompts, words, strict=True)
         ]
-        found = self.engine.score_batch(whole, max_input_length=0)
+        with engine_errors(self.folder):
+            found = self.engine.score_batch(whole, max_input_length=0)
         return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
 
     def foreseen(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Of a decoder: the log-probability of every token of each text but the first, after those before it."""
         words = [[self.target_words[token] for token in text] for text in texts]
-        return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
+        with engine_errors(self.folder):
+            return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
 
     def _one(
         self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
@@ -321,7 +305,15 @@ class Writing(Engine):
         more |= self._lengths(talk, talk.limits[0])
         said: list[int] = []
         logprob = 0.0
-        for step in engine.generate_tokens(begun, return_log_prob=True, **more):
+        with engine_errors(self.folder):
+            steps = engine.generate_tokens(begun, return_log_prob=True, **more)
+        while True:
+            with engine_errors(self.folder):
+                step = next(steps, None)
+            if step is None:
+                break
+            if not step.log_prob < math.inf:
+                raise NotFinite(self.folder)
             said.append(step.token_id)
             logprob += step.log_prob
             yield [(0, step.token_id)]

@@ -14,7 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.groups import similar_lengths
+from weft.backends.onnx_graph import BY_BATCH, check_graph
+from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
+from weft.checkpoint.outline import outline
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
 from weft.nn.dense import check_context
@@ -22,9 +26,6 @@ from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
-WASTE = 64  # places without a token that cost less than one more call
-DOMAINS = ("", "ai.onnx", "com.microsoft")  # operators of the standard, and of the runtime itself
 
 
 class OnnxNetwork(nn.Module):
@@ -34,34 +35,46 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, folder: Path, told: Opened) -> None:
         super().__init__()
-        self.config, self.heads = told.config, dict(told.heads)
+        self.config, self.heads, self.folder = told.config, dict(told.heads), folder
+        # Of what each token is given out as, where no head reads it.
+        self.features: int = getattr(outline(told.family, told.config, told.heads), "features", told.config.width)
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
-        self.graph = started(folder / GRAPH)
+        self.graph = started(folder / GRAPH, told.config)
         self.inputs = [each.name for each in self.graph.get_inputs()]
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS) if "words" in self.heads else None
+        self.word_graph = started(folder / WORDS, told.config) if "words" in self.heads else None
+        self.one_by_one = ranges_of_batch(folder / GRAPH)
         self._check(folder)
 
     def _check(self, folder: Path) -> None:
         """Refuse a graph that is not what the folder says."""
-        wanted = {"input_ids", "attention_mask"}
-        odd = set(self.inputs) ^ wanted - {"token_type_ids"}
-        if odd - {"token_type_ids"} or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
-            raise UserError(
-                f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where input_ids and attention_mask are expected"
-            )
+        two = getattr(self.config, "segments", 1) > 1
+        wanted = ["input_ids", "attention_mask", *(["token_type_ids"] if two else [])]
+        if sorted(self.inputs) != sorted(wanted) or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
+            raise UserError(f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected")
         head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
         if self.outputs != expected:
             raise UserError(
                 f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
             )
+        named = next((self.heads[name] for name in ("classify", "tag") if name in self.heads), None)
+        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.features,)
+        ranks = {len(each.shape) for each in self.graph.get_outputs()}
+        if ranks != {1 + self.by_token + len(self.widths)}:
+            raise UserError(f"{folder / GRAPH}: gives outputs of {shown(str(ranks))} dimensions")
         wide = self.graph.get_outputs()[0].shape[-1]
-        told = {"classify": self.heads.get("classify"), "tag": self.heads.get("tag")}.get(head or "")
-        if told is not None and wide != told:
-            raise UserError(f"{folder / GRAPH}: gives {shown(str(wide))} scores for a head of {told} outputs")
+        if named is not None and wide != named:
+            raise UserError(f"{folder / GRAPH}: gives {shown(str(wide))} scores for a head of {named} outputs")
+        if self.word_graph is not None:
+            ends = [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
+            names = [each.name for each in ends]
+            if names != ["hidden_states", "logits"]:
+                raise UserError(
+                    f"{folder / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
+                )
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
@@ -75,7 +88,8 @@ class OnnxNetwork(nn.Module):
         flat = tokens.numpy()
         marks = None if segments is None else segments.numpy()
         found: NDArray[Any] | None = None
-        for group in groups_of(lengths):
+        groups = [[row] for row in range(len(lengths))] if self.one_by_one else similar_lengths(lengths)
+        for group in groups:
             said = self._said(flat, marks, starts, lengths, group)
             if found is None:
                 count = tokens.shape[0] if self.by_token else rows.count
@@ -105,13 +119,20 @@ class OnnxNetwork(nn.Module):
             fed["attention_mask"][place, : lengths[number]] = 1
             if segments is not None and "token_type_ids" in fed:
                 fed["token_type_ids"][place, : lengths[number]] = segments[own]
-        said = run(self.graph, fed)
+        shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
+        said = run(self.graph, fed, self.folder / GRAPH, shape)
         return said[0] if len(said) == 1 else np.stack(said, -1)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
         assert self.word_graph is not None
-        return torch.from_numpy(run(self.word_graph, {"hidden_states": hidden.contiguous().numpy()})[0])
+        parts = list(torch.split(hidden, 1)) if self.one_by_one else [hidden]
+        path, size = self.folder / WORDS, self.config.vocabulary
+        logits = [
+            run(self.word_graph, {"hidden_states": part.contiguous().numpy()}, path, (len(part), size))[0]
+            for part in parts
+        ]
+        return torch.from_numpy(logits[0] if len(logits) == 1 else np.concatenate(logits))
 
     def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """What a head says: the graph has said it already, but for words."""
@@ -122,45 +143,30 @@ class OnnxNetwork(nn.Module):
         return self
 
 
-def groups_of(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of similar length together, as many as make a rectangle of bounded size with little to fill up."""
-    groups: list[list[int]] = []
-    held = 0  # tokens of the last group
-    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
-        size = max(1, lengths[number])
-        places = (len(groups[-1]) + 1) * size if groups else 0
-        if not groups or places > TOKENS or places - held - size > WASTE + held // 16:
-            groups.append([])
-            held = 0
-        groups[-1].append(number)
-        held += size
-    return groups
+def ranges_of_batch(path: Path) -> bool:
+    """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
+    return BY_BATCH.encode() in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
 
 
-def runtime() -> Any:
-    """The package that runs graphs, and no word of it to anyone."""
+def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
+    """What a graph makes of its inputs: arrays of this shape, or it is none of ours."""
     try:
-        import onnxruntime
-    except ImportError:
-        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
-    onnxruntime.disable_telemetry_events()
-    return onnxruntime
-
-
-def run(graph: Any, fed: dict[str, Any]) -> list[Any]:
-    """What a graph makes of its inputs."""
-    try:
-        return graph.run(None, fed)
+        outputs = graph.run(None, fed)
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
-        raise UserError(f"the ONNX graph failed: {shown(str(error), 200)}") from None
+        raise UserError(f"{path}: the ONNX graph failed: {shown(str(error), 200)}") from None
+    for output in outputs:
+        if getattr(output, "shape", None) != shape or output.dtype != np.float32:
+            what = f"{output.dtype} {output.shape}" if isinstance(output, np.ndarray) else type(output).__name__
+            raise UserError(f"{path}: the ONNX graph gave {shown(what)} where float32 {shape} is expected")
+    return outputs
 
 
-def started(path: Path) -> Any:
+def started(path: Path, config: Any) -> Any:
     """A graph in the runtime, ready to run; refused where it is not sound or leads out of its folder."""
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    check_graph(read_bytes(path, LARGEST), path)
+    check_graph(read_bytes(path, LARGEST), path, config)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -171,31 +177,3 @@ def started(path: Path) -> Any:
         return engine.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None
-
-
-def check_graph(data: bytes, path: Path) -> None:
-    """Refuse what a graph of ours never has: weights in other files, operators of other people."""
-    try:
-        import onnx
-    except ImportError:
-        raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
-    try:
-        model = onnx.load_model_from_string(data)
-    except Exception:  # protobuf's own kinds of fault differ by its version
-        raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
-    if model.functions or model.training_info or model.graph.sparse_initializer:
-        raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
-    for each in model.graph.initializer:
-        if each.data_location == onnx.TensorProto.EXTERNAL or each.external_data:
-            raise UserError(f"{path}: tensor {shown(each.name)} lies in another file, which is never opened")
-    for node in model.graph.node:
-        if node.domain not in DOMAINS:
-            raise UserError(
-                f"{path}: operator {shown(node.op_type)} is of {shown(node.domain)}, which nobody here runs"
-            )
-        for attribute in node.attribute:
-            if attribute.type not in PLAIN_ATTRIBUTES:
-                raise UserError(f"{path}: operator {shown(node.op_type)} holds a graph or tensor of its own")
-
-
-PLAIN_ATTRIBUTES = (1, 2, 3, 6, 7, 8)  # FLOAT, INT, STRING and lists of them: no tensor that could lie elsewhere

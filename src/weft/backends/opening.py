@@ -15,6 +15,7 @@ from weft.checkpoint.card import labels_of, read_card
 from weft.checkpoint.configs import CODE, DECODING, read_config
 from weft.checkpoint.families import Family, check_heads
 from weft.checkpoint.folder import Opened, card_of, check_vocabularies, family_of, read_tokenizers
+from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.own import own_config
 from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json
@@ -30,8 +31,9 @@ def backend_of(folder: Path) -> str | None:
     return None if card is None or card.backend == "torch" else card.backend
 
 
-def opened(folder: Path) -> Opened:
-    """An exported folder, its engine ready."""
+def opened(folder: Path, trust: bool = False) -> Opened:
+    """An exported folder, its engine ready; `trust`: see `check_hashes`."""
+    check_hashes(folder, read_card(folder), trust)
     found = told(folder)
     name = found.card.backend
     if name not in ENGINES:

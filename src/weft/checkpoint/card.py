@@ -79,6 +79,7 @@ class Card:
     backend: Literal["torch", "onnx", "ctranslate2"] | None = None  # what runs it, where that is not torch
     precision: Literal["fp32", "fp16", "bf16", "int8", "int4"] | None = None  # of the weights of an exported model
     made: Made | None = None
+    files: dict[str, str] = field(default_factory=dict)  # sha256 of every file of an export, by its path
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
 from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.names import to_ours, to_theirs
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import OWN, Own, own_config, own_tensors
@@ -43,6 +44,7 @@ class Opened:
     card: Card
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
     target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
+    folder: Path | None = None  # that it was loaded from, for messages
 
     @property
     def device(self) -> torch.device:
@@ -84,11 +86,12 @@ def open_folder(
     keep: Collection[str] = (),
     seed: int = 0,
     mix: bool = False,
+    trust: bool = False,
 ) -> Opened:
     """Read a model folder.
 
     `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
-    stay that `keep` names, and `mix` puts a fresh mix of all layers below them.
+    stay that `keep` names, and `mix` puts a fresh mix of all layers below them. `trust`: see `check_hashes`.
     """
     new_heads = dict(new_heads or {})
     if not folder.is_dir():
@@ -101,6 +104,7 @@ def open_folder(
     told = read_card(folder)
     if told is not None and told.backend not in (None, "torch"):
         raise UserError(f"{folder}: a model for {told.backend} has no weights of our own; take the one it was made of")
+    check_hashes(folder, told, trust)
     stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:
@@ -374,7 +378,7 @@ def write_files(inside: Path, opened: Opened, shard: int = SHARD, weights: bool 
     if weights:
         write_tensors(inside, tensors, shard)
     write_json(inside / "config.json", values)
-    write_json(inside / "weft.json", card_values(card))
+    write_json(inside / "weft.json", card_values(replace(card, files={})))  # those of where it came from
     if card.pooling is not None:
         write_sentence_settings(inside, card, config.width)
     if tokenizer is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.errors import UserError, listed, shown
-from weft.files import read_json, reason, write_json
+from weft.files import check_readable, read_json, reason, write_json
 
 SHARD = 5_000_000_000  # bytes of tensors in one file
 # Weights, and the masks and counters that old files keep beside them.
@@ -53,8 +55,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def read_file(path: Path) -> dict[str, Tensor]:
     """All tensors of one file, none of them of a kind that no weight has."""
-    if not path.is_file():  # a pipe would wait for ever
-        raise UserError(f"{path}: is not a plain file")
+    check_readable(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -64,6 +65,15 @@ def read_file(path: Path) -> dict[str, Tensor]:
     if strange:
         raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
     return tensors
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """One safetensors file with the permissions of any new file; the library alone leaves it to its owner (0600)."""
+    with open(path, "ab") as file:  # the system applies the user's umask
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    save_file(dict(tensors), path, metadata)
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
@@ -81,7 +91,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> No
     for number, group in enumerate(groups, 1):
         name = f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
         try:
-            save_file(group, folder / name, {"format": "pt"})
+            save_tensors(folder / name, group, {"format": "pt"})
         except (OSError, SafetensorError) as error:
             raise UserError(f"{name}: cannot be written: {reason(error)}") from None
         table |= dict.fromkeys(group, name)

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_models, check_reading
-from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 
 def compare(
@@ -45,6 +45,7 @@ def compare(
     memory: Annotated[bool, typer.Option(help="Measure memory: each model once more in a process of its own.")] = True,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Compare models on the same rows: scores with paired intervals, agreement, size, speed, memory.
 
@@ -85,6 +86,7 @@ def compare(
         seconds=seconds,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         online=online,
+        trust=trust,
         progress=progress,
     )
     if out is not None and out.suffix == ".json":
@@ -96,11 +98,11 @@ def compare(
     if as_json:
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
     else:
-        print(f"{found.data}: {found.reading}")
+        print(escaped(f"{found.data}: {found.reading}"))
         if not found.labelled:
             print("The rows do not say what is right: models are compared with the first alone.")
         for title, header, rows in found.tables():
-            print(f"\n{title}\n{harmless(table(header, rows))}")
+            print(f"\n{title}\n{table(header, rows)}")
             if title.startswith("Costs") and found.measured is not None:
                 print(found.measured)
     if found.refused:

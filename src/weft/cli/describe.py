@@ -14,9 +14,9 @@ import typer
 
 from weft.cli.batches import as_they_come, chunked
 from weft.cli.checks import check_reading
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.sequences import is_model
-from weft.cli.show import harmless, progress
+from weft.cli.show import progress
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, OnBadRow, columns_of
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
 from weft.errors import UserError
@@ -57,6 +57,7 @@ def describe(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write a text from each vector, as the model has learned it.
 
@@ -74,7 +75,7 @@ def describe(
     check_reading(format, columns_of(column), data)
     if n_best < 1:
         raise UserError(f"--n-best must be 1 or more, not {n_best}")
-    model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
+    model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     if not model.opened.family.numbers:
         raise UserError(
             f"{folder}: {model.opened.family.name} does not write from vectors; "
@@ -110,9 +111,9 @@ def describe(
                     print(json.dumps({"input": vector, **asdict(answer)}, ensure_ascii=False))
                 elif n_best > 1:
                     for way in answer.best:
-                        print(harmless(f"{number}\t{way.score:.4f}\t{_line(way.text)}"))
+                        print(f"{number}\t{way.score:.4f}\t{_line(way.text)}")
                 else:
-                    print(harmless(_line(answer.text)))
+                    print(_line(answer.text))
             seen += len(some)
             sys.stdout.flush()
     if broken:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.checks import check_choices, check_reading, check_written
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.show import leaving_at_once
 from weft.cli.tasks import Columns, columns_of
 from weft.cli.words import Folder
@@ -24,6 +24,7 @@ def export(
     column: Columns = None,
     task: Annotated[str | None, typer.Option(help="What it is for, where the folder can do more: embed, fill.")] = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write a model for ONNX Runtime, CTranslate2 or transformers, if it says the same there.
 
@@ -40,7 +41,9 @@ def export(
     with leaving_at_once():
         from weft.compress.export import export as write
 
-    found = write(folder, to, out=out, data=data, columns=columns_of(column) or None, task=task, online=online)
+    found = write(
+        folder, to, out=out, data=data, columns=columns_of(column) or None, task=task, online=online, trust=trust
+    )
     print(
         f"{found.folder}: {found.bytes / 1e6:.1f} MB for {found.to}; {found.texts:,} texts: the same answers, scores "
         f"at most {found.apart:.1e} of the largest apart"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, check_device, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.sequences import is_model
-from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.show import leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, opened
-from weft.errors import UserError, listed
+from weft.errors import UserError, escaped, listed
 
 if TYPE_CHECKING:
     from weft.tasks.suggest import Suggestion, Suggestions
@@ -40,6 +40,7 @@ def suggest(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Show the likeliest next words of a text with their chances, a column for each model.
 
@@ -64,7 +65,7 @@ def suggest(
             others.append(name)  # runs/* finds all kinds of things
             continue
         try:
-            model = opened(name, None, device, online)
+            model = opened(name, None, device, online, trust)
             if not model.opened.family.speaks or model.opened.family.reads or "words" not in model.opened.heads:
                 silent.append(name)
             else:
@@ -82,7 +83,7 @@ def suggest(
     if as_json:
         print(json.dumps({"text": text, "tokens": tokens, "models": _values(found, families)}, ensure_ascii=False))
         return
-    print(f"{'next tokens' if tokens else 'next words'} after: {harmless(text)}")
+    print(f"{'next tokens' if tokens else 'next words'} after: {escaped(text)}")
     print(_columns(found, tokens))
     for name, each in found.items():
         if not isinstance(each, UserError) and each.truncated:
@@ -127,7 +128,7 @@ def _columns(found: dict[str, Suggestions | UserError], tokens: bool) -> str:
 def _word(word: Suggestion, tokens: bool) -> str:
     if tokens:
         return repr(word.text)[:24]
-    text = harmless(word.text).replace("\n", "\\n") or "(end of the text)"
+    text = escaped(word.text) or "(end of the text)"
     return ("+" if word.joined else "") + (text if len(text) <= 24 else f"{text[:23]}…")
 
 

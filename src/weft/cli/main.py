@@ -33,9 +33,12 @@ from weft.cli import (
     words,
     zero,
 )
+from weft.cli.guard import debugging, out_of_memory
+from weft.cli.guard import describe as describe_fault
 from weft.errors import UserError, hint
 from weft.files import reason
-from weft.tasks.saying import on_terminal
+from weft.tasks.saying import on_terminal, to_stderr
+from weft.terminal import escaped_streams
 from weft.training.signals import Interrupted
 from weft.version import VERSION
 
@@ -99,9 +102,10 @@ def weft(
         raise typer.Exit
 
 
+@escaped_streams()
 @on_terminal()
 def run(arguments: Sequence[str]) -> int:
-    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 130 or 143 interrupted."""
+    """One call of the command line; exit status: 0 done, 1 our bug, 2 a mistake of the user, 128 + N signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
@@ -118,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except Interrupted as interrupted:
-        print(f"weft: {interrupted}", file=sys.stderr)
+        to_stderr(f"weft: {interrupted}")
         return 128 + interrupted.number
     except (OSError, SystemExit) as error:
         cause = error.__context__ if isinstance(error, SystemExit) else error
@@ -128,6 +132,10 @@ def run(arguments: Sequence[str]) -> int:
             return _refuse(arguments, f"{cause.filename or 'standard output'}: {reason(cause)}")
         status = 0  # `weft ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BaseException as error:  # a panic in a native library is no Exception
+        if debugging() or isinstance(error, GeneratorExit):
+            raise
+        return _refuse(arguments, describe_fault(error, arguments), 2 if out_of_memory(error) else 1)
     if status == 130:
         print("weft: interrupted", file=sys.stderr)
     return status
@@ -157,12 +165,12 @@ def _nothing() -> None:
     """What a verb does that is only listed."""
 
 
-def _refuse(arguments: Sequence[str], message: str) -> int:
+def _refuse(arguments: Sequence[str], message: str, status: int = 2) -> int:
     verbs = _verbs(arguments)
     groups = ("tokenizer", "cache", "arpa", "vectors")
     name = " ".join(verbs[: 2 if verbs and verbs[0] in groups else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
-    return 2
+    return status
 
 
 def _usage(error: Any) -> str:

@@ -15,6 +15,7 @@ from weft.errors import UserError, did_you_mean, shown
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Use an exported model whose files have changed since.")]
 
 VERBS = {"complete": "generate"}  # the verb that does a task, where it is called otherwise
 
@@ -100,6 +101,7 @@ def info(
     model: Annotated[str, typer.Argument(help="A model folder, a name in the local cache, or a published size.")],
     as_json: Json = False,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Say what is in a model folder.
 
@@ -123,7 +125,7 @@ def info(
     else:
         from weft.tasks.model import load
 
-        loaded = load(model, online=online)
+        loaded = load(model, online=online, trust=trust)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
         kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
@@ -177,7 +179,7 @@ def _vocabulary(tokenizer: Any) -> dict[str, Any] | None:
 
 
 # In lines of their own, or of no use to people.
-_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles")
+_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles", "files")
 
 
 def _learned(card: dict[str, Any]) -> dict[str, str]:

@@ -15,9 +15,9 @@ import typer
 
 from weft.cli.batches import as_they_come, chunked
 from weft.cli.checks import check_no_data_file, check_reading, find_model
-from weft.cli.models import Online
+from weft.cli.models import Online, Trust
 from weft.cli.sequences import parted
-from weft.cli.show import harmless, progress
+from weft.cli.show import progress
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Device, Folder, from_input, opened
 from weft.errors import UserError
@@ -58,6 +58,7 @@ def predict(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text, with the row's id.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Predict labels, values, entities, answers or texts with a fine-tuned model.
 
@@ -79,7 +80,7 @@ def predict(
     check_reading(format, columns_of(column), data)
     for name in (folder, *folders):
         find_model(name, online)
-    model, *others = [opened(name, None, device, online) for name in (folder, *folders)]
+    model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     from weft.data.tables import Table
     from weft.tasks.predicting import COLUMNS
     from weft.text.records import Skipped
@@ -226,7 +227,7 @@ def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], c
                 if jsonl:
                     print(json.dumps(_object(row, answer), ensure_ascii=False, default=str))
                 else:
-                    print(harmless(_layout(row, answer)) if human else _tabbed(model.task, row, answer))
+                    print(_layout(row, answer) if human else _tabbed(model.task, row, answer))
             sys.stdout.flush()
 
 

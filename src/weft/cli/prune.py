@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_reading, check_written
-from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of
 from weft.cli.words import Device, Folder
 
@@ -50,6 +50,7 @@ def prune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Take layers, heads or tokens out of a model, and say what that costs.
 
@@ -99,6 +100,7 @@ def prune(
         seconds=seconds,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         online=online,
+        trust=trust,
         progress=progress,
     )
     if as_json:
@@ -107,4 +109,4 @@ def prune(
     for line in found.lines():
         print(line)
     for title, header, rows in found.tables():
-        print(f"\n{title}\n{harmless(table(header, rows))}")
+        print(f"\n{title}\n{table(header, rows)}")

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from weft.cli.checks import check_reading, check_written
-from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
 from weft.cli.words import Folder
+from weft.errors import escaped
 
 
 def quantise(
@@ -37,6 +38,7 @@ def quantise(
     texts: Annotated[int, typer.Option(help="Texts that are timed, at most; all are judged.")] = 256,
     seconds: Annotated[float, typer.Option(help="That each candidate may take for each measure of time.")] = 20.0,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Make a model smaller and faster; only what is as good, and faster (or smaller), is written.
 
@@ -57,8 +59,8 @@ def quantise(
     def show(found: Quantised) -> None:
         print(f"{found.summary()}\n")
         title, header, rows = found.comparison.tables()[0]
-        print(f"{found.comparison.data}: {found.comparison.reading}\n\n{title}\n{harmless(table(header, rows))}")
-        print(f"\nThe gate\n{harmless(table(*found.rows()))}")
+        print(escaped(f"{found.comparison.data}: {found.comparison.reading}") + f"\n\n{title}\n{table(header, rows)}")
+        print(f"\nThe gate\n{table(*found.rows())}")
 
     try:
         found = run(
@@ -78,6 +80,7 @@ def quantise(
             texts=texts,
             seconds=seconds,
             online=online,
+            trust=trust,
             progress=progress,
         )
     except Refused as refused:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.budget import by_budget
-from weft.cli.models import Online
-from weft.cli.show import harmless, progress, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import progress, table
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.answers import Ranked
@@ -48,6 +48,7 @@ def rank(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Search texts by meaning: the nearest vectors, then, if asked for, the opinion of a model for pairs.
 
@@ -73,8 +74,8 @@ def rank(
         pool = list(numbers)
     else:
         pool = [document.text for document in read_texts(texts or [], column=column)]
-    model = opened(folder, "rank", device, online)
-    again = None if rerank is None else _reranker(rerank, positive, device, online)
+    model = opened(folder, "rank", device, online, trust)
+    again = None if rerank is None else _reranker(rerank, positive, device, online, trust)
     from weft.tasks.rank import Index
 
     with progress("embedding", "texts") as heard:
@@ -87,9 +88,9 @@ def rank(
             print(json.dumps({"query": wanted, **asdict(answer)}, ensure_ascii=False))
             continue
         if len(asked) > 1:
-            print("\n" * (number > 0) + harmless(wanted))
+            print("\n" * (number > 0) + escaped(wanted))
         for place, hit in enumerate(answer.hits, 1):
-            print(f"{place:>3}  {hit.score:.4f}  {harmless(' '.join(hit.text.split()))}")
+            print(f"{place:>3}  {hit.score:.4f}  {escaped(' '.join(hit.text.split()))}")
 
 
 def _asked(
@@ -107,10 +108,10 @@ def _text(values: dict[str, Any], column: str, where: str) -> str:
     return found
 
 
-def _reranker(folder: str, positive: str | None, device: str | None, online: bool) -> Rerank:
+def _reranker(folder: str, positive: str | None, device: str | None, online: bool, trust: bool) -> Rerank:
     from weft.tasks.rank import pair_scores
 
-    return pair_scores(opened(folder, "pair", device, online), positive)
+    return pair_scores(opened(folder, "pair", device, online, trust), positive)
 
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
@@ -151,6 +152,7 @@ def central(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """The most central sentences of a text: those most like all the others, in the order of the text.
 
@@ -159,7 +161,7 @@ def central(
     if texts and context is not None:
         raise UserError("give texts or --context, not both")
     found = from_input(texts) if context is None else [_whole(context)]
-    model = opened(folder, "central", device, online)
+    model = opened(folder, "central", device, online, trust)
     for number, text in enumerate(found):
         answer: Any = model(text, k=k, pooling=pooling, layers=layers)
         if jsonl:
@@ -169,7 +171,7 @@ def central(
             print()
         for sentence in answer.sentences:
             place = f"{sentence.start}-{sentence.end}"
-            print(f"{sentence.score:.4f}  {place:>13}  {harmless(' '.join(sentence.text.split()))}")
+            print(f"{sentence.score:.4f}  {place:>13}  {escaped(' '.join(sentence.text.split()))}")
 
 
 def _whole(path: Path) -> str:
@@ -187,12 +189,13 @@ def follows(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Does the second sentence follow the first? For models with BERT's head for next sentences.
 
     Example: weft next runs/bert "The loom was old." "It sang all night."
     """
-    model: Any = opened(folder, "next", device, online)
+    model: Any = opened(folder, "next", device, online, trust)
     for some in by_budget(_pairs(texts), lambda pair: max(len(pair[0]) + len(pair[1]), 4096), 1 << 20):
         for (first, second), answer in zip(some, model(some), strict=True):
             if jsonl:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.batches import as_they_come, chunked
-from weft.cli.models import Online
-from weft.cli.show import harmless, progress
+from weft.cli.models import Online, Trust
+from weft.cli.show import progress
 from weft.cli.words import Device, Folder, Jsonl, from_input, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
@@ -51,6 +51,7 @@ def translate(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write each text in other words: translated, summarised, or whatever the model has learned.
 
@@ -66,7 +67,7 @@ def translate(
     if out is not None and out.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"{out}: rows are written as .tsv or .jsonl")
     folders, lines = parted(texts)
-    model, *others = [writing_model(name, device, online) for name in (folder, *folders)]
+    model, *others = [writing_model(name, device, online, trust) for name in (folder, *folders)]
     seen = broken = 0
     drawn: list[tuple[str, Any]] = []
     with ExitStack() as stack:
@@ -140,9 +141,9 @@ def is_model(name: str) -> bool:
         return False
 
 
-def writing_model(folder: str, device: str | None, online: bool) -> Model:
+def writing_model(folder: str, device: str | None, online: bool, trust: bool) -> Model:
     """A model that writes one text from another; a published one that says nothing of a task is taken for one."""
-    model = opened(folder, None, device, online)
+    model = opened(folder, None, device, online, trust)
     from weft.tasks.recipes import WRITES
 
     if model.opened.family.numbers:
@@ -167,12 +168,12 @@ def _print(number: int, text: str, answer: Any, n_best: int, alignments: bool, j
         return
     if n_best > 1:
         for way in answer.best:
-            print(harmless(f"{number}\t{way.score:.4f}\t{_line(text)}\t{_line(way.text)}"))
+            print(f"{number}\t{way.score:.4f}\t{_line(text)}\t{_line(way.text)}")
     else:
-        print(harmless(_line(answer.text)))
+        print(_line(answer.text))
     for token, line in zip(answer.target_tokens, answer.alignments or () if alignments else (), strict=False):
         best = max(range(len(line)), key=line.__getitem__)
-        print(harmless(f"  {token} <- {answer.source_tokens[best]}  {line[best]:.2f}"))
+        print(escaped(f"  {token} <- {answer.source_tokens[best]}  {line[best]:.2f}"))
 
 
 @contextmanager

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from weft.errors import escaped
 from weft.tasks.saying import live as progress
+from weft.training.signals import heard_signals
 
-__all__ = ["Ticker", "amount", "harmless", "leaving_at_once", "progress", "sections_of", "table"]
+__all__ = ["Ticker", "amount", "leaving_at_once", "progress", "sections_of", "table"]
 
 Ticker = Callable[[int], None]
 
@@ -20,7 +21,7 @@ DOCUMENTS = "What a document of a txt file is: line, block, file; auto: as the f
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
-    cells = [list(header), *[list(row) for row in rows]]
+    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     numeric = [all(row[column].lstrip("-")[:1].isdigit() for row in cells[1:]) for column in range(len(header))]
     lines = []
@@ -41,13 +42,6 @@ def amount(number: float, unit: str = "") -> str:
     return f"{number:.3g} {unit}".rstrip()
 
 
-def harmless(text: str) -> str:
-    """Text from a model, fit for a terminal: what would steer it is spelled out; a file gets every character."""
-    if sys.stdout is None or not sys.stdout.isatty():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
-
-
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """For imports: a signal ends the process there and then.
@@ -57,10 +51,11 @@ def leaving_at_once() -> Iterator[None]:
     """
 
     def leave(number: int, frame: object) -> None:
-        os.write(2, b"weft: interrupted\n")
+        with suppress(OSError):  # of a terminal that was closed
+            os.write(2, b"weft: interrupted\n")
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, leave) for number in heard_signals()}
     try:
         yield
     finally:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from weft.cli.checks import BAD_ROWS, check_choices, check_device, check_reading, check_run
-from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, sections_of, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import leaving_at_once, progress, sections_of, table
 from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError
+from weft.errors import UserError, escaped
 
 Columns = Annotated[
     list[str] | None,
@@ -218,6 +218,7 @@ def answer(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Answer questions from a text, or say that it holds no answer.
 
@@ -234,16 +235,16 @@ def answer(
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
-    model = opened(folder, "answer", device, online)
+    model = opened(folder, "answer", device, online, trust)
     answers: list[Any] = model([(question, text) for question in questions], best=best)
     for question, found in zip(questions, answers, strict=True):
         if jsonl:
             print(json.dumps({"question": question, **asdict(found)}, ensure_ascii=False))
             continue
         said = _line(found.text) or "(no answer)"
-        print(harmless(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
+        print(escaped(f"{said}  {found.score:.4f}" + (f"  at {found.start}-{found.end}" if found.text else "")))
         for choice in found.best:
-            print(harmless(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {_line(choice.text)}"))
+            print(escaped(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {_line(choice.text)}"))
         windows = f"{found.n_windows:,} window{'s' * (found.n_windows > 1)}"
         cut = "the text was cut" if found.truncated else "nothing was cut"
         print(f"[{found.n_tokens:,} tokens in {windows}; {cut}]", file=sys.stderr)
@@ -265,6 +266,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Judge a model on rows of data: scores with intervals, a table by label, and the worst mistakes.
 
@@ -276,7 +278,7 @@ def evaluate(
         raise UserError("what to judge by? give --data FILE; to a model that writes also --source and --target")
     check_choices(("--on-bad-row", on_bad_row, BAD_ROWS))
     check_reading(format, columns_of(column), data, source, target)
-    model = opened(folder, None, device, online)
+    model = opened(folder, None, device, online, trust)
     found = model.evaluate(
         data,
         source=source or (),
@@ -295,8 +297,8 @@ def evaluate(
     if as_json:
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
         return
-    print(f"{found.data}: {found.reading}")
+    print(escaped(f"{found.data}: {found.reading}"))
     if found.signature:
         print(f"BLEU: {found.signature}")
     for title, header, rows in found.tables():
-        print(f"\n{title}\n{harmless(table(header, rows))}")
+        print(f"\n{title}\n{table(header, rows)}")

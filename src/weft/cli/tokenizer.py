@@ -108,10 +108,10 @@ def show(
     unknown = tokenizer.id_of("unknown")
     sources = (text, pair or "")
     rows = []
-    for place, token in enumerate(encoded.tokens):
-        (start, end), side = encoded.offsets[place], encoded.sequences[place]
+    tokens = zip(encoded.ids, encoded.tokens, encoded.offsets, encoded.sequences, strict=True)  # each is built anew
+    for place, (number, token, (start, end), side) in enumerate(tokens):
         piece = ["special", ""] if side is None else [repr(sources[side][start:end]), f"{start}-{end}"]
-        rows.append([str(place), str(encoded.ids[place]), shown(token), *piece])
+        rows.append([str(place), str(number), shown(token), *piece])
     print(table(["place", "id", "token", "text", "characters"], rows))
     missed = sum(number == unknown for number in encoded.ids)
     print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, check_device, check_run, find_model
-from weft.cli.show import DOCUMENTS, harmless, leaving_at_once, progress, sections_of, table
-from weft.errors import UserError
+from weft.cli.show import DOCUMENTS, leaving_at_once, progress, sections_of, table
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.vectors.space import Near, WordSpace
@@ -106,7 +106,7 @@ def _print(found: list[Near], jsonl: bool) -> None:
         if jsonl:
             print(json.dumps({"word": near.word, "score": near.score}, ensure_ascii=False))
         else:
-            print(f"{near.score:7.4f}  {harmless(near.word)}")
+            print(f"{near.score:7.4f}  {escaped(near.word)}")
 
 
 @app.command("near")
@@ -135,7 +135,7 @@ def near(
     for number, word in enumerate(words):
         found = space.near(word, most) if led is None else led.near(word, most, retrieval)
         if len(words) > 1 and not jsonl:
-            print("\n" * (number > 0) + harmless(word))
+            print("\n" * (number > 0) + escaped(word))
         _print(found, jsonl)
 
 
@@ -213,7 +213,7 @@ def evaluate(
     print(table(["data", "score", "value", "low", "high", "used", "of"], cells))
     for one in found:
         if one.words() and not one.part:  # of analogies the whole says it for all sections
-            print(harmless(one.words()))
+            print(escaped(one.words(), keep="\n"))
 
 
 def _numbers(one: Any) -> tuple[float, float, float]:
@@ -275,7 +275,7 @@ def learn_map(
     if found.left_out:
         from weft.errors import listed
 
-        print(f"{found.left_out:,} pairs left out, since words are missing: {harmless(listed(found.missing))}")
+        print(f"{found.left_out:,} pairs left out, since words are missing: {escaped(listed(found.missing))}")
     cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
     if rows:
         print(table(["search", "precision", "value", "low", "high"], cells))

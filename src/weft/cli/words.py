@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_choices, check_device, find_model
-from weft.cli.models import Online
-from weft.cli.show import Ticker, harmless, leaving_at_once, progress
-from weft.errors import UserError
+from weft.cli.models import Online, Trust
+from weft.cli.show import Ticker, leaving_at_once, progress
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
@@ -25,7 +25,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text.")]
 
 
-def opened(folder: str, task: str | None, device: str | None, online: bool) -> Model:
+def opened(folder: str, task: str | None, device: str | None, online: bool, trust: bool) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
     find_model(folder, online)
     check_device(device)
@@ -34,7 +34,7 @@ def opened(folder: str, task: str | None, device: str | None, online: bool) -> M
 
         from weft.tasks.model import load
 
-    model = load(folder, task=task, online=online)
+    model = load(folder, task=task, online=online, trust=trust)
     best = "cuda" if torch.cuda.is_available() and not model.opened.exported else "cpu"
     return model.to(device or best)
 
@@ -113,6 +113,7 @@ def generate(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Write on from a prompt; a model that reads one text and writes another writes what it makes of it.
 
@@ -132,7 +133,7 @@ def generate(
         raise UserError("--logprobs are printed as JSON: give --jsonl too")
     if template is None and (example or context is not None):
         raise UserError("--example and --context are parts of a --template: say which")
-    model = opened(folder, "complete", device, online)
+    model = opened(folder, "complete", device, online, trust)
     found = None
     if template is not None:
         from weft.tasks.templates import example_of, prompt_of, template_of
@@ -160,7 +161,7 @@ def generate(
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
         for written in answer.best or [answer]:
-            print(harmless(f"{before}{finish(written.text)}"))
+            print(f"{before}{finish(written.text)}")
             score = f", score: {written.score:.4f}" if answer.best else ""
             print(f"[{len(written.tokens)} tokens, finish_reason: {written.finish_reason}{score}]", file=sys.stderr)
 
@@ -169,9 +170,9 @@ def _print_stream(pieces: Stream, prompt: str) -> None:
     """Print a text as it is written; a mistake is found before anything is printed."""
     first = True
     for piece in pieces:
-        print(harmless(f"{prompt}{piece}" if first else piece), end="", flush=True)
+        print(f"{prompt}{piece}" if first else piece, end="", flush=True)
         first = False
-    print("" if not first else harmless(prompt))
+    print("" if not first else prompt)
     answer = pieces.answer
     print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
 
@@ -185,6 +186,7 @@ def fill(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Fill the gaps of a text with the likeliest words.
 
@@ -192,15 +194,15 @@ def fill(
 
     Example: weft fill runs/t5 "The <extra_id_0> of the <extra_id_1> was old."
     """
-    model = opened(folder, "fill", device, online)
+    model = opened(folder, "fill", device, online, trust)
     for text in from_input(texts):
         answer: Any = model(text, top=top)
         if jsonl:
             print(json.dumps({"input": text, **asdict(answer)}, ensure_ascii=False))
             continue
-        print(harmless(answer.text))
+        print(answer.text)
         for number, gap in enumerate(answer.gaps, 1):
-            print(f"  gap {number}: " + harmless(", ".join(f"{word.word} {word.probability:.3f}" for word in gap)))
+            print(f"  gap {number}: " + escaped(", ".join(f"{word.word} {word.probability:.3f}" for word in gap)))
 
 
 def embed(
@@ -218,6 +220,7 @@ def embed(
     out: Annotated[Path | None, typer.Option(help="Write a .npy array here instead of JSON lines.")] = None,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Turn texts into vectors.
 
@@ -228,7 +231,7 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
     check_choices(("--pooling", pooling, ("mean", "first", "max")))
-    model = opened(folder, "embed", device, online)
+    model = opened(folder, "embed", device, online, trust)
     from weft.tasks.embed import Embedder
 
     embedder = Embedder(model.opened, pooling=pooling, normalise=normalise, layers=layers)

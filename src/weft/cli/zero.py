@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.checks import check_data, find_model
-from weft.cli.models import Online
-from weft.cli.show import harmless, leaving_at_once, progress, table
+from weft.cli.models import Online, Trust
+from weft.cli.show import leaving_at_once, progress, table
 from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError, one_of
+from weft.errors import UserError, escaped, one_of
 
 if TYPE_CHECKING:
     from weft.tasks.answers import Chosen
@@ -45,6 +45,7 @@ def perplexity(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Say how well a language model foresees a text: per token, per word and in bits per byte.
 
@@ -64,7 +65,7 @@ def perplexity(
     if rows is not None:
         one_of(rows, ("stream", "documents"), "--rows")
     files = find_files([*text, *(more or [])])
-    model = opened(folder, "complete", device, online)
+    model = opened(folder, "complete", device, online, trust)
     from weft.tasks.perplexity import perplexity as measure
     from weft.tasks.perplexity import read_documents
 
@@ -143,6 +144,7 @@ def choose(
     jsonl: Jsonl = False,
     device: Device = None,
     online: Online = False,
+    trust: Trust = False,
 ) -> None:
     """Choose among continuations of a prompt by the chance that a language model gives to each.
 
@@ -165,7 +167,7 @@ def choose(
 
     options: dict[str, Any] = {"normalise": normalise, "prior": prior, "between": between, "slide": slide}
     questions = list(read_questions(data)) if data else []
-    model = opened(folder, "choose", device, online)
+    model = opened(folder, "choose", device, online, trust)
     if data:
 
         def told(question: Question, answer: Chosen) -> None:
@@ -186,10 +188,10 @@ def choose(
             print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
             continue
         if len(given) > 1:
-            print("\n" * (number > 0) + harmless(prompt))
+            print("\n" * (number > 0) + escaped(prompt))
         rows = [
             [
-                harmless(o.text).replace("\n", "\\n"),
+                o.text,
                 f"{o.probability:.4f}",
                 f"{o.score:.4f}",
                 f"{o.logprob:.4f}",

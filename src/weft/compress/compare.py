@@ -15,7 +15,7 @@ from weft.compress.joint import costs_together, joint, voice_of, writing_togethe
 from weft.compress.kinds import AGREEMENT, Kind, kind_of, together
 from weft.compress.measuring import SECONDS, TEXTS, Costs, measure
 from weft.compress.party import APART, Party, fallen, fault
-from weft.errors import UserError, listed, shown
+from weft.errors import NotFinite, UserError, listed, shown
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.passing import Outcome
@@ -50,6 +50,7 @@ def compare(
     seconds: float = SECONDS,
     device: str | None = None,
     online: bool = False,
+    trust: bool = False,
     progress: ProgressChoice = None,
 ) -> Comparison:
     """Ask several models about the same rows, and stand each beside the first: quality, agreement, costs.
@@ -60,7 +61,7 @@ def compare(
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
-    opened = [opened_model(each, task, device, online) for each in models]
+    opened = [opened_model(each, task, device, online, trust) for each in models]
     if not opened:
         raise UserError("no model to compare: give one folder or several")
     names_of = called([None if isinstance(each, Model) else os.fspath(each) for each in models])
@@ -98,11 +99,13 @@ def compare(
     return replace(found, reading=f"{found.reading}; {rows.skipped}") if rows.skipped.count else found
 
 
-def opened_model(given: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool) -> Model:
+def opened_model(
+    given: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool, trust: bool = False
+) -> Model:
     """A model to be compared, ready to answer."""
     if isinstance(given, Model):
         return given if device is None else given.to(device)
-    return load(given, task=task, device=device, online=online)
+    return load(given, task=task, device=device, online=online, trust=trust)
 
 
 def called(folders: Sequence[str | None]) -> list[str]:
@@ -270,9 +273,11 @@ def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
     network.eval()
     try:
         found = party.kind.outcomes(party.model.opened, examples)
+    except NotFinite:
+        found = None
     finally:
         network.train(training)
-    if all(party.kind.finite(each) for each in found):
+    if found is not None and all(party.kind.finite(each) for each in found):
         return found
     party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
     return None

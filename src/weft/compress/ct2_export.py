@@ -8,11 +8,11 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from weft.backends.ct2_files import ENGINE
 from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.tensors import save_tensors
 from weft.compress.ct2_specs import spec_of
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
@@ -55,7 +55,7 @@ def write_ct2(inside: Path, opened: Opened, task: str, precision: str = "fp32") 
                 for name in kept_names(list(state), opened.config, opened.heads)
             }
             if kept:
-                save_file(kept, inside / HEADS, {"format": "pt"})
+                save_tensors(inside / HEADS, kept, {"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise UserError(f"{inside.name}: cannot be written: {reason(error)}") from None
 
@@ -65,7 +65,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
 
     In full precision the answers themselves must be the same too, greedy and by a beam.
     """
-    prompts = _short(ours.opened, texts)
+    prompts = short_prompts(ours.opened, texts)
     wide = min(4, ours.config.vocabulary)
     greedy: list[Any] = complete(ours.opened, prompts, most=MOST)
     sources = read(ours.opened, prompts) if ours.opened.family.reads else None
@@ -100,7 +100,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
     return max(apart, default=0.0)
 
 
-def _short(opened: Opened, texts: Sequence[str]) -> list[str]:
+def short_prompts(opened: Opened, texts: Sequence[str]) -> list[str]:
     """The texts, cut so that an answer still fits into the context."""
     tokenizer = tokenizer_of(opened)
     room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MOST), 200))

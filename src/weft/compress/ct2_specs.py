@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.ct2_table import named_tokens, settings_of
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.models.bert import Bert
@@ -90,7 +91,7 @@ def _encoder_model(opened: Opened) -> Any:
     spec = specs.TransformerEncoderModelSpec(encoder)
     words = named_tokens(opened.tokenizer, config.vocabulary)
     spec.register_vocabulary(words)
-    _fill_config(spec.config, config, opened.tokenizer, words)
+    _fill_config(spec.config, "TransformerEncoderSpec", config, opened.tokenizer, words)
     return spec
 
 
@@ -112,7 +113,7 @@ def _decoder_model(opened: Opened) -> Any:
     spec = specs.TransformerDecoderModelSpec(decoder)
     words = named_tokens(opened.tokenizer, config.vocabulary)
     spec.register_vocabulary(words)
-    _fill_config(spec.config, config, opened.tokenizer, words)
+    _fill_config(spec.config, "TransformerDecoderSpec", config, opened.tokenizer, words)
     return spec
 
 
@@ -157,8 +158,7 @@ def _sequence_model(opened: Opened) -> Any:
     written = named_tokens(opened.writer, config.vocabulary)
     spec.register_source_vocabulary(read)
     spec.register_target_vocabulary(written)
-    _fill_config(spec.config, config, opened.writer, written)
-    spec.config.decoder_start_token = written[config.begin]
+    _fill_config(spec.config, "TransformerSpec", config, opened.writer, written)
     return spec
 
 
@@ -193,27 +193,11 @@ def _check_mix(config: Any) -> None:
         raise UserError("CTranslate2 hands out the last layer alone, and the heads of this model read a mix of all")
 
 
-def _fill_config(told: Any, config: Any, tokenizer: Tokenizer | None, words: Sequence[str]) -> None:
-    """The tokens that the engine must know by name; those that a vocabulary has not are never asked for."""
-    told.layer_norm_epsilon = config.norm_epsilon
-    for name, role in (("unk_token", "unknown"), ("bos_token", "start"), ("eos_token", "end")):
-        number = None if tokenizer is None else tokenizer.id_of(role)
-        # The engine would add a token that is not there, for which the model has no vector.
-        setattr(told, name, words[0 if number is None else number])
-
-
-def named_tokens(tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """A name of its own for every row of a table, as the tokenizer has it where it has one."""
-    found = [None if tokenizer is None else tokenizer.token(number) for number in range(size)]
-    taken = {name for name in found if name is not None}
-    if len(taken) < sum(name is not None for name in found):
-        raise UserError("the vocabulary has two tokens of one name, which CTranslate2 cannot tell apart")
-    words = []
-    for number, name in enumerate(found):
-        while name is None or (found[number] is None and name in taken):
-            name = f"<unused-{number}>" if name is None else f"{name}>"
-        words.append(name)
-    return words
+def _fill_config(settings: Any, spec: str, config: Any, tokenizer: Tokenizer | None, words: Sequence[str]) -> None:
+    """The engine's own settings, such as the tokens that it must know by name."""
+    for name, value in settings_of(config, spec, tokenizer, words).items():
+        if name != "multi_query_attention":  # the engine's spec says it by itself
+            setattr(settings, name, value)
 
 
 # ------------------------------------------------------------------------------------------------------ the weights

@@ -9,8 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.hashes import record_hashes
 from weft.compress.agreeing import CHECKED, TOLERANCE, check_agreement, samples
 from weft.compress.asking import Paths
+from weft.compress.batch_single import check_batch_single
 from weft.compress.compare import compare
 from weft.compress.ct2_export import check_written, read_from, write_ct2
 from weft.compress.onnx_export import write_onnx
@@ -64,21 +66,27 @@ def export(
     task: str | None = None,
     tolerance: float = TOLERANCE,
     online: bool = False,
+    trust: bool = False,
 ) -> Exported:
     """Write a model for another engine; `weft.load` opens it like any other folder.
 
     Before the folder appears, both answer the texts of `data` (made-up ones where there is none): where scores differ
-    by more than `tolerance` of the largest, or one answer differs, nothing is written.
+    by more than `tolerance` of the largest, or one answer differs, nothing is written. Nor is it where the answer to a
+    text depends on the others of its batch.
     """
     one_of(to, WAYS, "to")
-    model = model if isinstance(model, Model) else load(model, task=task, online=online)
+    model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
     inputs = texts_of(model, data, columns)
     if data is not None:
         check_sound(model, data, columns)
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model)
-        apart = agreed(to, model, load(inside), inputs, tolerance)
+        exported = load(inside)
+        apart = agreed(to, model, exported, inputs, tolerance)
+        if exported.opened.exported:
+            check_batch_single(exported, inputs)
+        record_hashes(inside)
         size = size_of(inside)
     return Exported(Path(out), to, size, apart, len(inputs))
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import Opened
+from weft.checksums import digests, is_sound, write_manifest
 from weft.compress.tally import Tally
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Framed, Packed
@@ -99,11 +100,12 @@ def forecasts(
     forwards, noted, tally = 0, False, tally or Tally()
     for number in range(count):
         path = folder / f"forecasts-{number:05d}.npy"
-        while not path.exists():
+        record = path.with_suffix(".json")  # its hash: a shard counts as soon as that is there
+        while not is_sound(record):
             with held(folder.with_suffix(".lock")) as ours:
-                if ours and not path.exists():
+                if ours and not is_sound(record, quiet=True):
                     size = min(SHARD, asked.framed.size - number * SHARD)
-                    with tally.shard(path, size):
+                    with tally.shard(record, size):
                         _write(path, asked, number, told)
                     forwards += size
             if not ours:  # another process is at it: what it hears is ours too
@@ -138,6 +140,7 @@ def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -
         write_json(path.parent / "corpus.json", {"files": [f"forecasts of {asked.named}"]})
     with whole_file(path) as file:
         np.save(file, found)
+    write_manifest(path.with_suffix(".json"), {}, digests(path.parent, [path.name]))
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from weft.backends.onnx_graph import FORMAT, OPERATORS, OPSET, RUNTIME
 from weft.errors import UserError
 from weft.files import write_bytes
 from weft.nn.layers import Layer
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8", "int8-static", "int4"]
-OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
-RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 FAR = -1e9  # added to the scores of keys that are no tokens: no share is left of them
 # Of seven bits: the instructions of processors without VNNI add two products in sixteen bits, and eight overflow there.
 LARGEST = 63
@@ -48,6 +47,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
+        assert kind in OPERATORS[domain] and set(attributes) <= set(OPERATORS[domain][kind]), f"{kind} would be refused"
         names = [f"{kind.lower()}_{len(self.nodes)}" + (f"_{n}" if outputs > 1 else "") for n in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
         return names[0] if outputs == 1 else names
@@ -109,15 +109,30 @@ class Graph:
             self._stored(key, "scales", scales),
             self.constant(np.zeros(len(scales)), np.int8),
         ]
-        added = "" if bias is None else self.weight(key, "bias", bias)
         if id(source) not in self.ranges:
-            return self.op("DynamicQuantizeMatMul", x, *names, added, domain=RUNTIME)
+            return self._by_rows(x, key, names, bias)
+        added = "" if bias is None else self.weight(key, "bias", bias)
         low, high = self.ranges[id(source)]
         low, high = min(low, 0.0), max(high, 0.0)
         step = max(high - low, 1e-8) / 255
         scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
         x = self.op("QuantizeLinear", x, scale, zero)
         return self.op("MatMulIntegerToFloat", x, names[0], scale, names[1], zero, names[2], added, domain=RUNTIME)
+
+    def _by_rows(self, x: str, key: Any, names: Sequence[str], bias: Tensor | None) -> str:
+        """N W -> N outputs; every row is measured alone, so that no text hangs on its neighbors in the batch."""
+        last = self.constant([-1], np.int64)
+        ends = [self.op(kind, x, last, keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
+        parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]
+        scales = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
+        middle = self.constant(128, np.uint8)
+        middles = self.op("QuantizeLinear", scales, self.constant(1e30), middle)  # N times 128, in one operator
+        integers = self.op("QuantizeLinear", x, scales, middles, axis=0)
+        product = [integers, names[0], self.constant(1.0), names[1], middle, names[2]]
+        x = self.op("MatMulIntegerToFloat", *product, domain=RUNTIME)
+        x = self.op("Mul", x, self.op("Unsqueeze", scales, self.constant([1], np.int64)))
+        # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
+        return x if bias is None else self.op("Add", x, self._stored(key, "bias", bias.detach().float().numpy()[None]))
 
     def _four_bits(self, x: str, key: Any, weight: Tensor) -> str:
         packed, scales = four_bits(weight.detach().float().numpy())
@@ -163,7 +178,7 @@ class Graph:
         return self.op({"relu": "Relu", "tanh": "Tanh"}[kind], x)
 
     def layer(self, x: str, module: Layer, bias: str | None, at: str | None = None) -> str:
-        """A Transformer layer, B T W -> B T W; `at` (B 1): only that place of each row is asked for, B 1 W."""
+        """A Transformer layer, N W -> N W; `at` (B 1): only that place of each row is asked for, B W."""
         before = module.norm_before
         seen = self.norm(x, module.attention_norm) if before else x
         x, asked = (x, seen) if at is None else (self.pick(x, at), self.pick(seen, at))
@@ -174,7 +189,7 @@ class Graph:
         return self.norm(self.op("Add", x, self.feedforward(x, module.feedforward)), module.feedforward_norm)
 
     def attention(self, x: str, asked: str, module: Any, bias: str | None, whole: bool) -> str:
-        """B T W: what each place of `asked`, or each of all, takes from the places of x."""
+        """N W: what each place of `asked`, or each of all, takes from the places of x."""
         inner = module.heads * module.head_width
         scale = module.head_width**-0.5 if module.scale is None else module.scale
         # Scores are products with the query, so the query's weights can carry their scale.
@@ -190,13 +205,17 @@ class Graph:
             query = self.map(asked, module.qkv, weight[:inner], of[0], "query", False)
             joined = self.map(x, module.qkv, weight[inner:], of[1], "key-value", False)
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
-        shape = self.constant([0, 0, module.heads, module.head_width], np.int64)
-        query, value = (self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3]) for y in (query, value))
-        key = self.op("Transpose", self.op("Reshape", key, shape), perm=[0, 2, 3, 1])
+        places = self.shape(module.heads, module.head_width)  # B T H D
+        one = places if whole else self.constant([-1, 1, module.heads, module.head_width], np.int64)
+        query, value = (
+            self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3])
+            for y, shape in ((query, one), (value, places))
+        )
+        key = self.op("Transpose", self.op("Reshape", key, places), perm=[0, 2, 3, 1])
         scores = self.op("MatMul", query, key)  # B H T T
         shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
         mixed = self.op("Transpose", self.op("MatMul", shares, value), perm=[0, 2, 1, 3])
-        return self.linear(self.op("Reshape", mixed, self.constant([0, 0, inner], np.int64)), module.output)
+        return self.linear(self.op("Reshape", mixed, self.constant([-1, inner], np.int64)), module.output)
 
     def feedforward(self, x: str, module: Any) -> str:
         x = self.linear(x, module.up)
@@ -206,11 +225,26 @@ class Graph:
         return self.linear(self.activate(x, module.activation), module.down)
 
     def pick(self, x: str, at: str) -> str:
-        """B T W -> B 1 W: one place of each row; the first is asked for most, and is a slice."""
+        """N W -> B W: one place of each row, the first or the one that `at` (B 1) says."""
+        dense = self.dense(x)
         if at == FIRST:
-            ends = [self.constant([number], np.int64) for number in (0, 1, 1)]
-            return self.op("Slice", x, *ends)
-        return self.op("GatherND", x, at, batch_dims=1)
+            return self.op("Gather", dense, self.constant(0, np.int64), axis=1)
+        return self.op("GatherND", dense, at, batch_dims=1)
+
+    def flat(self, x: str, width: int) -> str:
+        """B T W -> N W: the rows below each other, N being B times T."""
+        return self.op("Reshape", x, self.constant([-1, width], np.int64))
+
+    def dense(self, x: str) -> str:
+        """N W -> B T W"""
+        return self.op("Reshape", x, self.shape(-1))
+
+    def shape(self, *sizes: int) -> str:
+        """The shape B T and these sizes, as far as the inputs say it."""
+        if ("shape", sizes) not in self.known:
+            ends = self.op("Shape", "input_ids")
+            self.known["shape", sizes] = self.op("Concat", ends, self.constant(sizes, np.int64), axis=0)
+        return self.known["shape", sizes]
 
     # -------------------------------------------------------------------------------------------- the file
 

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from weft.checkpoint.outline import measure as outlined
-from weft.errors import UserError
+from weft.child import start_child
+from weft.errors import UserError, shown
 from weft.files import peak_memory
 from weft.tasks.model import Model, load
 from weft.tasks.understand import wants_two
 from weft.timing import nearest_rank, turns
 
+LONGEST = 24 * 60 * 60  # seconds of a measure of time
 SECONDS = 20.0  # that each model may take for each measure
 TEXTS = 256  # that are timed, at most
 ROUNDS = 5  # of texts in bulk
@@ -81,8 +83,10 @@ def measure(
     """Measure models that answer the same inputs; of those that have a folder also its size and the memory."""
     if not models or not inputs:
         raise UserError("nothing to measure: there is no model, or no text")
-    if texts < 1 or not seconds > 0:
-        raise UserError(f"{texts} texts in {seconds:g} seconds: both must be above 0")
+    if texts < 1:
+        raise UserError(f"texts must be at least 1, not {shown(str(texts))}")
+    if not 0 < seconds <= LONGEST:
+        raise UserError(f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}")
     places = [None if folder is None else Path(folder) for folder in (folders or [None] * len(models))]
     some = evenly([asked(models[0].task, each) for each in inputs], texts)
     kind = models[0].opened.device.type
@@ -183,8 +187,6 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     """The most bytes that a process of its own holds while it loads a model and answers; None where nobody tells."""
     if peak_memory() is None and model.opened.device.type != "cuda":
         return None
-    source = str(Path(__file__).parent.parent.parent)
-    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     told = {
         "folder": str(folder.resolve()),
         "task": model.task,
@@ -192,15 +194,15 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
         "threads": torch.get_num_threads(),
         "inputs": list(inputs),
     }
+    code, pipe = "from weft.compress.measuring import alone; alone()", subprocess.PIPE
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", "from weft.compress.measuring import alone; alone()"],
-            input=json.dumps(told).encode(),
-            capture_output=True,
-            timeout=PATIENCE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        return int(done.stdout.split()[-1]) if not done.returncode else None
+        with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
+            try:
+                output, _ = child.communicate(json.dumps(told).encode(), timeout=PATIENCE)
+            except BaseException:
+                child.kill()
+                raise
+        return int(output.split()[-1]) if not child.returncode else None
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
         return None
 
@@ -209,7 +211,8 @@ def alone() -> None:
     """In a process of its own: load a model, answer, and say how much memory that took."""
     told = json.loads(sys.stdin.buffer.read())
     torch.set_num_threads(told["threads"])
-    model = load(told["folder"], task=told["task"], device=told["device"])
+    # The process that asks has checked the folder.
+    model = load(told["folder"], task=told["task"], device=told["device"], trust=True)
     inputs = [asked(told["task"], each) for each in told["inputs"]]
     answered(model, inputs[0])
     answered(model, inputs)

@@ -41,6 +41,7 @@ def _transformer(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes,
     x = _positions(graph, x, network.positions)
     if hasattr(network, "embedding_norm"):
         x = graph.norm(x, network.embedding_norm)
+    x = graph.flat(x, network.tokens.weight.shape[1])  # N W
     if hasattr(network, "widened"):
         x = graph.linear(x, network.widened)
     bias = _bias(graph, network.positions, causal)
@@ -61,8 +62,10 @@ def _transformer(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes,
     alone = by_row and network.mix is None and network.positions.kind != "alibi"
     if network.mix is not None:
         x = _mixed(graph, network.mix, [*seen[:-1], x])
-    if by_row:
-        x = graph.op("Squeeze", x if alone else graph.pick(x, place), graph.constant([1], np.int64))  # B W
+    if not by_row:
+        x = graph.dense(x)  # B T W
+    elif not alone:
+        x = graph.pick(x, place)  # B W
     return inputs, _said(graph, opened, head, x)
 
 
@@ -138,11 +141,10 @@ def _bias(graph: Graph, positions: Any, causal: bool) -> str:
 
 
 def _last(graph: Graph) -> str:
-    """B 1 1: the place of each row's last token."""
+    """B 1: the place of each row's last token."""
     length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
     every = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-    last = graph.op("ReduceMax", graph.op("Mul", every, "attention_mask"), graph.constant([1], np.int64), keepdims=1)
-    return graph.op("Unsqueeze", last, graph.constant([2], np.int64))
+    return graph.op("ReduceMax", graph.op("Mul", every, "attention_mask"), graph.constant([1], np.int64), keepdims=1)
 
 
 def _mixed(graph: Graph, mix: Any, states: list[str]) -> str:

@@ -11,7 +11,6 @@ import copy
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,8 +20,10 @@ import torch
 
 from weft.checkpoint.card import Metric, card_values
 from weft.checkpoint.folder import write_files
+from weft.checkpoint.hashes import record_hashes
 from weft.compress.agreeing import check_agreement, scores_of
 from weft.compress.asking import Paths
+from weft.compress.batch_single import check_batch_single
 from weft.compress.compare import compare
 from weft.compress.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.compress.ct2_export import write_ct2
@@ -35,6 +36,7 @@ from weft.errors import UserError, listed, one_of
 from weft.files import whole_folder, write_json, write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
+from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import WRITES
 from weft.tasks.saying import ProgressChoice, Say
@@ -46,8 +48,6 @@ PREFERENCES = ("fast", "small")
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 BEFORE = "as it was"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
-
-
 WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 
 
@@ -240,6 +240,7 @@ def quantise(
     texts: int = TEXTS,
     seconds: float = SECONDS,
     online: bool = False,
+    trust: bool = False,
     say: Say = lambda line: None,
     progress: ProgressChoice = None,
 ) -> Quantised:
@@ -255,13 +256,12 @@ def quantise(
     one_of(prefer, PREFERENCES, "preference")
     if not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
-    reference = model if isinstance(model, Model) else load(model, task=task, online=online)
+    reference = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(reference)
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
-    with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
+    with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
         (place / BEFORE).mkdir()
         write_files(place / BEFORE, reference.opened)
         unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured
@@ -294,6 +294,7 @@ def quantise(
             raise Refused(_refusal(verdicts), found)
         shutil.copytree(folders[best], inside, dirs_exist_ok=True)
         _carded(inside, comparison, best)
+        record_hashes(inside)
         (inside / "run").mkdir()
         found.write(inside / "run")
     return found
@@ -317,6 +318,7 @@ def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tup
         folder.mkdir()
         try:
             KINDS[kind](folder, source)
+            check_batch_single(load(folder), source.texts)
         except UserError as error:
             failed.append(Verdict(kind, refused=str(error)))
             continue
@@ -394,5 +396,4 @@ def _carded(inside: Path, comparison: Comparison, best: str) -> None:
         for name, score in standing.scores.items()
         if all(map(math.isfinite, (score.value, score.low, score.high)))
     )
-    card = load(inside).card
-    write_json(inside / "weft.json", card_values(replace(card, metrics=metrics)))
+    write_json(inside / "weft.json", card_values(replace(load(inside).card, metrics=metrics)))

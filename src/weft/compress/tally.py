@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.files import read_json, write_json
+from weft.config import read_record
+from weft.files import write_json
 
 NAME = "heard.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """A shard that a teacher is reading: how many examples, and the file that is there when it has been written."""
+
+    shard: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TallyRecord:
+    """`heard.json`."""
+
+    read: int = 0
+    asking: Asking | None = None
 
 
 class Tally:
@@ -17,11 +35,12 @@ class Tally:
 
     def __init__(self, inside: Path | None = None) -> None:
         self.path = None if inside is None else inside / NAME
-        found: dict[str, Any] = read_json(self.path) if self.path is not None and self.path.is_file() else {}
-        self.total = int(found.get("read", 0))
+        there = self.path is not None and self.path.is_file()
+        record = read_record(TallyRecord, self.path) if there and self.path is not None else TallyRecord()
+        self.total = record.read
         # A process that was killed right after it wrote a shard had no time left to count it.
-        if (asking := found.get("asking")) is not None and Path(asking["shard"]).exists():
-            self.total += int(asking["count"])
+        if record.asking is not None and Path(record.asking.shard).exists():
+            self.total += record.asking.count
 
     @contextmanager
     def shard(self, path: Path, count: int) -> Iterator[None]:

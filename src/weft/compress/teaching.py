@@ -19,16 +19,19 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from weft.checkpoint.folder import Opened
+from weft.checkpoint.tensors import save_tensors
+from weft.checksums import digests, is_sound, write_manifest
 from weft.compress.lessons import Lesson, Said
 from weft.compress.tally import Tally
 from weft.data.shards import TEACHERS, digest_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, reason, write_json
+from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
 from weft.tasks.judging import chunked
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
@@ -184,10 +187,11 @@ def _asked(
     paths, read, noted = list[Path](), 0, False
     for some in shards:
         path = folder / f"{_digest(lesson, some)}.safetensors"
-        while not path.exists():
+        record = path.with_suffix(".json")  # its hash: a shard counts as soon as that is there
+        while not is_sound(record):
             with held(folder.with_suffix(".lock")) as ours:
-                if ours and not path.exists():
-                    with tally.shard(path, len(some)):
+                if ours and not is_sound(record, quiet=True):
+                    with tally.shard(record, len(some)):
                         _write(path, _said(lesson, teacher.opened, some, stop, told), about)
                     read += len(some)
             if not ours:  # another process is at it: what it hears is ours too
@@ -237,15 +241,17 @@ def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (path.parent / "corpus.json").exists():
             write_json(path.parent / "corpus.json", about)
-        save_file(tensors, scratch)
+        save_tensors(scratch, {name: torch.from_numpy(array) for name, array in tensors.items()})
         with open(scratch, "rb") as file:
             os.fsync(file.fileno())
         os.replace(scratch, path)
+        write_manifest(path.with_suffix(".json"), {}, digests(path.parent, [path.name]))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+        raise unwritable(path, error) from None
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
+    check_readable(path)
     try:
         return load_file(path)
     except (OSError, ValueError, SafetensorError) as error:

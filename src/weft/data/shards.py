@@ -16,21 +16,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.budget import by_budget
+from weft.checksums import digests, is_sound, read_manifest, write_manifest
+from weft.config import build, values_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, read_json, reason, sync_folder, write_json
+from weft.files import cache_folder, held, reason, sync_folder, unwritable
 from weft.text.compressed import zip_and_member
 from weft.text.records import Skipped, find_files, look_for_documents, read_texts
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
+RECORD = "corpus.json"  # in a folder of the cache: what it was made from
 TEACHERS = "teachers"  # where the cache keeps what teachers have said
+COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
@@ -101,11 +104,26 @@ class Text:
 def digest_of(path: Path) -> bytes:
     """What stands for the contents of a file, or of the archive that it lies in."""
     archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and what is learned from is read more than once: name a file")
     try:
         with open(archive, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusRecord:
+    """`corpus.json` of a tokenized text, with the hashes of the files beside it."""
+
+    tokens: int
+    shards: int
+    sentences: bool
+    documents: int
+    files: tuple[str, ...]  # that the text was read from
+    skipped: int = 0
+    skipped_first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,9 +187,9 @@ def tokenised(
     key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
     folder = cache_folder() / "shards" / key
     told, made = False, False
-    while not (folder / "corpus.json").exists():
+    while not is_sound(folder / RECORD):
         with held(folder.with_suffix(".lock")) as ours:
-            if ours and not (folder / "corpus.json").exists():
+            if ours and not is_sound(folder / RECORD, quiet=True):
                 _build(folder, text, tokenizer, sentences, progress, skipped or Skipped())
                 made = True
         if not ours:  # another process is at it: what it makes is ours too
@@ -180,21 +198,21 @@ def tokenised(
             told = True
             progress(0)
             time.sleep(0.2)
-    about = read_json(folder / "corpus.json")
+    record = build(CorpusRecord, read_manifest(folder / RECORD)[0], str(folder / RECORD))
     if skipped is not None and not made:  # rows that were skipped when the cache was made are missing now too
-        skipped.count += about.get("skipped", 0)
-        skipped.first += about.get("skipped_first", [])
-    return _opened(folder, key, about)
+        skipped.count += record.skipped
+        skipped.first += record.skipped_first
+    return _opened(folder, key, record)
 
 
-def _opened(folder: Path, key: str, about: dict[str, Any]) -> Corpus:
+def _opened(folder: Path, key: str, record: CorpusRecord) -> Corpus:
     with suppress(OSError):  # a cache may be shared and read only
         os.utime(folder)  # when it was last of use
     try:
-        shards = [np.load(folder / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(about["shards"])]
+        shards = [np.load(folder / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(record.shards)]
         documents = np.load(folder / "documents.npy", mmap_mode="r")
-        sentences = np.load(folder / "sentences.npy", mmap_mode="r") if about["sentences"] else None
-    except (OSError, ValueError, KeyError) as error:
+        sentences = np.load(folder / "sentences.npy", mmap_mode="r") if record.sentences else None
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder}: damaged ({reason(error)}); remove it and try again") from None
     return Corpus(shards, documents, sentences, key)
 
@@ -223,18 +241,25 @@ def _build(
                 writer.add(pieces, again)
                 again = False
         writer.finish()
-        about: dict[str, Any] = {"tokens": writer.total, "shards": writer.shards, "sentences": sentences}
-        about |= {"documents": writer.begun, "files": [str(path) for path in text.paths()]}
-        about |= {"skipped": skipped.count, "skipped_first": skipped.first}
-        write_json(scratch / "corpus.json", about)
+        record = CorpusRecord(
+            tokens=writer.total,
+            shards=writer.shards,
+            sentences=sentences,
+            documents=writer.begun,
+            files=tuple(map(str, text.paths())),
+            skipped=skipped.count,
+            skipped_first=tuple(skipped.first),
+        )
+        write_manifest(scratch / RECORD, values_of(record), digests(scratch, writer.files()))
         if folder.exists():  # what is left of one that was removed by halves
             shutil.rmtree(folder)
         os.replace(scratch, folder)
         sync_folder(folder.parent)
-        for path in [*folder.glob("documents-*.npy"), *folder.glob("sentences-*.npy")]:  # all in one file now
-            path.unlink()
+        for pattern in ("documents-*.npy", "sentences-*.npy", "shard-*.json"):  # all in one file now
+            for path in folder.glob(pattern):
+                path.unlink()
     except OSError as error:
-        raise UserError(f"{scratch}: cannot be written: {reason(error)}") from None
+        raise unwritable(scratch, error) from None
 
 
 def _encode(
@@ -279,7 +304,7 @@ class _Writer:
         self.folder = folder
         self.kind = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
         self.shards = self.begun = self.last = 0  # begun: documents; last: where the last of them begins
-        while self._finished(folder / f"tokens-{self.shards:05d}.npy"):  # by an earlier process
+        while self._finished(self._record(self.shards)):  # by an earlier process
             places = np.load(folder / f"documents-{self.shards:05d}.npy")
             self.begun += len(places)
             self.last = int(places[-1]) if len(places) else self.last
@@ -288,10 +313,13 @@ class _Writer:
         self.with_sentences = sentences
         self._begin()
 
+    def _record(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.json"
+
     @staticmethod
     def _finished(path: Path) -> bool:
         """A short shard is the last of a text: whoever wrote it may have been stopped before all was in place."""
-        return path.exists() and len(np.load(path, mmap_mode="r")) == SHARD
+        return is_sound(path) and read_manifest(path)[0] == {"tokens": SHARD}
 
     def _begin(self) -> None:
         self.tokens = array(self.kind.char)
@@ -318,10 +346,16 @@ class _Writer:
                     self._flush()
 
     def _flush(self) -> None:
-        # The places go first: a shard counts as soon as its tokens are there.
-        self._save(f"documents-{self.shards:05d}.npy", np.array(self.documents, dtype=np.int64))
-        self._save(f"sentences-{self.shards:05d}.npy", np.array(self.sentences, dtype=np.int64))
-        self._save(f"tokens-{self.shards:05d}.npy", np.array(self.tokens, dtype=self.kind))
+        # A shard counts as soon as its record is there.
+        arrays: dict[str, NDArray[np.integer]] = {
+            "documents": np.array(self.documents, dtype=np.int64),
+            "sentences": np.array(self.sentences, dtype=np.int64),
+            "tokens": np.array(self.tokens, dtype=self.kind),
+        }
+        files = {f"{name}-{self.shards:05d}.npy": values for name, values in arrays.items()}
+        for file, values in files.items():
+            self._save(file, values)
+        write_manifest(self._record(self.shards), {"tokens": len(self.tokens)}, digests(self.folder, files))
         self.shards += 1
         self._begin()
 
@@ -332,37 +366,14 @@ class _Writer:
             os.fsync(file.fileno())
         os.replace(self.folder / f".{name}", self.folder / name)
 
+    def files(self) -> list[str]:
+        """What the finished corpus consists of."""
+        places = ["documents.npy", *(["sentences.npy"] if self.with_sentences else [])]
+        return [*(f"tokens-{number:05d}.npy" for number in range(self.shards)), *places]
+
     def finish(self) -> None:
         if self.tokens or self.documents or not self.shards:
             self._flush()
         for what in ("documents", "sentences") if self.with_sentences else ("documents",):
             parts = [np.load(self.folder / f"{what}-{number:05d}.npy") for number in range(self.shards)]
             self._save(f"{what}.npy", np.concatenate([*parts, np.array([self.total])]))
-
-
-def cached() -> list[tuple[str, int, float, str]]:
-    """What the cache holds: name, bytes, when it was last of use, and which files it was made from."""
-    found = []
-    for folder in sorted(path for room in ("shards", TEACHERS) for path in (cache_folder() / room).glob("*")):
-        if folder.is_dir():
-            about = (
-                read_json(folder / "corpus.json") if (folder / "corpus.json").exists() else {"files": ["(unfinished)"]}
-            )
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            found.append((folder.name, size, folder.stat().st_mtime, ", ".join(about["files"])))
-    return found
-
-
-def clear_cache() -> int:
-    """Remove all shards that no process is making right now; how many bytes that freed."""
-    freed = 0
-    for name, size, _, _ in cached():
-        here = [cache_folder() / room / name for room in ("shards", TEACHERS)]
-        folder = next((path for path in here if path.is_dir()), here[0])
-        with held(folder.with_suffix(".lock")) as ours:
-            if ours:
-                gone = folder.with_suffix(".gone")  # what is half removed must not look like something
-                os.replace(folder, gone)
-                shutil.rmtree(gone, ignore_errors=True)
-                freed += size
-    return freed

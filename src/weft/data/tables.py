@@ -131,6 +131,8 @@ class Table:
                     yield row
             elif self.on_bad_row == "stop":
                 problems.add(row)
+                if problems.full:
+                    break
             elif self.on_bad_row == "keep":
                 yield Record({}, self.name, problem=str(row))
             else:

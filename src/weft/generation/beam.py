@@ -20,8 +20,9 @@ from torch import Tensor
 
 from weft.errors import UserError
 from weft.generation.speaker import Voice
-from weft.generation.spoken import Detail, Heard, Ranked, Reason, Spoken, Talk, best_tokens, by_length
+from weft.generation.spoken import Detail, Heard, Ranked, Reason, Spoken, Talk, best_tokens, by_length, check_scores
 
+PENALTY = 30  # a length of a million to this power is still a number
 ROOM = 32  # new tokens to make room for at first: every reordering copies the room
 
 
@@ -41,8 +42,8 @@ class Beam:
     def __post_init__(self) -> None:
         if self.width < 1:
             raise UserError(f"a beam is at least 1 wide, not {self.width}")
-        if not math.isfinite(self.length_penalty):
-            raise UserError(f"length_penalty must be a number, not {self.length_penalty}")
+        if not -PENALTY <= self.length_penalty <= PENALTY:  # NaN is neither
+            raise UserError(f"length_penalty must be between -{PENALTY} and {PENALTY}, not {self.length_penalty}")
         for name in ("coverage", "diversity"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {getattr(self, name)}")
@@ -110,6 +111,8 @@ class Searcher:
         scores = talk.judge.weigh(voice.scores, prompts, said)
         logs = scores.log_softmax(-1)
         found = self._found(logs, talk.judge.forbid(scores, prompts, said), len(going))
+        if any(math.isnan(way[0]) for ways in found for way in ways):
+            check_scores(voice.scores)
         penalties = None if self.coverage is None else self.coverage.penalties(voice, self.beam.coverage)
         ranked = talk.ranked(logs) if talk.detailed else None
         for number, search in enumerate(going):

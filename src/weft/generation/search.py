@@ -5,6 +5,7 @@ B: rows; V: vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Generator, Sequence
 
 import torch
@@ -14,7 +15,7 @@ from weft.generation.beam import Beam, Searcher
 from weft.generation.rules import Judge, Rules
 from weft.generation.sampling import Chances, Sampling, choose
 from weft.generation.speaker import Speaker
-from weft.generation.spoken import Detail, Heard, Reason, Spoken, Talk, by_length
+from weft.generation.spoken import Detail, Heard, Reason, Spoken, Talk, by_length, check_scores
 from weft.nn.rows import Source
 
 __all__ = ["Beam", "Reason", "Rules", "Sampling", "Spoken", "speak", "speech"]
@@ -192,6 +193,8 @@ def _one_by_one(talk: Talk, choice: Sampling | Beam, seeds: list[int]) -> Genera
         went: Heard = []
         for place, (answer, (logprob, number)) in enumerate(zip(alive, found, strict=True)):
             row, token = owners[answer], int(number)
+            if math.isnan(logprob):  # also where every token is ruled out, which ends the answer
+                check_scores(voice.scores[place])
             reason: Reason | None = "stop"
             if logprob > -torch.inf:
                 said[answer].append(token)

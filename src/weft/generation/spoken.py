@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from weft.errors import UserError
+from weft.errors import NotFinite, UserError
 from weft.generation.rules import Judge
 from weft.generation.speaker import Speaker, Voice
 from weft.nn.rows import Source
@@ -125,6 +125,12 @@ class Talk:
             [detail.alternatives for detail in details] if self.alternatives else None,
             torch.stack(seen).cpu() if self.attention and seen else None,
         )
+
+
+def check_scores(scores: Tensor) -> None:
+    """Refuse the scores of next tokens where one is no number; minus infinity is a token that cannot come."""
+    if bool((scores.isnan() | (scores == torch.inf)).any()):
+        raise NotFinite()
 
 
 def by_length(logprob: float, length: int, penalty: float) -> float:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weft.checkpoint.folder import Opened
+from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write_manifest
 from weft.config import build, merged, read_toml
 from weft.errors import UserError, one_of
-from weft.files import read_json, read_text, write_json
+from weft.files import read_text
 from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
 from weft.tasks.driving import device_for
@@ -85,6 +86,29 @@ class LadderRecipe:
             rung_of(name, self.rungs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LadderText:
+    """`text.json`: the text that all rungs learn from and are judged by, with the hashes of its files."""
+
+    files: tuple[str, ...]
+    vocabulary: dict[str, Any]
+    train_bytes: int
+    train_tokens: int
+    held_out_bytes: int
+    held_out_tokens: int
+    unknown: int
+    prompt: str
+    xz_bits_per_byte: float | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rung failed."""
+
+    reason: str
+
+
 @dataclass(frozen=True)
 class Place:
     """The names of what is in the folder of a ladder."""
@@ -120,6 +144,14 @@ class Place:
     def page(self) -> Path:
         return self.folder / "index.html"
 
+    def text(self, whole: bool = False) -> LadderText:
+        """What was found out about the text; `whole`: after a look at its files too."""
+        try:
+            values = (read_checked if whole else read_manifest)(self.about)[0]
+        except Damaged as error:
+            raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
+        return build(LadderText, values, str(self.about))
+
     def rung(self, name: str) -> Path:
         return self.folder / name
 
@@ -135,8 +167,9 @@ class Place:
 
 def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, Any]:
     """Train one rung, or go on with it, and judge it; what was found is kept in its folder."""
-    if place.result(name).is_file():
-        return read_json(place.result(name))
+    if is_sound(place.result(name)):
+        return read_manifest(place.result(name))[0]
+    text = place.text(whole=True)
     ladder = read_toml(LadderRecipe, place.run.recipe)
     folder = place.rung(name)
     if not rung_of(name, ladder.rungs).learns:
@@ -147,9 +180,9 @@ def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, An
         model = pretrain(_recipe(place, ladder, name), say=say, progress=progress)
     device = device_for(ladder.device, None)
     model.to(device)
-    found = {"name": name, **_trained(folder, read_json(place.about)), **_judged(place, ladder, name, model.opened)}
+    found = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
     found["device"] = device.type
-    write_json(place.result(name), found)
+    write_manifest(place.result(name), found)
     return found
 
 
@@ -163,8 +196,8 @@ def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
 
 
 def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
-    budget, about = ladder.ladder, read_json(place.about)
-    characters = about["vocabulary"]["kind"] == "character"
+    budget, text = ladder.ladder, place.text()
+    characters = text.vocabulary.get("kind") == "character"
     values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
     shared: dict[str, Any] = {
         "out": str(place.rung(name)),
@@ -184,13 +217,13 @@ def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
             told["warmup"] = min(plan.get("warmup", 0), told["steps"] // 4)
         else:
             told["minutes"] = budget.minutes or 3.0
-        if about.get("threads"):
-            told["threads"] = about["threads"]
+        if text.threads:
+            told["threads"] = text.threads
         shared["training"] = told
     return build(Recipe, merged(values, shared), name)
 
 
-def _trained(folder: Path, text: dict[str, Any]) -> dict[str, Any]:
+def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
     """What a rung's own record tells: time, tokens, and the held-out loss on the way."""
     run = Run(folder)
     if not run.recipe.is_file():
@@ -199,13 +232,13 @@ def _trained(folder: Path, text: dict[str, Any]) -> dict[str, Any]:
     lines = run.lines()
     told = [line for line in lines if "seconds" in line]
     last = told[-1] if told else {}
-    tokens = int(last.get("tokens", text["train_tokens"]))
+    tokens = int(last.get("tokens", text.train_tokens))
     seconds = float(last.get("seconds", 0.0))
     ready = 0.0
     if len(told) > 2 and "tokens" in told[1]:  # the first line also tells of compiling and capturing
         pace = (told[-1]["seconds"] - told[0]["seconds"]) / max(1, told[-1]["tokens"] - told[0]["tokens"])
         ready = max(0.0, told[0]["seconds"] - pace * told[0]["tokens"])
-    bits = text["held_out_tokens"] / text["held_out_bytes"] / math.log(2)  # of a byte for each nat of a token
+    bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
     at = {line["step"]: max(0.0, line["seconds"] - ready) for line in told}
     curve, before = list[dict[str, float]](), 0.0
     for line in lines:
@@ -221,7 +254,7 @@ def _trained(folder: Path, text: dict[str, Any]) -> dict[str, Any]:
     return {
         "steps": int(last.get("step", 0)) if "tokens" in last else 0,
         "tokens": tokens,
-        "epochs": tokens / text["train_tokens"],
+        "epochs": tokens / text.train_tokens,
         "seconds": round(max(0.0, seconds - ready), 3),
         "getting_ready": round(ready, 3),
         "tokens_per_second": round(tokens / max(1e-9, seconds - ready)),
@@ -253,7 +286,7 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: Opened) -> di
         context = by_context(opened, ids)
     except UserError:  # too little text for that; the rest can still be told
         context = None
-    prompt = read_json(place.about)["prompt"]
+    prompt = place.text().prompt
     most = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
     complete(opened, [prompt], most=2, temperature=1.0, slide=True)  # the first call is slower than those after it
     begin = time.perf_counter()

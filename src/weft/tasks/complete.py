@@ -81,6 +81,7 @@ def writer_of(opened: Opened) -> Writer:
         context=opened.config.context,
         device=opened.device,
         never=opened.never,
+        folder=opened.folder,
     )
 
 

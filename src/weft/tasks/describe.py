@@ -146,6 +146,7 @@ def describer_of(opened: Opened, others: Sequence[Opened] = ()) -> Writer:
         context=min(each.config.context for each in (opened, *others)),
         device=opened.device,
         never=opened.never,
+        folder=opened.folder,
     )
 
 

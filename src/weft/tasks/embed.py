@@ -15,6 +15,7 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.nn.rows import Ragged, Rows
 from weft.tasks.answers import Vector
+from weft.tasks.finite import check_finite
 from weft.text.windows import Cut, cut, frame
 
 TEXTS = 256  # texts that go through together, fewer where they are long
@@ -114,7 +115,7 @@ class Embedder:
             raise UserError("this model folder has no tokenizer, so it reads no text")
         if opened.family.reads:
             raise UserError(f"{opened.family.name} reads one text to write another, and makes no vectors of texts")
-        card, context = opened.card, opened.config.context
+        self.opened, card, context = opened, opened.card, opened.config.context
         self.network, self.tokenizer, self.device = opened.network, opened.tokenizer, opened.device
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and opened.family.speaks:
@@ -155,9 +156,10 @@ class Embedder:
             self.network.train(training)
         if self.normalise:
             vectors = torch.nn.functional.normalize(vectors)
+        vectors = check_finite(self.opened, vectors.float())
         windows = torch.bincount(torch.tensor([piece.text for piece in pieces]), minlength=len(texts)).tolist()
         extra = len(self.before) + len(self.after)
-        return Embedded(vectors.float(), [len(found) + extra for found in ids], windows)
+        return Embedded(vectors, [len(found) + extra for found in ids], windows)
 
     def _piece(self, number: int, ids: list[int], c: Cut) -> Piece:
         first = len(self.before)

@@ -15,6 +15,7 @@ from weft.data.spans import sentinel, sentinels_of
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
+from weft.tasks.finite import check_finite
 from weft.text.tokenizer import Encoded, Tokenizer
 
 LONGEST = 32  # tokens for one gap at most
@@ -107,7 +108,7 @@ def _write(opened: Opened, views: list[View], sentinels: list[int], end: int) ->
     prompt = Ragged.of([[config.begin, sentinels[0]]] * len(views), device)
     scores, state = network.start(prompt, Ragged.of([view.tokens for view in views], device))
     while True:
-        chances = scores.float().log_softmax(-1)
+        chances = check_finite(opened, scores.float()).log_softmax(-1)
         best = chances.clone()
         fresh = torch.tensor([not view.done and not view.spans[-1] for view in views], device=device)
         best[:, stops] = best[:, stops].masked_fill(fresh[:, None], -math.inf)  # no gap is empty

@@ -6,7 +6,6 @@ import lzma
 import os
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,13 @@ from typing import Any
 
 import torch
 
-from weft.config import build, merged, read_toml, values_of, write_toml
+from weft.checksums import digests, is_sound, read_manifest, write_manifest
+from weft.child import COMMAND_LINE, start_child
+from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
-from weft.files import read_json, write_json, write_text
-from weft.tasks.climbing import LadderRecipe, Place, climb
+from weft.files import held, write_json, write_text
+from weft.tasks.climbing import Failure, LadderRecipe, Place, climb
 from weft.tasks.driving import device_for
 from weft.tasks.ladder_page import page_of, value_of
 from weft.tasks.recipes import find_recipe
@@ -36,6 +37,7 @@ CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters, unless 
 HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
 PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
+ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
 FREE = {"models", "parallel"}  # what may change when a ladder is gone on with
 
 
@@ -156,6 +158,7 @@ def _resolved(recipe: LadderRecipe) -> LadderRecipe:
 def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
+        place.text(whole=True)
         return
     t = recipe.text
     documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
@@ -191,7 +194,9 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if recipe.ladder.parallel > 1:
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
-    write_json(place.about, about)
+    made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
+    inside = place.about.parent
+    write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
     say(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
@@ -245,13 +250,15 @@ def packed(train: str, held_out: str) -> float:
 def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
-    waiting = [name for name in names if not place.result(name).is_file()]
+    waiting = [name for name in names if not is_sound(place.result(name))]
     if len(waiting) < len(names):
         say(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
-    for name in waiting:  # what failed before is tried again
+    for name in waiting:  # what failed before, or has been damaged since, is tried again
         place.failure(name).unlink(missing_ok=True)
+        place.result(name).unlink(missing_ok=True)
     going = dict[str, subprocess.Popen[bytes]]()
     try:
+        _wait_for_orphans(place, waiting, stop)
         while waiting or going:
             stop.check()
             if not recipe.ladder.parallel:
@@ -282,6 +289,18 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: P
     return found
 
 
+def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
+    """The process of a rung saves it and ends soon after the ladder that started it has been killed."""
+    end = time.monotonic() + ORPHANED
+    for lock in (place.rung(name) / "run" / "lock" for name in names):
+        while lock.exists() and time.monotonic() < end:
+            with held(lock) as free:
+                if free:
+                    break
+            stop.check()
+            time.sleep(0.1)
+
+
 def here(place: Place, name: str, say: Say, progress: Progress) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
@@ -297,26 +316,26 @@ def here(place: Place, name: str, say: Say, progress: Progress) -> None:
 
 def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
-    command = [sys.executable, "-m", "weft", "ladder", "--out", str(place.folder), "--only", name]
+    command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
     if not several:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        return start_child(*command, stdin=subprocess.DEVNULL, start_new_session=True)
     place.log(name).parent.mkdir(parents=True, exist_ok=True)
     with open(place.log(name), "ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return start_child(*command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
-        found = read_json(place.result(name))
+        found = read_manifest(place.result(name))[0]
         say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or somebody ended it)" if status == -9 else ""
         write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
     if place.failure(name).is_file() and not place.result(name).is_file():
-        say(f"weft: note: {name} failed: {read_json(place.failure(name))['reason']}")
+        say(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
     write(place, recipe)
 
 
@@ -327,14 +346,14 @@ def write(place: Place, recipe: LadderRecipe) -> dict[str, Any]:
         rung = rung_of(name, recipe.rungs)
         about = {"name": name, "title": rung.title, "about": rung.about, "sees": rung.sees}
         if place.result(name).is_file():
-            rungs.append({**about, **read_json(place.result(name))})
+            rungs.append({**about, **read_manifest(place.result(name))[0]})
         elif place.failure(name).is_file():
-            rungs.append({**about, "failed": read_json(place.failure(name))["reason"]})
+            rungs.append({**about, "failed": read_record(Failure, place.failure(name)).reason})
         else:
             rungs.append({**about, "waiting": True})
     budget = values_of(recipe.ladder)
     found = {
-        "text": read_json(place.about),
+        "text": read_manifest(place.about)[0],
         "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
         "device": recipe.device,
         "seed": recipe.seed,

@@ -222,12 +222,16 @@ def load(
     device: str | torch.device | None = None,
     backend: str | None = None,
     online: bool = False,
+    trust: bool = False,
 ) -> Model:
-    """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub."""
+    """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub.
+
+    `trust` opens an exported folder whose files have changed since, with a warning.
+    """
     if not isinstance(name, str | os.PathLike):
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
     folder = find_folder(os.fspath(name), online)
-    opened = _opened(folder, backend)
+    opened = replace(_opened(folder, backend, trust), folder=folder)
     known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
     found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
     if task is not None:
@@ -248,7 +252,7 @@ def load(
     return model if device is None else model.to(device)
 
 
-def _opened(folder: Path, backend: str | None) -> Opened:
+def _opened(folder: Path, backend: str | None, trust: bool) -> Opened:
     """The folder in the engine that its card names; `backend` asks for one, which must be there."""
     card = backend_of(folder)
     if backend is not None:
@@ -256,7 +260,7 @@ def _opened(folder: Path, backend: str | None) -> Opened:
         if backend != (card or "torch"):
             has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
             raise UserError(f"{folder}: has {has}: it is a model for {card or 'torch'} (see weft export)")
-    return open_folder(folder) if card is None else open_exported(folder)
+    return open_folder(folder, trust=trust) if card is None else open_exported(folder, trust)
 
 
 def _task(opened: Opened) -> str:

@@ -12,6 +12,7 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Follows
+from weft.tasks.finite import check_finite
 from weft.text.windows import pair_frame
 
 
@@ -54,8 +55,8 @@ def follows(opened: Opened, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
         told_apart = getattr(config, "segments", 1) > 1
         told = torch.tensor(segments, device=device) if told_apart else None
         hidden = opened.network(ragged.tokens, ragged.rows, told)
-        scores = opened.network.scores("next", hidden, ragged.rows)  # type: ignore[operator]
-        for (first, second), chance in zip(batch, scores.float().softmax(-1)[:, 0].tolist(), strict=True):
+        scores = check_finite(opened, opened.network.scores("next", hidden, ragged.rows).float())  # type: ignore[operator]
+        for (first, second), chance in zip(batch, scores.softmax(-1)[:, 0].tolist(), strict=True):
             count = len(first) + len(second)
             answers.append(
                 Follows(follows=chance >= 0.5, probability=chance, n_tokens=count + extra, truncated=count > room)

@@ -14,6 +14,7 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
+from weft.tasks.finite import check_finite
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
 
@@ -91,6 +92,7 @@ def through(
     with torch.inference_mode():
         for numbers, batch in batches(pieces, device, segments):
             said = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
+            check_finite(opened, said)
             sizes = [len(pieces[number].tokens) for number in numbers]
             parts = torch.split(said, sizes) if by_token else said.unbind()
             for number, part in zip(numbers, parts, strict=True):

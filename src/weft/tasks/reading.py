@@ -243,10 +243,10 @@ def read_all(
         if progress is not None:
             progress(1)
         if is_empty(record, columns):
-            skipped.empty.append(record.where)
+            skipped.empty.add(record.where)
             continue
         if is_unlabeled(record, columns):
-            skipped.unlabeled.append(record.where)
+            skipped.unlabeled.add(record.where)
             continue
         labeled += 1
         try:
@@ -254,16 +254,19 @@ def read_all(
         except UserError as error:
             if files.on_bad_row == "stop":
                 problems.add(error)
+                if problems.full:
+                    break
             else:
                 skipped.add(str(error))
             continue
         if not problems.count:
             yield example
     problems.check()
-    if len(skipped.unlabeled) > labeled:
+    lost = skipped.unlabeled
+    if lost.count > labeled:
         column = next(theirs for ours, theirs in columns.items() if ours in TARGETS)
         raise UserError(
-            f"{file_of(skipped.unlabeled[0])}: {len(skipped.unlabeled):,} of {len(skipped.unlabeled) + labeled:,} rows "
+            f"{file_of(lost.first)}: {lost.count:,} of {lost.count + labeled:,} rows "
             f"have nothing in column {shown(column)!r}: is it the label? --column label=NAME names another"
         )
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from weft.errors import escaped
+from weft.terminal import unescaped
 from weft.text.records import Skipped
 
 Say = Callable[[str], None]
@@ -76,9 +78,10 @@ def live(what: str, unit: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn(what), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    counted = TextColumn("{task.completed:,} {task.fields[unit]}", markup=False)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), counted, TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
+        task = bar.add_task(escaped(what), total=None, unit=unit)
         yield lambda more: bar.advance(task, more)
 
 
@@ -126,12 +129,13 @@ class Line:
             self.width = 0
 
     def _write(self, text: str) -> None:
+        text = escaped(text)
         self._print(f"\r{text.ljust(self.width)}")
         self.width = len(text)
 
     def _print(self, text: str) -> None:
         with suppress(OSError, AttributeError):  # nobody may be reading, or there may be no standard error
-            sys.stderr.write(text)
+            unescaped(sys.stderr).write(text)
             sys.stderr.flush()
 
 

@@ -19,6 +19,7 @@ from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.carrying import Memory
+from weft.tasks.finite import check_finite, check_numbers
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -62,7 +63,7 @@ def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
         whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
         said = opened.network.foreseen(whole_texts)  # type: ignore[operator]
         return [
-            -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64)
+            check_finite(opened, -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64))
             for chances, reading in zip(said, readings, strict=True)
         ]
     device = opened.device
@@ -80,13 +81,13 @@ def _nats(opened: Opened, hidden: Tensor, places: Tensor, targets: Tensor) -> Te
     """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
     network: Any = opened.network
     if hasattr(network, "said"):  # it knows the chance of one word without those of all others
-        return -network.said(hidden[places], targets).double().cpu()
+        return check_numbers(opened, -network.said(hidden[places], targets).double().cpu())
     most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))
         said = scores.gather(1, wanted[:, None]).squeeze(1)
         found.append((scores.logsumexp(-1) - said).double().cpu())
-    return torch.cat(found)
+    return check_finite(opened, torch.cat(found))
 
 
 @torch.inference_mode()

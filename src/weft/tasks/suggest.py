@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.tasks.finite import check_numbers
 from weft.tasks.model import Model
 from weft.tasks.scoring import beginning, tokenizer_of
 from weft.tasks.unseen import unseen_in_words
@@ -96,7 +97,7 @@ def suggest(
 
 def _tokens(opened: Opened, tokenizer: Tokenizer, prompt: list[int], most: int, size: int) -> Suggestions:
     scores, _ = opened.network.start(Ragged.of([prompt], opened.device))  # type: ignore[operator]
-    chances = _chances(scores)[0]
+    chances = _chances(check_numbers(opened, scores))[0]
     best = np.argsort(-chances, kind="stable")[:most].tolist()
     texts = _Spelling.of(tokenizer).texts
     names = [texts[token] or (tokenizer.token(token) or "") for token in best]
@@ -187,7 +188,7 @@ class _Search:
         self.longest = min(LONGEST, opened.config.context - len(prompt))
         begun = Ragged.of([prompt], self.device)
         scores, state = self.network.start(begun, room=len(prompt) + self.longest)  # type: ignore[operator]
-        chances = _chances(scores)
+        chances = _chances(check_numbers(opened, scores))
         spelling = self.spelling
         if closed or (self.after_word and not endings):  # a word that is complete does not go on
             chances[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on

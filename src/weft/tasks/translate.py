@@ -20,6 +20,7 @@ from weft.generation.speaker import Ensemble
 from weft.generation.spoken import Reason, Spoken
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
+from weft.tasks.finite import naming
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.tasks.passing import ON_GPU, tokenizer_of
 from weft.tasks.writing import check_width
@@ -100,18 +101,19 @@ def translate(
     end = writer_of(opened).id_of("end")
     budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
     for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, budget):
-        spoken = speak(
-            speaker,
-            [[opened.config.begin]] * len(some),
-            sources=[parts[number].tokens for number in some],
-            choice=choice,
-            ends=() if end is None else (end,),
-            context=context,
-            rules=Rules(banned=tuple((token,) for token in opened.never)),
-            most=[most or limit_of(parts[number].tokens) for number in some],
-            attention=alignments,
-            device=opened.device,
-        )
+        with naming(opened.folder):
+            spoken = speak(
+                speaker,
+                [[opened.config.begin]] * len(some),
+                sources=[parts[number].tokens for number in some],
+                choice=choice,
+                ends=() if end is None else (end,),
+                context=context,
+                rules=Rules(banned=tuple((token,) for token in opened.never)),
+                most=[most or limit_of(parts[number].tokens) for number in some],
+                attention=alignments,
+                device=opened.device,
+            )
         for number, said in zip(some, spoken, strict=True):
             found[number] = said
         if heard is not None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from weft.checkpoint.folder import open_folder
 from weft.checkpoint.locate import find_folder
+from weft.checkpoint.tensors import read_file as read_tensor_file
+from weft.checkpoint.tensors import save_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json, reason, whole_folder, write_json
+from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.tasks.saying import Say, log
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file
@@ -170,7 +170,7 @@ def learn_map(
         with whole_folder(Path(out)) as inside:
             arrays = {"matrix": found.matrix, "source": found.before.mean, "target": found.after.mean}
             tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items()}
-            save_file(tensors, inside / "map.safetensors")
+            save_tensors(inside / "map.safetensors", tensors)
             write_json(inside / "map.json", values_of(card))
     return found, report
 
@@ -181,10 +181,7 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
     if not (path / "map.json").is_file():
         raise UserError(f"{str(folder)!r} is not a map: it has no map.json; weft vectors map makes one")
     card = build(MapCard, read_json(path / "map.json", MEGABYTE), str(path / "map.json"))
-    try:
-        tensors = {name: tensor.float().numpy() for name, tensor in load_file(path / "map.safetensors").items()}
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path / 'map.safetensors'}: cannot be read: {reason(error)}") from None
+    tensors = {name: tensor.float().numpy() for name, tensor in read_tensor_file(path / "map.safetensors").items()}
     source = source or open_words(card.source)
     target = open_words(card.target)
     wanted = {

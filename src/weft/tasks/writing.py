@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from weft.generation.speaker import Speaker
 from weft.generation.spoken import Spoken
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
+from weft.tasks.finite import naming
 from weft.text.tokenizer import Tokenizer
 
 ROWS = 128  # answers that are written side by side
@@ -121,6 +123,7 @@ class Writer:
     context: int | None
     device: torch.device | str = "cpu"
     never: tuple[int, ...] = ()  # tokens that it may not write
+    folder: Path | None = None  # of the model, for messages
 
     def write(
         self,
@@ -139,15 +142,16 @@ class Writer:
         for first in range(0, len(prompts), rows):
             some = slice(first, first + rows)
             options = self._options(prompts[some], manner, limits[some])
-            spoken = speak(
-                self.speaker,
-                prompts[some],
-                choice=choice,
-                seeds=seeds[some],
-                sources=None if sources is None else sources[some],
-                heard=heard,
-                **options,
-            )
+            with naming(self.folder):
+                spoken = speak(
+                    self.speaker,
+                    prompts[some],
+                    choice=choice,
+                    seeds=seeds[some],
+                    sources=None if sources is None else sources[some],
+                    heard=heard,
+                    **options,
+                )
             pairs = zip(prompts[some], spoken, strict=True)
             answers += [self._answer(prompt, found, manner) for prompt, found in pairs]
         return answers
@@ -171,7 +175,8 @@ class Writer:
         given = ""
         while True:
             try:
-                went = next(steps)
+                with naming(self.folder):
+                    went = next(steps)
             except StopIteration as told:
                 answer = self._answer(prompt, told.value[0], manner)
                 break

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import mmap
+import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.errors import UserError, shown
-from weft.text.compressed import Source
+from weft.files import JSON_VALUES, MEGABYTE
+from weft.text.arrow_sizes import check_arrow, parquet_rows
+from weft.text.compressed import LIMIT, Source, check_ratio
 from weft.text.formats import Options, Record, Rows, check_names, need_columns
 
 BATCH = 256  # rows that are held at a time
@@ -39,11 +44,21 @@ def _module(name: str, source: Source, kind: str) -> Any:
 
 def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
     file = parquet.ParquetFile(source.stream)
-    return file.schema_arrow, file.iter_batches(batch_size=BATCH)
+    size = os.fstat(source.stream.fileno()).st_size
+    with open(str(source.path), "rb") as stream:
+        together = parquet_rows(file.metadata, stream, source.name, size, BATCH)
+
+    def batches() -> Iterator[Any]:
+        for group, count in enumerate(together):
+            yield from file.iter_batches(batch_size=count, row_groups=[group])
+
+    return file.schema_arrow, batches()
 
 
 def _arrow(ipc: Any, source: Source) -> tuple[Any, Iterator[Any]]:
     # Mapped, a length that a damaged file gives is checked against its size, before anything is allocated.
+    with open(str(source.path), "rb") as file:
+        check_arrow(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), source.name)
     mapped = importlib.import_module("pyarrow").memory_map(str(source.path))
     if mapped.read(6) == b"ARROW1":
         file = ipc.open_file(mapped)
@@ -69,7 +84,8 @@ def _valid(batch: Any) -> Any:
 
 def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
     pyarrow = importlib.import_module("pyarrow")
-    number = 0
+    number = unfolded = 0
+    size = os.fstat(source.stream.fileno()).st_size
     try:
         schema, batches = opened()
         check_names(source.name, schema.names)
@@ -77,17 +93,67 @@ def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
         labels = class_names(schema) or _beside(source)
         for batch in batches:
             for begin in range(0, batch.num_rows, BATCH):
-                for values in _values(batch.slice(begin, BATCH)):
-                    number += 1
-                    where = f"{source.name} row {number}"
-                    if values is None:
-                        yield UserError(f"{where}: bytes that are not UTF-8 text")
-                    else:
-                        yield Record(with_names(values, labels), where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+                for part, weight in _parts(batch.slice(begin, BATCH)):
+                    unfolded += weight
+                    check_ratio(source.name, unfolded, size)
+                    if weight > LIMIT:  # a single row
+                        number += 1
+                        most = f"{LIMIT // MEGABYTE} MiB or {JSON_VALUES:,} values"
+                        yield UserError(f"{source.name} row {number}: has more than {most}")
+                        continue
+                    for values in _values(part):
+                        number += 1
+                        where = f"{source.name} row {number}"
+                        if values is None:
+                            yield UserError(f"{where}: bytes that are not UTF-8 text")
+                        else:
+                            yield Record(with_names(values, labels), where)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error, IndexError) as error:
         words = shown(str(error).partition("\n")[0], 120) or "it asks for more memory than there is"
         after = f" after row {number}" if number else ""
         raise UserError(f"{source.name}: not a whole {kind} file{after}: {words}") from None
+
+
+def _parts(batch: Any) -> Iterator[tuple[Any, int]]:
+    """A batch in parts that are not too much to hold as Python's values, each with its size."""
+    weight, values = (sum(sizes) for sizes in zip((0, 0), *map(_weight, batch.columns), strict=True))
+    if weight <= LIMIT and values <= JSON_VALUES:
+        yield batch, weight
+    elif batch.num_rows == 1:
+        yield batch, max(weight, LIMIT + 1)
+    else:
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half))
+        yield from _parts(batch.slice(half))
+
+
+def _weight(array: Any) -> tuple[int, int]:
+    """Bytes and values that an array has when each of its rows is written out."""
+    types = importlib.import_module("pyarrow").types
+    kind, count = array.type, len(array)
+    if types.is_dictionary(kind):
+        place = array.indices[0].as_py() if count == 1 else None
+        entry = _longest(array.dictionary) if place is None else array.dictionary.slice(place, 1).nbytes
+        return count * entry, count
+    if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = array.flatten() if types.is_struct(kind) else [array.flatten()]
+        sizes = [_weight(part) for part in inner]
+        return sum(size for size, _ in sizes), count + sum(values for _, values in sizes)
+    plain = types.is_primitive(kind) or types.is_null(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+    texts = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    if plain or texts or types.is_fixed_size_binary(kind):
+        return array.nbytes, count
+    # Views, unions and runs may show the same bytes in every row.
+    return count * array.get_total_buffer_size(), count
+
+
+def _longest(array: Any) -> int:
+    """Bytes of the longest entry of a dictionary."""
+    compute = importlib.import_module("pyarrow.compute")
+    try:
+        return compute.max(compute.binary_length(array)).as_py() or 0
+    except NotImplementedError:  # no texts
+        return array.nbytes
 
 
 def _values(batch: Any) -> Iterator[dict[str, Any] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 # What people call the columns, likeliest first; a pair's two names belong together.
 NAMES = {
@@ -57,6 +58,7 @@ OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
 IDS = ("id", "ids", "index", "idx", "uid", "uuid", "guid", "key", "nr", "no", "number", "column1", "rowid")
 
 
+@lru_cache(maxsize=1 << 17)
 def folded(name: str) -> str:
     """A name without case, spaces, underscores and hyphens: 'Ticket Text' is 'ticket_text' is 'TicketText'."""
     return re.sub(r"[\s_.\-]+", "", name.casefold())

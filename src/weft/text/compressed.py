@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE, reason
+from weft.files import MEGABYTE, reason, special_kind
 from weft.text.encoding import Encoding, encoding_of
 
 T = TypeVar("T")
@@ -26,6 +26,8 @@ T = TypeVar("T")
 LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
 CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
+UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
+CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
 RUN_ROWS = {
@@ -46,6 +48,7 @@ class Source:
     suffixes: tuple[str, ...]  # those that may tell the format, the most telling first
     plain: bool = False  # a file on disk, neither compressed nor a stream: one may seek in it
     path: Path | None = None  # of the file, or of the archive that it lies in; None: it can be read but once
+    packed: int | None = None  # bytes that it takes compressed
     encoding: str | None = None  # as the caller says; else the bytes show it
     note: Callable[[str], None] = lambda text: None  # told what was found out about it
 
@@ -100,15 +103,18 @@ def open_sources(path: Path) -> Iterator[Source]:
     name, suffix = shown(name_of(file), 300), telling_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
+        size = os.fstat(stream.fileno()).st_size if stream.seekable() else None
         place = file if stream.seekable() else None  # a named pipe is read once
         match file.suffix.lower():
             case ".zip":
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place)
+                yield Source(
+                    name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place, packed=size
+                )
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place)
+                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place, packed=size)
             case _:
                 yield Source(name, stream, (suffix,), plain=True, path=place)
 
@@ -129,6 +135,8 @@ def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
     """A file on disk, open until the stack unwinds."""
     if path.is_dir():
         raise UserError(f"{name}: is a folder, not a file")
+    if kind := special_kind(path):  # which may never end
+        raise UserError(f"{name}: is {kind}, not a file; for standard input give -")
     try:
         return stack.enter_context(open(path, "rb"))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -148,9 +156,28 @@ def _refuse_nothing(stream: io.BufferedReader, name: str) -> None:
 def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile.ZipFile:
     """The table of contents of a zip file."""
     try:
+        check_contents(stream, name)
         return stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+    except UserError:
+        raise
     except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
         raise UserError(f"{name}: damaged or cut short: {_words(error)}") from None
+
+
+def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
+    """Refuse a zip whose table of contents would fill the memory, before it is read."""
+    end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
+    if end and end[5] > CONTENTS:
+        raise UserError(f"{name}: its table of contents has more than {CONTENTS // MEGABYTE} MiB: too many files in it")
+
+
+def check_ratio(name: str, unpacked: int, packed: int) -> None:
+    """Refuse what unpacks to far more than any text does: a file of some kilobytes can hold any number of gigabytes."""
+    if unpacked > max(UNPACKED, RATIO * packed):
+        raise UserError(
+            f"{name}: {packed:,} bytes unpack to more than {unpacked // MEGABYTE:,} MiB, over {RATIO} times as much, "
+            "which no text does; if it is sound, give it unpacked"
+        )
 
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -174,6 +201,8 @@ def _open_members(
     found = [info for info in _members(archive) if member in (None, info.filename)]
     if not found:
         raise UserError(f"{name}: holds no file" + (f" {shown(member, 200)!r}" if member else ""))
+    # Members may lie over each other in the file, so that all of them together unpack to more than each says.
+    check_ratio(name, sum(info.file_size for info in found), os.fstat(stream.fileno()).st_size)
     for info in found:
         inner = f"{name}/{shown(info.filename, 200)}"
         own = PurePath(info.filename).suffix.lower()
@@ -186,7 +215,8 @@ def _open_members(
         except Exception as error:  # as for the table of contents, and NotImplementedError for rare compressions
             raise UserError(f"{inner}: cannot be read: {_words(error)}") from None
         with opened:
-            yield Source(inner, cast(io.BufferedIOBase, opened), (own, suffix), path=path)
+            stream_inside = cast(io.BufferedIOBase, opened)
+            yield Source(inner, stream_inside, (own, suffix), path=path, packed=info.compress_size)
 
 
 def _words(error: Exception) -> str:
@@ -198,6 +228,7 @@ def _words(error: Exception) -> str:
 
 def _chunks(source: Source) -> Iterator[bytes]:
     """The bytes of a source; what is damaged or cut short is one clear line."""
+    size = 0
     while True:
         try:
             chunk = source.stream.read1(CHUNK)  # read1: a line typed at the terminal is there at once
@@ -205,10 +236,15 @@ def _chunks(source: Source) -> Iterator[bytes]:
             raise UserError(f"{source.name}: cut short: the compressed data ends too early") from None
         except DAMAGED as error:
             raise UserError(f"{source.name}: damaged: {_words(error)}") from None
+        except MemoryError:  # the dictionary of an .xz file may be of any size
+            raise UserError(f"{source.name}: unpacking it takes more memory than there is") from None
         except (OSError, ValueError, NotImplementedError) as error:
             raise UserError(f"{source.name}: cannot be read: {_words(error)}") from None
         if not chunk:
             return
+        size += len(chunk)
+        if source.packed is not None:
+            check_ratio(source.name, size, source.packed)
         yield chunk
 
 

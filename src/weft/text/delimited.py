@@ -14,6 +14,8 @@ from weft.text.header import header_of
 from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
+CELLS = 1 << 22  # delimiters in one row, those inside of quotes too
+HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
 
 def read_csv(source: Source, options: Options) -> Rows:
@@ -61,10 +63,10 @@ def _has_quotes(source: Source, delimiter: str) -> bool:
     break or a delimiter inside, or for a quote that is doubled; or where all names of columns are quoted.
     """
     width, even, count, some, named = 0, True, 0, False, False
-    for _, text, fault in read_lines(source):
+    for number, text, fault in read_lines(source):
         if not text and not fault:
             continue
-        fields = text.split(delimiter)
+        fields = _split(source, number, text, delimiter)
         named = named or (not count and all(len(f) > 1 and f[0] == f[-1] == '"' for f in fields))
         width, count = width or len(fields), count + 1
         even = even and len(fields) == width
@@ -86,18 +88,29 @@ def _has_quotes(source: Source, delimiter: str) -> bool:
 
 def _plain_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
     """Rows of one line each, in which quotes are letters like any other."""
-    return ((number, text.split(delimiter), fault) for number, text, fault in lines if text or fault)
+    return ((number, _split(source, number, text, delimiter), fault) for number, text, fault in lines if text or fault)
+
+
+def _split(source: Source, number: int, text: str, delimiter: str) -> list[str]:
+    """The fields of a line, unless there are so many that they would fill the memory."""
+    if len(text) > CELLS and text.count(delimiter) > CELLS:
+        raise _too_many(source, number)
+    return text.split(delimiter)
+
+
+def _too_many(source: Source, number: int) -> UserError:
+    return UserError(f"{source.name} line {number}: a row of more than {CELLS:,} fields")
 
 
 class _Feed:
     """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
 
-    def __init__(self, source: Source, lines: Iterator[Line]) -> None:
-        self.source, self.lines = source, lines
+    def __init__(self, source: Source, lines: Iterator[Line], delimiter: str) -> None:
+        self.source, self.lines, self.delimiter = source, lines, delimiter
         self.begin()
 
     def begin(self) -> None:
-        self.first = self.last = self.size = 0
+        self.first = self.last = self.size = self.cells = 0
         self.fault: UserError | None = None
 
     def __iter__(self) -> _Feed:
@@ -110,12 +123,16 @@ class _Feed:
         self.size += len(text) + 1
         if self.size > LIMIT:
             raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
+        if self.size > CELLS:
+            self.cells += text.count(self.delimiter)
+            if self.cells > CELLS:
+                raise _too_many(self.source, self.first)
         return text + "\n"
 
 
 def _quoted_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
     csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
-    feed = _Feed(source, lines)
+    feed = _Feed(source, lines, delimiter)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.begin()
@@ -138,9 +155,20 @@ def _quoted_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Itera
             yield feed.first, fields, feed.fault
 
 
+def _first_rows(rows: Iterator[Fields]) -> list[Fields]:
+    """Rows that show what a table is like: a few hundred, fewer where they are long."""
+    first, size = list[Fields](), 0
+    for row in rows:
+        first.append(row)
+        size += sum(map(len, row[1])) + len(row[1])
+        if len(first) >= ROWS or (size > HEAD and len(first) >= 3):
+            break
+    return first
+
+
 def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
     """Rows of fields as records, by the names in the header line, those that the caller gave, or what they hold."""
-    first = list(islice(rows, ROWS))
+    first = _first_rows(rows)
     rows = chain(first, rows)
     if options.names is not None and not options.header:
         names = list(options.names)

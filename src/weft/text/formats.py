@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE
+from weft.files import JSON_VALUES, MEGABYTE, check_json_values
 from weft.text.compressed import LIMIT, RUN_ROWS, Line, Source, read_lines
 from weft.text.documents import look
 
@@ -37,6 +37,9 @@ SUFFIXES = {
 }
 UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
 UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
+
+
+COLUMNS = 100_000  # of a table
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,9 @@ Rows = Iterator[Record | UserError]
 
 def need_columns(there: Sequence[str], options: Options, where: str) -> None:
     """Stop where a column that the caller needs is not there."""
+    names = set(there) if options.needed else ()
     for name in options.needed:
-        if name not in there:
+        if name not in names:
             has = f"it has {listed(shown(each) for each in there)}" if there else "it has none"
             raise UserError(f"{where}: no column {shown(name)!r}; {has}{did_you_mean(name, there)}")
 
@@ -77,11 +81,15 @@ def too_long(where: str, what: str) -> UserError:
 
 def check_names(where: str, names: Sequence[str]) -> None:
     """Stop where a column has no name, or two have the same."""
+    if len(names) > COLUMNS:
+        raise UserError(f"{where}: {len(names):,} columns; at most {COLUMNS:,} are read")
+    seen = set[str]()
     for place, name in enumerate(names, start=1):
         if not name:
             raise UserError(f"{where}: column {place} has no name")
-        if name in names[: place - 1]:
+        if name in seen:
             raise UserError(f"{where}: two columns are named {shown(name)!r}")
+        seen.add(name)
 
 
 # ------------------------------------------------------------------------------------------------------ documents
@@ -204,6 +212,7 @@ def read_jsonl(source: Source, options: Options) -> Rows:
         if not text or text.isspace():
             continue
         try:
+            check_json_values(text, where, JSON_VALUES)
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
@@ -234,6 +243,8 @@ def read_conll(source: Source, options: Options) -> Rows:
     for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
         began, rows = 0, list[list[str]]()
         for number, text, _ in lines:
+            if len(text) > COLUMNS and text.count(" ") + text.count("\t") > COLUMNS:
+                raise UserError(f"{source.name} line {number}: more than {COLUMNS:,} columns")
             tabbed = "\t" in text
             row = text.split("\t") if tabbed else re.split(" +", text.strip(" "))
             if row[0] == "-DOCSTART-" or text.startswith(("#begin document", "#end document")):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import UserError, listed
 from weft.text.column_names import known_name
 from weft.text.compressed import Source
-from weft.text.formats import check_names
+from weft.text.formats import COLUMNS, check_names
 from weft.text.sniffing import lacks_header, names_for
 
 TWO = "text,label or --names source,target"
@@ -50,6 +50,8 @@ def header_of(source: Source, rows: Cells, unit: str) -> tuple[list[str], int]:
     number, first = rows[skipped]
     table = [cells for _, cells in rows[skipped:] if cells]
     where = f"{source.name} {unit} {number}"
+    if len(first) > COLUMNS:
+        raise UserError(f"{where}: {len(first):,} columns; at most {COLUMNS:,} are read")
     if lacks_header(table):
         names = names_for(table)
         if names is None:
@@ -84,11 +86,14 @@ def _has_row_numbers(table: Sequence[Sequence[str]]) -> bool:
 
 def _numbered(names: Sequence[str]) -> list[str]:
     """Names with a number after those that come again, as pandas has them; not those that a task may look for."""
-    found = list[str]()
+    found, taken, numbers = list[str](), set(names), dict[str, int]()
     for name in names:
-        again = found.count(name) if known_name(name) != "usual" else 0
-        number = 1
-        while again and f"{name}.{number}" in (*names, *found):
+        number = numbers.get(name, 0)  # of the last one of this name
+        if name and name in numbers and known_name(name) != "usual":
             number += 1
-        found.append(f"{name}.{number}" if again and name else name)
+            while f"{name}.{number}" in taken:
+                number += 1
+        numbers[name] = number
+        found.append(f"{name}.{number}" if number else name)
+        taken.add(found[-1])
     return found

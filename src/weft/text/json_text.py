@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 from weft.errors import UserError, shown
+from weft.files import JSON_VALUES, check_json_values
 from weft.text.compressed import CHUNK, LIMIT, Source, read_pieces
 from weft.text.formats import json_words, too_long
 
@@ -67,3 +68,4 @@ class JsonText:
                 raise too_long(f"{self.source.name}{place}", "this value")
             if not self.grow(size + CHUNK):  # twice as much each time: the work stays linear
                 raise UserError(f"{self.source.name}{place}: ends too early: not JSON or cut short")
+            check_json_values(self.text, f"{self.source.name}{place}", JSON_VALUES)

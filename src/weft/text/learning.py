@@ -24,6 +24,7 @@ from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
 from weft.text.vocabularies import spaced, surround
 
 LARGEST = MOST_TOKENS  # the trainers take memory for as many as they are asked for
+MOST_SEEN = 1 << 40  # times that a token can be asked to be seen
 KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
@@ -77,9 +78,7 @@ def learn(
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
-    minimum = (1 if kind == "character" else 2) if minimum_count is None else minimum_count
-    if minimum < 1:
-        raise UserError(f"minimum_count {minimum} is less than 1")
+    minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
     library = MAKERS[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
     library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
     if around is not None:
@@ -92,7 +91,7 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
-    minimum = 1 if minimum_count is None else minimum_count
+    minimum = _minimum(minimum_count, 1)
     assert like.kind in ("word", "whitespace") and roles.unknown is not None
     library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
     library.normalizer, library.pre_tokenizer = like.library.normalizer, like.library.pre_tokenizer
@@ -104,6 +103,13 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
     if library.get_vocab_size() == len(names):
         raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
+
+
+def _minimum(given: int | None, usual: int) -> int:
+    """How often a token must be seen, within what the trainers can count."""
+    if given is not None and not 1 <= given <= MOST_SEEN:
+        raise UserError(f"minimum_count must be between 1 and {MOST_SEEN}, not {shown(str(given))}")
+    return usual if given is None else given
 
 
 def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:

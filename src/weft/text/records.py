@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.text.arrow import read_arrow, read_parquet
 from weft.text.compressed import (
     STANDARD_INPUT,
     BadBytes,
     Source,
-    find_members,
     open_sources,
     read_lines,
     telling_suffix,
@@ -27,6 +24,7 @@ from weft.text.encoding import known_encoding
 from weft.text.excel import read_xlsx
 from weft.text.formats import SUFFIXES, UNREAD, Options, Record, Rows, read_conll, read_jsonl, read_txt
 from weft.text.json_rows import json_kind, read_json
+from weft.text.paths import Patterns, find_files
 from weft.text.recognition import format_of
 from weft.text.squad import read_contexts, read_squad
 
@@ -47,7 +45,6 @@ READERS: dict[str, Callable[[Source, Options], Rows]] = {
 FORMATS = tuple(READERS)
 ON_BAD_ROW = ("stop", "skip", "keep")  # keep: it comes as a record that tells its problem
 MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
-Patterns = str | Path | Iterable[str | Path]
 
 
 class Document(NamedTuple):
@@ -58,13 +55,25 @@ class Document(NamedTuple):
 
 
 @dataclass
+class LeftOut:
+    """Where rows of one kind stand: how many there are, and the first of them; a file may have a hundred million."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        self.first = self.first or where
+
+
+@dataclass
 class Skipped:
     """What reading tells besides rows: how many were left out and why, and what was found out about the files."""
 
     count: int = 0  # bad rows that were passed over
     first: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)  # where rows without a text stand
-    unlabeled: list[str] = field(default_factory=list)  # where rows without a label stand
+    empty: LeftOut = field(default_factory=LeftOut)  # where rows without a text stand
+    unlabeled: LeftOut = field(default_factory=LeftOut)  # where rows without a label stand
     notes: dict[str, None] = field(default_factory=dict)  # each once
     columns: dict[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
 
@@ -89,14 +98,15 @@ class Skipped:
         """All that there is to tell, in lines."""
         told = list(self.notes)
         for places, what in ((self.empty, "empty row"), (self.unlabeled, "row")):
-            if places:
+            if places.count:
                 lack = " without a label" if what == "row" else ""
-                some = f"{len(places):,} {what}{'s' * (len(places) > 1)}{lack}"
-                told.append(f"left out {some}; the first: {places[0]}")
+                some = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
+                told.append(f"left out {some}; the first: {places.first}")
         return [*told, str(self)] if self.count else told
 
 
 PROBLEMS = 10  # that are named; the others are counted
+MOST_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not read to count them
 
 
 class BadRows(UserError):
@@ -105,7 +115,8 @@ class BadRows(UserError):
     def __init__(self, messages: Sequence[str], count: int) -> None:
         self.messages, self.count = list(messages), count
         more = [f"and {count - len(messages):,} more"] if count > len(messages) else []
-        title = f"{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
+        least = "at least " * (count >= MOST_PROBLEMS)
+        title = f"{least}{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
         super().__init__("\n  ".join([title, *messages, *more]))
 
 
@@ -120,70 +131,17 @@ class Problems:
         self.count += error.count if isinstance(error, BadRows) else 1
         self.messages += several[: PROBLEMS - len(self.messages)]
 
+    @property
+    def full(self) -> bool:
+        """Whether there are so many that no more are looked for."""
+        return self.count >= MOST_PROBLEMS
+
     def check(self) -> None:
         """Raise what there is."""
         if self.count == 1:
             raise UserError(self.messages[0])
         if self.count:
             raise BadRows(self.messages, self.count)
-
-
-def find_files(patterns: Patterns) -> list[Path]:
-    """The files that names, globs and folders stand for, in order, each once; '-' is standard input.
-
-    A folder stands for all files of a known format in it; 'corpus.zip/*.txt' for members of a zip.
-    """
-    if isinstance(patterns, str | Path):
-        patterns = [patterns]
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        found.update(dict.fromkeys(_matches(str(pattern))))
-    return list(found)
-
-
-def _matches(pattern: str) -> list[Path]:
-    if not pattern or "\0" in pattern:
-        raise UserError(f"{shown(pattern)!r} is not the name of a file")
-    path = Path(pattern)
-    if path == STANDARD_INPUT:
-        return [path]
-    if path.is_dir():
-        return _inside(path)
-    if os.path.exists(path):  # before globs: a name may hold brackets
-        return [path]
-    archive, member = zip_and_member(path)
-    if member is not None:
-        return [archive / name for name in find_members(archive, member)]
-    if glob.has_magic(pattern):
-        matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match))
-        if matches:
-            return matches
-        raise UserError(f"{shown(pattern, 300)}: matches no file")
-    missing = path  # the first part of the path that is not there: that is where the slip is
-    while not os.path.exists(missing.parent) and missing.parent != missing:
-        missing = missing.parent
-    try:
-        beside = os.listdir(missing.parent)
-    except OSError:
-        beside = []
-    raise UserError(f"{shown(pattern, 300)}: no such file{did_you_mean(missing.name, beside)}")
-
-
-def _inside(folder: Path) -> list[Path]:
-    """The files of a known format in a folder and its folders; hidden ones are left out."""
-
-    def unreadable(error: OSError) -> None:
-        raise UserError(f"{shown(str(error.filename), 300)}: cannot be read: {(error.strerror or '').lower()}")
-
-    found = []
-    for place, folders, names in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(place, name) for name in names if not name.startswith(".")):
-            if telling_suffix(path) in SUFFIXES or path.suffix.lower() == ".zip":
-                found.append(path)
-    if not found:
-        raise UserError(f"{shown(str(folder), 300)}: holds no file of a known format ({listed(SUFFIXES, 20)})")
-    return sorted(found)
 
 
 def _format(source: Source, otherwise: str | None) -> str:
@@ -349,6 +307,8 @@ def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iter
         damaged += isinstance(row, BadBytes)
         if on_bad_row == "stop":
             problems.add(row)
+            if problems.full:
+                break
         elif on_bad_row == "keep":
             yield Record({}, source.name, problem=str(row))
         else:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks to save and stop, a second leaves at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks to save and stop, a second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+
+def heard_signals() -> tuple[signal.Signals, ...]:
+    """Signals that ask a process to end; that of a closed terminal only where `nohup` does not ignore it."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    heard = (signal.SIGINT, signal.SIGTERM)
+    return heard if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (*heard, hangup)
 
 
 class Interrupted(Exception):
@@ -48,7 +55,7 @@ def listening() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop._heard) for number in heard_signals()}
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""Where a run stands, and its checkpoints: whole or absent, safetensors and JSON only.
+"""Where a run stands, and its checkpoints: whole or absent, checked when they are read, safetensors and JSON only.
 
 There is no generator to store: order, masks and dropout all follow from the seed and the number of the step.
 """
@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from weft.checkpoint.tensors import save_tensors
+from weft.checksums import digests, read_checked, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
-from weft.files import MEGABYTE, read_json, reason, sync_folder, whole_folder, write_json
+from weft.files import reason, sync_folder, whole_folder
+
+STATE = "state.json"  # of a checkpoint: where the run stands, and the hash of every file beside it
 
 
 @dataclass
@@ -42,10 +46,15 @@ class State:
     steady: int = 0  # fp16 steps since the scale last changed
     metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
     seconds: float = 0.0  # of training
+    recipe: str | None = None  # the hash of recipe.toml
+
+
+class Unreadable(UserError):
+    """No checkpoint of a run can be read: to go on would end here again."""
 
 
 class Checkpoints:
-    """The folder `checkpoints` of a run: `step-N` each with its tensors and its state."""
+    """The folder `checkpoints` of a run: `step-N` each with its tensors and, with their hashes, its state."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
@@ -69,26 +78,28 @@ class Checkpoints:
         """Write a checkpoint whole or not at all, then let go of the oldest."""
         path = self.path(state.step)
         if path.exists():  # saved before it was evaluated, by a signal
-            write_json(path / "state.json", values_of(state))
+            write_manifest(path / STATE, values_of(state), read_manifest(path / STATE)[1])
             return
         try:
             with whole_folder(path) as inside:
                 for name, some in tensors.items():
                     here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
-                    save_file(here, inside / f"{name}.safetensors")
-                write_json(inside / "state.json", values_of(state))
+                    save_tensors(inside / f"{name}.safetensors", here)
+                hashes = digests(inside, [f"{name}.safetensors" for name in tensors])
+                write_manifest(inside / STATE, values_of(state), hashes)
         except (OSError, SafetensorError, UserError) as error:
             kept = self.newest()
             what = f"; the last good checkpoint is {kept}" if kept else "; there is no checkpoint before it"
             raise UserError(f"{path}: cannot be written: {_cause(error)}{what}") from None
-        for step in self.steps()[: -self.keep]:
-            self._remove(step)
+        self._let_go()
 
-    def _remove(self, step: int) -> None:
-        # Under another name first: what is half removed must not look like a checkpoint.
-        gone = self.folder / f".gone-{step}"
-        os.replace(self.path(step), gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    def _let_go(self) -> None:
+        """Remove all but the newest."""
+        for step in self.steps()[: -self.keep]:
+            # Under another name first: what is half removed must not look like a checkpoint.
+            gone = self.folder / f".gone-{step}"
+            os.replace(self.path(step), gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def tidy(self) -> None:
         """Remove what a killed process left half written or half removed."""
@@ -98,20 +109,29 @@ class Checkpoints:
             sync_folder(self.folder)
 
     def load(self) -> tuple[State, dict[str, dict[str, Tensor]], list[str]] | None:
-        """The newest checkpoint that can be read, and what was wrong with newer ones; None where there is none."""
-        faults: list[str] = []
+        """The newest sound checkpoint, and what is wrong with newer ones; None where there is none at all."""
+        faults: dict[int, str] = {}
         for step in reversed(self.steps()):
-            path = self.path(step)
             try:
-                state = build(State, read_json(path / "state.json", MEGABYTE), str(path / "state.json"))
-                tensors: dict[str, Any] = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-                return state, tensors, faults
+                found = self._read(self.path(step))
             except (OSError, SafetensorError, UserError) as error:
-                faults.append(f"{path}: cannot be read ({reason(error)})")
-                os.replace(path, self.folder / f".bad-{step}")  # its name is free for the one that takes its place
+                faults[step] = str(error) if isinstance(error, UserError) else f"{self.path(step)}: {reason(error)}"
+                continue
+            if not faults:  # a process may have been killed before it let go of the oldest
+                self._let_go()
+            for other in faults:  # its name is free for the one that takes its place
+                os.replace(self.path(other), self.folder / f".bad-{other}")
+            return *found, [f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()]
         if faults:
-            raise UserError(f"no checkpoint can be read: {'; '.join(faults)}")
+            what = f"put sound ones back, or remove {self.folder} to train again from step 0"
+            raise Unreadable(f"no checkpoint can be read: {'; '.join(faults.values())}; {what}")
         return None
+
+    @staticmethod
+    def _read(path: Path) -> tuple[State, dict[str, dict[str, Tensor]]]:
+        values, hashes = read_checked(path / STATE)
+        tensors: dict[str, Any] = {Path(name).stem: load_file(path / name) for name in hashes}
+        return build(State, values, str(path / STATE)), tensors
 
 
 def _cause(error: Exception) -> str:

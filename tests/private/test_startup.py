@@ -1,0 +1,53 @@
+"""Telemetry is off before any library is loaded, whoever loads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines import need_engine
+from weft.startup import SWITCHES
+
+# Without these names ONNX Runtime takes the machine for one that runs tests, and sends nothing anyway.
+CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "TF_BUILD", "JENKINS_URL", "ORT_RUNNING_UNIT_TESTS")
+
+
+def left_in_home(code: str, home: Path, **more: str) -> tuple[list[str], str]:
+    """Which files a program of a user leaves in an empty home, and what it says on standard error."""
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in (*CI, *SWITCHES, "XDG_CACHE_HOME")}
+    environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1", **more}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return [path.name for path in home.rglob("*")], done.stderr
+
+
+def test_the_switches_are_set_by_import_weft_whatever_they_were(tmp_path: Path) -> None:
+    code = f"import os, weft; print([os.environ[name] for name in {list(SWITCHES)}])"
+    environment = {**os.environ, **dict.fromkeys(SWITCHES, "0")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(list(SWITCHES.values()))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import weft, onnxruntime",
+        "import os, weft; del os.environ['ORT_DISABLE_TELEMETRY']\nimport weft.backends.runtime as r; r.runtime()",
+    ],
+)
+def test_onnx_runtime_leaves_nothing_behind(code: str, tmp_path: Path) -> None:
+    need_engine("onnx")
+    assert left_in_home(code, tmp_path / "home", ORT_DISABLE_TELEMETRY="0") == ([], "")
+
+
+def test_a_program_that_imports_it_first_is_told(tmp_path: Path) -> None:
+    need_engine("onnx")
+    code = "import onnxruntime; from weft.backends.runtime import runtime; runtime()"
+    _, notes = left_in_home(code, tmp_path / "off", ORT_DISABLE_TELEMETRY="1")
+    assert not notes
+    _, notes = left_in_home(code, tmp_path / "on")
+    assert "onnxruntime was imported before weft" in notes and "ORT_DISABLE_TELEMETRY=1" in notes

@@ -1,0 +1,305 @@
+"""Files made to fill the memory or never to end: one line that names the limit, before anything is unpacked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import socket
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from weft import files
+from weft.data.shards import Text
+from weft.data.tables import Table
+from weft.errors import UserError
+from weft.text import arrow, arrow_sizes, compressed, delimited, formats, header, json_text, records
+from weft.text.records import Skipped, find_files, read_records
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def message(name: str, read: Callable[[str], object] = lambda name: list(Table(name).records())) -> str:
+    """The one line that a file is refused with."""
+    with pytest.raises(UserError) as caught:
+        read(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------- what is no plain file
+
+
+@pytest.mark.parametrize("suffix", ["zip", "gz", "xz", "txt", "csv", "jsonl", "json", "xlsx", "parquet", "arrow"])
+@pytest.mark.parametrize("device", ["zero", "urandom"])
+def test_a_device_is_refused(suffix: str, device: str) -> None:
+    os.symlink(f"/dev/{device}", f"a.{suffix}")
+    assert "is a device, not a file" in message(f"a.{suffix}")
+
+
+def test_a_socket_is_refused() -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("a.csv")
+        assert "is a socket, not a file" in message("a.csv")
+
+
+@pytest.mark.parametrize("pattern", ["data", "data/*", "data/**/*.txt"])
+def test_a_pipe_in_a_folder_is_left_out(pattern: str) -> None:
+    Path("data").mkdir()
+    Path("data/a.txt").write_text("a text\n")
+    os.mkfifo("data/b.txt")
+    os.symlink("/dev/zero", "data/c.txt")
+    assert find_files(pattern) == [Path("data/a.txt")]
+
+
+def test_training_text_is_no_pipe() -> None:
+    os.mkfifo("a.txt")
+    assert "is not a plain file" in message("a.txt", lambda name: Text((name,), documents="line").hash())
+
+
+def test_links_that_lead_in_circles() -> None:
+    Path("data/deep").mkdir(parents=True)
+    Path("data/deep/a.txt").write_text("a text\n")
+    for name in "mnopq":
+        os.symlink(".", f"data/{name}")
+        os.symlink("..", f"data/deep/{name}")
+    begun = time.monotonic()
+    assert find_files("data/**/*.txt") == [Path("data/deep/a.txt")]
+    assert find_files("**") == [Path("data/deep/a.txt")]
+    assert time.monotonic() - begun < 5
+
+
+def test_two_stars_stand_for_any_folders() -> None:
+    for name in ("a/x.txt", "a/b/y.txt", "a/b/c/z.txt", "a/.hidden/q.txt", "a/b/.dot.txt", "t.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("x\n")
+    for pattern, names in {
+        "**/*.txt": ["a/b/c/z.txt", "a/b/y.txt", "a/x.txt", "t.txt"],
+        "a/**/b/*.txt": ["a/b/y.txt"],
+        "a/**": ["a/b/c/z.txt", "a/b/y.txt", "a/x.txt"],
+        "*/**/[xz].txt": ["a/b/c/z.txt", "a/x.txt"],
+        "**/.dot.txt": ["a/b/.dot.txt"],
+        f"{Path.cwd()}/**/y.txt": [f"{Path.cwd()}/a/b/y.txt"],
+    }.items():
+        assert find_files(pattern) == [Path(name) for name in names], pattern
+
+
+# ------------------------------------------------------------------------------------------------------ compressed
+
+
+@pytest.mark.parametrize("pack, name", [(gzip.compress, "a.txt.gz"), (lzma.compress, "a.txt.xz")])
+def test_a_bomb(pack: Callable[[bytes], bytes], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    Path(name).write_bytes(pack(b"a line\n" * 300_000))
+    assert "over 200 times as much" in message(name)
+
+
+def test_a_bomb_in_a_zip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    with zipfile.ZipFile("a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(4):
+            archive.writestr(f"{number}.txt", b"a line\n" * 100_000)
+    assert "over 200 times as much" in message("a.zip")
+
+
+def test_a_zip_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "CONTENTS", 1000)
+    with zipfile.ZipFile("a.zip", "w") as archive:
+        for number in range(40):
+            archive.writestr(f"{number}.txt", "a line\n")
+    assert "its table of contents has more than" in message("a.zip")
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+
+
+def seconds(name: str) -> float:
+    begun = time.process_time()
+    assert len(list(Table(name).records())) == 3
+    return time.process_time() - begun
+
+
+@pytest.mark.parametrize("name", ["c{}", "a"])
+def test_a_wide_header_takes_linear_time(name: str) -> None:
+    for count in (1_000, 8_000):
+        names = ",".join(name.format(number) for number in range(count))
+        Path(f"{count}.csv").write_text(names + ("\n" + ",".join(["x"] * count)) * 3)
+    assert seconds("8000.csv") < 30 * max(seconds("1000.csv"), 0.02)  # 64 times where it is quadratic, and more
+
+
+def test_names_that_come_again_are_numbered() -> None:
+    assert header._numbered(["a", "b", "a", "a.1", "a", "", "", "b"]) == ["a", "b", "a.2", "a.1", "a.3", "", "", "b.1"]
+
+
+def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "COLUMNS", 5)
+    monkeypatch.setattr(formats, "COLUMNS", 5)
+    Path("a.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
+    assert "6 columns; at most 5 are read" in message("a.csv")
+    pyarrow.parquet.write_table(pyarrow.table({letter: ["x"] for letter in "abcdef"}), "a.parquet")
+    assert "6 columns; at most 5 are read" in message("a.parquet")
+    Path("a.conll").write_text("a b c d e f g\n")
+    assert "more than 5 columns" in message("a.conll")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_row_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "CELLS", 100)
+    mark = "," if name == "a.csv" else "\t"
+    Path(name).write_text(f"text{mark}label\na b{mark}c\n" + mark * 200 + "\n")
+    assert "a row of more than 100 fields" in message(name)
+
+
+def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "HEAD", 1000)
+    rows = ((number, ["x" * 900, "a"], None) for number in range(200))
+    assert len(delimited._first_rows(rows)) == 3
+    assert len(delimited._first_rows((number, ["x", "a"], None) for number in range(300))) == 200
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+
+@pytest.mark.parametrize(
+    "name, text", [("a.json", '{"text": [%s]}'), ("a.jsonl", '{"text": [%s]}'), ("b.json", "[[%s]]")]
+)
+def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "JSON_VALUES", 100_000)
+    monkeypatch.setattr(formats, "JSON_VALUES", 100_000)
+    Path(name).write_text(text % ",".join(["{}"] * 200_000))
+    assert "values; at most 100000 are read" in message(name)
+
+
+def test_a_config_of_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_VALUES", 100)
+    Path("config.json").write_text(json.dumps({"a": [{}] * 200}))
+    assert "values; at most 100 are read" in message("config.json", lambda name: files.read_json(Path(name)))
+
+
+def test_many_small_rows_of_json_are_read() -> None:
+    Path("a.json").write_text(json.dumps([{"text": "x" * 100_000}, *[{}] * 3_000]))
+    assert len(list(Table("a.json").records())) == 3_001
+
+
+def test_a_file_of_bad_rows_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MOST_PROBLEMS", 50)
+    Path("a.jsonl").write_text("{}\n" * 1000)
+    with pytest.raises(UserError, match="at least 50 rows are wrong"):
+        list(read_records("a.jsonl", columns=["text"]))
+
+
+def test_rows_that_are_left_out_are_counted_not_held() -> None:
+    skipped = Skipped()
+    for number in range(1000):
+        skipped.empty.add(f"a.jsonl line {number}")
+    assert skipped.lines() == ["left out 1,000 empty rows; the first: a.jsonl line 0"]
+    assert all(isinstance(value, int | str) for value in vars(skipped.empty).values())
+
+
+# -------------------------------------------------------------------------------------------------- parquet and Arrow
+
+
+def dictionary(text: str, count: int) -> pyarrow.Array:
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), pyarrow.array([text]))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that small files reach."""
+    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(arrow, "LIMIT", 1 << 20)
+    monkeypatch.setattr(arrow, "JSON_VALUES", 10_000)
+    monkeypatch.setattr(arrow_sizes, "UNFOLDED", 8 << 20)
+    monkeypatch.setattr(arrow_sizes, "BUDGET", 1 << 20)
+    monkeypatch.setattr(arrow_sizes, "NESTED", 50_000)
+    monkeypatch.setattr(arrow_sizes, "LEAST_ROWS", 1000)
+
+
+@pytest.mark.parametrize(
+    "column, words",
+    [
+        (dictionary("x" * 100_000, 500), "over 200 times as much"),
+        (pyarrow.array(["x" * 9_000_000]), "a page unfolds to 8 MiB; at most 8 are read"),
+        (pyarrow.array(["x" * 2_000_000]), "over 200 times as much"),
+        (pyarrow.array([[1] * 60_000]), "60,000 values in one row group; at most 50,000"),
+        (pyarrow.array([[1] * 20_000]), "more than"),
+        (pyarrow.nulls(1 << 20, pyarrow.string()), "rows; at most 16 a byte are read"),
+    ],
+    ids=["dictionary", "page", "value", "lists", "list", "rows"],
+)
+@pytest.mark.usefixtures("small")
+def test_parquet_that_unfolds(column: pyarrow.Array, words: str) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), "a.parquet", compression="zstd")
+    assert Path("a.parquet").stat().st_size < 10_000
+    assert words in message("a.parquet")
+
+
+@pytest.mark.usefixtures("small")
+def test_rows_of_parquet_are_unfolded_few_at_a_time() -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": dictionary("x" * 400_000, 10)}), "a.parquet")
+    with open("a.parquet", "rb") as stream:
+        metadata = pyarrow.parquet.ParquetFile("a.parquet").metadata
+        assert arrow_sizes.parquet_rows(metadata, stream, "a", 10_000_000, 256) == [2]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "zstd", "snappy"])
+def test_sound_parquet_is_read(version: str, compression: str) -> None:
+    rows = [{"text": f"text {number}" * 50, "tags": ["a"] * (number % 7), "n": number} for number in range(3000)]
+    table = pyarrow.Table.from_pylist(rows)
+    how = {"data_page_version": version, "row_group_size": 700, "data_page_size": 2000, "write_page_index": True}
+    pyarrow.parquet.write_table(table, "a.parquet", compression=compression, **how)
+    assert [record.values for record in Table("a.parquet").records()] == rows
+
+
+def write_stream(path: str, table: pyarrow.Table, options: pyarrow.ipc.IpcWriteOptions) -> None:
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+def write_file(path: str, table: pyarrow.Table, options: pyarrow.ipc.IpcWriteOptions) -> None:
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_file(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("write", [write_stream, write_file])
+@pytest.mark.parametrize(
+    "column, words",
+    [
+        (pyarrow.array(["x" * 100_000] * 100), "a batch unfolds to 9 MiB; at most 8 are read"),
+        (dictionary("x" * 9_000_000, 5), "a dictionary unfolds to 8 MiB; at most 8 are read"),
+        (dictionary("x" * 900_000, 500), "over 200 times as much"),
+        (pyarrow.nulls(1 << 20), "rows; at most 16 a byte are read"),
+        (pyarrow.array([[None] * 20_000], pyarrow.list_(pyarrow.null())), "more than"),
+        (pyarrow.RunEndEncodedArray.from_arrays([400], ["x" * 500_000]), "more than"),
+    ],
+    ids=["batch", "dictionary", "repeated", "rows", "list", "runs"],
+)
+@pytest.mark.usefixtures("small")
+def test_arrow_that_unfolds(
+    write: Callable[[str, pyarrow.Table, pyarrow.ipc.IpcWriteOptions], None], column: pyarrow.Array, words: str
+) -> None:
+    write("a.arrow", pyarrow.table({"text": column}), pyarrow.ipc.IpcWriteOptions(compression="zstd"))
+    assert words in message("a.arrow")
+
+
+@pytest.mark.parametrize("write", [write_stream, write_file])
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_sound_arrow_is_read(
+    write: Callable[[str, pyarrow.Table, pyarrow.ipc.IpcWriteOptions], None], compression: str | None
+) -> None:
+    rows = [{"text": f"text {number}" * 50, "tags": ["a"] * (number % 7), "n": number} for number in range(1000)]
+    write("a.arrow", pyarrow.Table.from_pylist(rows), pyarrow.ipc.IpcWriteOptions(compression=compression))
+    assert [record.values for record in Table("a.arrow").records()] == rows
