@@ -13,6 +13,7 @@ import pytest
 from tests.text.bilingual import bilingual, numbers_of
 from tests.text.samples import ODD, folder_of, lines
 from tests.text.test_damaged_vocabularies import ADDED, TEMPLATE, WHOLE, A, B, whole
+from weft.checkpoint.ngram import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text import growth, limits, sentencepiece, windows
@@ -260,6 +261,15 @@ def test_character_maps() -> None:
         sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
 
 
+def test_what_nothing_is_learned_from() -> None:
+    start = time.process_time()
+    tokenizer = learn([" " * 300_000, "weave the looms", "weave"], "bpe", 300)
+    assert time.process_time() - start < 10 and tokenizer.decode(tokenizer.ids(["  weave"])[0]) == "  weave"
+    for text in (3, None, b"a"):
+        with pytest.raises(UserError, match=f"text 2: a {type(text).__name__} where a text is expected"):
+            learn(["a b", text], "word", 50)  # type: ignore[list-item]
+
+
 def test_ids_that_are_none() -> None:
     tokenizer = learn(lines(50), "word", 30)
     for ids in ([-1], [2**40], ["a"]):
@@ -330,6 +340,10 @@ def test_long_words_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "long.txt").write_text("a 1.0 2.0 3.0\n")
     with pytest.raises(UserError, match="line 1: 13 characters; at most 10 are read"):
         read_file(tmp_path / "long.txt")
+    arpa = f"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-1\t{word}\n-1\t</s>\n\n\\end\\\n"
+    (tmp_path / "m.arpa").write_text(arpa)
+    with pytest.raises(UserError, match=r"m.arpa: token .* has 5000 characters"):
+        read_arpa(tmp_path / "m.arpa")
     folder = bilingual(tmp_path / "marian")
     numbers = numbers_of(folder)
     (folder / "vocab.json").write_text(json.dumps({**numbers, word: len(numbers)}))
