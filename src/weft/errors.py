@@ -7,6 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable
+from itertools import islice
 
 
 class UserError(Exception):
@@ -27,6 +28,9 @@ class NotFinite(UserError):
         what = "the model's output is not a number; its weights are damaged or of no use"
         super().__init__(what if folder is None else f"{folder}: {what}")
 
+
+# A proposal is looked for among so many choices, for a word of so many letters: a file may name any number of columns.
+COMPARED, LONGEST_WORD = 2000, 200
 
 # What other libraries call our things, in small letters with hyphens: options, verbs, tasks, objectives and models.
 # The first of our words that is a choice where the slip was made is the one that is proposed.
@@ -142,8 +146,8 @@ def _meant(word: str, choices: Iterable[str]) -> str:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """'; did you mean ...?' where a choice means the same as the word, or is spelled nearly so; else nothing."""
-    choices = list(choices)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    choices = list(islice(choices, COMPARED))
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6) if len(word) <= LONGEST_WORD else []
     return _meant(word, choices) or (f"; did you mean {near[0]!r}?" if near else "")
 
 
@@ -167,7 +171,7 @@ def one_of(value: str, choices: Iterable[str], what: str) -> str:
     choices = list(choices)
     if value in choices:
         return value
-    raise UserError(f"{what} {value!r} is not one of {listed(choices, 20)}{did_you_mean(value, choices)}")
+    raise UserError(f"{what} {shown(value)!r} is not one of {listed(choices, 20)}{did_you_mean(value, choices)}")
 
 
 def shown(text: str, most: int = 60) -> str:

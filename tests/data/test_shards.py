@@ -155,7 +155,7 @@ def test_a_long_document_is_cut_as_the_whole(kind: str, tmp_path: Path, monkeypa
     whole = stories(20).replace("\n", " \n\n ") + "  two  spaces   three. "
     (tmp_path / "long.txt").write_text(whole)
     vocabulary = learn(stories(20).splitlines(), kind, 300)
-    monkeypatch.setattr(shards, "LONGEST", 97)
+    monkeypatch.setattr(shards, "PART", 97)
     corpus = tokenised(Text((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
     text = next(Text((str(tmp_path / "long.txt"),), documents="file").read())
     assert documents(corpus) == [vocabulary.encode(text, specials=False).ids]

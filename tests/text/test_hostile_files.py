@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 import os
 import socket
+import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import openpyxl
 import pyarrow
-import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
 from weft import files
+from weft.cli import batches
 from weft.data.shards import Text
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.text import arrow, arrow_sizes, compressed, delimited, formats, header, json_text, records
+from weft.tasks.reading import text_in
+from weft.text import (
+    arrow,
+    arrow_sizes,
+    compressed,
+    delimited,
+    excel,
+    formats,
+    header,
+    json_text,
+    long_texts,
+    records,
+    tokenizer,
+)
+from weft.text.learning import learn
 from weft.text.records import Skipped, find_files, read_records
 
 
@@ -144,12 +161,15 @@ def test_names_that_come_again_are_numbered() -> None:
 
 
 def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header, "COLUMNS", 5)
     monkeypatch.setattr(formats, "COLUMNS", 5)
     Path("a.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
     assert "6 columns; at most 5 are read" in message("a.csv")
     pyarrow.parquet.write_table(pyarrow.table({letter: ["x"] for letter in "abcdef"}), "a.parquet")
     assert "6 columns; at most 5 are read" in message("a.parquet")
+    row = json.dumps(dict.fromkeys("abcdef", "x"))
+    Path("a.jsonl").write_text(row)
+    Path("a.json").write_text(f"[{row}]")
+    assert all("6 columns; at most 5 are read" in message(name) for name in ("a.jsonl", "a.json"))
     Path("a.conll").write_text("a b c d e f g\n")
     assert "more than 5 columns" in message("a.conll")
 
@@ -303,3 +323,94 @@ def test_sound_arrow_is_read(
     rows = [{"text": f"text {number}" * 50, "tags": ["a"] * (number % 7), "n": number} for number in range(1000)]
     write("a.arrow", pyarrow.Table.from_pylist(rows), pyarrow.ipc.IpcWriteOptions(compression=compression))
     assert [record.values for record in Table("a.arrow").records()] == rows
+
+
+# ----------------------------------------------------------------------------------------------------------- Excel
+
+
+def changed_workbook(member: str, old: bytes, new: bytes) -> str:
+    """A workbook in one file of which something else stands."""
+    book = openpyxl.Workbook()
+    for row in [["text", "label"], *[[f"some text {number}", "ab"[number % 2]] for number in range(20)]]:
+        book.active.append(row)
+    book.save("sound.xlsx")
+    with zipfile.ZipFile("sound.xlsx") as sound, zipfile.ZipFile("a.xlsx", "w", zipfile.ZIP_DEFLATED) as changed:
+        for name in dict.fromkeys([*sound.namelist(), member]):
+            data = sound.read(name) if name in sound.namelist() else b"</sst>"
+            assert name != member or old in data
+            changed.writestr(name, data.replace(old, new) if name == member else data)
+    return "a.xlsx"
+
+
+SHEET = "xl/worksheets/sheet1.xml"
+
+
+@pytest.mark.parametrize(
+    "member, old, new, words",
+    [
+        (SHEET, b'<row r="21"', b'<row r="99999999999999"', "has a row after 1,048,576"),
+        (SHEET, b"</sheetData>", b"<c/>" * 3000 + b"</sheetData>", "more than 1,000 tags in one piece"),
+        ("xl/styles.xml", b"<fonts", b"<font/>" * 3000 + b"<fonts", "more than 1,000 tags in one piece"),
+        ("xl/sharedStrings.xml", b"</sst>", b"<si><t/></si>" * 3000 + b"</sst>", "more than 2,000 tags in one piece"),
+        (SHEET, b"</sheetData>", b"<row/>" * 3000 + b"</sheetData>", "has a row after"),
+        (SHEET, b"</sheetData>", b" " * 3_000_000 + b"</sheetData>", "over 200 times as much"),
+    ],
+    ids=["row number", "cells", "styles", "strings", "rows", "ratio"],
+)
+def test_a_workbook_that_unfolds(
+    member: str, old: bytes, new: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(excel, "TAGS", 1000)
+    monkeypatch.setattr(excel, "STRINGS", 2000)
+    if new.startswith(b"<row/>"):
+        monkeypatch.setattr(excel, "ROW_NUMBER", 2000)
+    assert words in message(changed_workbook(member, old, new))
+
+
+def test_a_sheet_that_claims_to_be_large() -> None:
+    assert len(list(Table(changed_workbook(SHEET, b"A1:B21", b"A1:XFD1048576")).records())) == 20
+
+
+# ------------------------------------------------------------------------------------------------------ long texts
+
+
+def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_texts, "LONGEST", 100)
+    monkeypatch.setattr(tokenizer, "LONGEST", 100)
+    vocabulary = learn(["a text of words"] * 9, "wordpiece", 60)
+    words = "text 2 of 2: a text of 101 characters; at most 100 are read at a time: split it"
+    assert message("", lambda _: vocabulary.ids(["a", "a" * 101])) == words
+    assert "at most 50 are read" in message("", lambda _: vocabulary.encode("a" * 60))
+    assert "at most 50 are read" in message("", lambda _: vocabulary.encode_batch([["a" * 30, "b" * 30]]))
+    record = records.Record({"text": "a " * 60}, "a.csv line 2")
+    assert message("", lambda _: text_in(record, "text")).startswith("a.csv line 2: column 'text': a text of 120")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"short\n" + b"a" * 101)))
+    assert message("", lambda _: list(records.read_input())).startswith("standard input line 2: a text of 101")
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "character"])
+def test_a_long_text_in_parts_has_the_ids_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "The loom was old, and it sang.  Two  spaces;\n\na line. " * 30
+    vocabulary = learn(text.splitlines(), kind, 300)
+    whole = vocabulary.ids([text, "short"], specials=False)
+    monkeypatch.setattr(tokenizer, "TOGETHER", 200)
+    monkeypatch.setattr(tokenizer, "PART", 97)
+    assert vocabulary.ids([text, "short"], specials=False) == whole
+
+
+def test_lines_are_read_ahead_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "CHARACTERS", 1000)
+    taken = list[int]()
+
+    def lines() -> Iterator[str]:
+        for number in range(100):
+            taken.append(number)
+            yield "x" * 300
+
+    rows = batches.as_they_come(lines(), 256)
+    first = next(rows)
+    time.sleep(0.2)
+    assert len(taken) <= len(first) + 5  # 1,000 characters ahead, and the one at hand
+    assert sum(map(len, rows)) + len(first) == 100
+    assert [len(some) for some in batches.chunked(["x" * 600] * 3 + ["x"] * 8, 4)] == [1, 1, 2, 4, 3]

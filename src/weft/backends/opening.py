@@ -71,7 +71,7 @@ def told(folder: Path) -> Opened:
 def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:
     """The heads that a published architecture has, and how many outputs each has; there are no tensors to ask."""
     named = published.get("architectures")
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in family.architectures:
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in list(family.architectures):  # any type at all
         raise UserError(f"{where}: architectures must name one of {', '.join(family.architectures)}")
     names = family.architectures[named[0]]
     check_heads(family, dict.fromkeys(names, 1))

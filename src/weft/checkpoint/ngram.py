@@ -31,6 +31,7 @@ from weft.version import VERSION
 
 TEN = math.log(10.0)
 WIDEST = 1 << 26  # words
+LONGEST = 1 << 20  # characters of a line
 EVERY = 1 << 16  # lines between two reports of progress
 Heard = Callable[[int], None]
 
@@ -71,6 +72,8 @@ class _Reader:
         self.done = False
 
     def take(self, number: int, text: str) -> None:
+        if len(text) > LONGEST:
+            raise UserError(f"a line of {len(text):,} characters; at most {LONGEST:,} are read")
         text = text.strip(" \t\r")
         if not text or self.done or (self.order < 0 and text != "\\data\\"):
             return

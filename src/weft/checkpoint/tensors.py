@@ -16,6 +16,8 @@ from torch import Tensor
 from weft.errors import UserError, listed, shown
 from weft.files import check_readable, read_json, reason, write_json
 
+TENSORS = 1 << 16  # in one file; the largest models have some thousand
+HEADER = 1 << 24  # bytes of the list of tensors in a file
 SHARD = 5_000_000_000  # bytes of tensors in one file
 # Weights, and the masks and counters that old files keep beside them.
 KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
@@ -37,9 +39,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not isinstance(table, dict) or not table:
         raise UserError(f"{index}: weight_map must say which file holds each tensor")
     tensors: dict[str, Tensor] = {}
+    wrong = [name for name in table.values() if not isinstance(name, str)]
+    if wrong:
+        raise UserError(f"{index}: weight_map: {shown(str(wrong[0]))} is not the name of a shard")
     for name in dict.fromkeys(table.values()):
         # A shard is a plain file beside its index: never a path that leads elsewhere.
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name):
+        if not re.fullmatch(r"[\w.-]+\.safetensors", name):
             raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
         if not (folder / name).exists():
             raise UserError(f"{folder}: shard {name} is missing")
@@ -56,15 +61,27 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def read_file(path: Path) -> dict[str, Tensor]:
     """All tensors of one file, none of them of a kind that no weight has."""
     check_readable(path)
+    _check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()
+            if len(names) > TENSORS:
+                raise UserError(f"{path}: holds {len(names):,} tensors; at most {TENSORS:,} are read")
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
     strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in KINDS]
     if strange:
         raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
     return tensors
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file whose list of tensors is longer than any model's, before the library reads it."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if HEADER < size <= os.fstat(file.fileno()).st_size:
+            raise UserError(f"{path}: its list of tensors has {size:,} bytes; at most {HEADER:,} are read")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -29,13 +29,14 @@ from weft.checkpoint.tensors import save_tensors
 from weft.checksums import digests, is_sound, write_manifest
 from weft.compress.lessons import Lesson, Said
 from weft.compress.tally import Tally
-from weft.data.shards import TEACHERS, digest_of
+from weft.data.shards import TEACHERS
 from weft.errors import UserError
 from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
 from weft.tasks.judging import chunked
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
 from weft.tasks.saying import Progress, Say
+from weft.text.paths import digest_of
 from weft.training.signals import Stop
 
 FORMAT = 1

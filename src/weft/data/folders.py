@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.data.shards import digest_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, reason
 from weft.text.compressed import LIMIT, open_sources, read_lines, telling_suffix
 from weft.text.formats import SUFFIXES
+from weft.text.paths import digest_of
 from weft.text.records import Record
 
 TEXTS = ("", ".txt", ".text")

@@ -26,6 +26,8 @@ from weft.config import build, values_of
 from weft.errors import UserError
 from weft.files import cache_folder, held, reason, sync_folder, unwritable
 from weft.text.compressed import zip_and_member
+from weft.text.long_texts import PART, parts_of
+from weft.text.paths import digest_of
 from weft.text.records import Skipped, find_files, look_for_documents, read_texts
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.tokenizer import Tokenizer
@@ -36,7 +38,6 @@ TEACHERS = "teachers"  # where the cache keeps what teachers have said
 COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
-LONGEST = 1 << 16  # characters of a document that go through the tokenizer at a time
 
 Places = NDArray[np.int64]
 
@@ -99,18 +100,6 @@ class Text:
             whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
             whole.update(digest_of(path))
         return whole.hexdigest()
-
-
-def digest_of(path: Path) -> bytes:
-    """What stands for the contents of a file, or of the archive that it lies in."""
-    archive, _ = zip_and_member(path)
-    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
-        raise UserError(f"{archive}: is not a plain file, and what is learned from is read more than once: name a file")
-    try:
-        with open(archive, "rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        raise UserError(f"{archive}: cannot be read: {reason(error)}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +256,7 @@ def _encode(
 ) -> Iterator[list[list[int]]]:
     """The ids of each document: sentence by sentence, or in one piece."""
     cuts = [cut_sentences(document) if sentences else [document] for document in documents]
-    parts = [list(_parts(piece)) for cut in cuts for piece in cut]
+    parts = [list(parts_of(piece, PART)) for cut in cuts for piece in cut]
 
     def in_bounds() -> Iterator[list[int]]:
         for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
@@ -279,19 +268,6 @@ def _encode(
     pieces = ([token for _ in some for token in next(ids)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """A long text in parts that the tokenizer cuts as it would the whole: a part begins at the space before a word."""
-    begin = 0
-    while len(text) - begin > LONGEST:
-        end = text.rfind(" ", begin + 1, begin + LONGEST)
-        while end > 0 and text[end + 1].isspace():
-            end = text.rfind(" ", begin + 1, end)
-        end = end if end > 0 else begin + LONGEST
-        yield text[begin:end]
-        begin = end
-    yield text[begin:]
 
 
 class _Writer:

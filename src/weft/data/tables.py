@@ -15,10 +15,11 @@ from typing import Any
 from weft.data.columns import OURS, file_of
 from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, saved_dataset
 from weft.data.memory import MemoryRows, is_names, rows_in_memory
-from weft.data.shards import Text, digest_of
+from weft.data.shards import Text
 from weft.errors import UserError, listed, one_of
 from weft.text.compressed import name_of
 from weft.text.encoding import known_encoding
+from weft.text.paths import digest_of
 from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
 from weft.text.sniffing import likely_columns
 

@@ -16,6 +16,7 @@ from weft.tasks.recipes import FROM_TEXT
 from weft.tasks.saying import log, tell
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
+from weft.text.long_texts import check_length
 from weft.text.records import Record, Skipped
 
 
@@ -108,6 +109,8 @@ def _input(model: Any, record: Record, found: Mapping[str, str]) -> Any:
         if isinstance(value, dict | list):
             raise UserError(f"{record.where}: column {shown(column)!r} holds a {type(value).__name__}, not text")
     texts = tuple("" if value is None else str(value) for value in values)
+    for column, text in zip(found.values(), texts, strict=True):
+        check_length(text, f"{record.where}: column {shown(column)!r}")
     if max(map(len, texts)) > LONG:
         framing = framing_for(model.opened)
         log(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from weft.data.shards import Text, digest_of
+from weft.data.shards import Text
 from weft.errors import UserError, listed, one_of
 from weft.tasks.reading import Example
 from weft.text.compressed import open_sources, read_lines
 from weft.text.encoding import known_encoding
+from weft.text.paths import digest_of
 from weft.text.records import Record, Skipped
 
 SIDES = ("source", "target")

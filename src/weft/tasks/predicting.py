@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any
 
 from weft.checkpoint.locate import find_folder
-from weft.data.shards import digest_of
 from weft.data.table_writer import PartialTable
 from weft.data.tables import Table
 from weft.tasks import answers
 from weft.tasks.inputs import Row, rows_of
 from weft.tasks.model import HEADS, Model
 from weft.tasks.recipes import WRITES
+from weft.text.paths import digest_of
 from weft.text.records import Skipped
 from weft.version import VERSION
 

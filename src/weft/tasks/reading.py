@@ -16,6 +16,7 @@ import numpy as np
 from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.long_texts import check_length
 from weft.text.records import Problems, Record, Skipped
 from weft.text.sniffing import ZERO_ONE
 
@@ -61,6 +62,7 @@ def text_in(record: Record, column: str) -> str:
         value = str(value)
     if not value.strip():
         raise UserError(f"{record.where}: column {shown(column)!r} is empty")
+    check_length(value, f"{record.where}: column {shown(column)!r}")
     return value
 
 

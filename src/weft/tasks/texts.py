@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import Opened
 from weft.data.columns import NAMES, file_of
@@ -40,7 +41,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces
 
 Kind = Literal["label", "labels", "value"]
-TOGETHER = 1024  # texts that are tokenised at a time
+TOGETHER = 1 << 22  # characters that are tokenized at a time
 COLUMN: dict[Kind, str] = {"label": "label", "labels": "labels", "value": "value"}
 
 
@@ -275,8 +276,8 @@ def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
-    for first in range(0, len(texts), TOGETHER):
-        yield from _pieces(framing, tokenizer, texts[first : first + TOGETHER])
+    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOGETHER):
+        yield from _pieces(framing, tokenizer, some)
 
 
 def _pieces(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -10,12 +12,16 @@ from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
-from weft.text.compressed import Source, again
+from weft.text.compressed import LIMIT, Source, again, check_contents, check_ratio
 from weft.text.formats import Options, Record, Rows, need_columns
 from weft.text.header import header_of, title_rows
 from weft.text.sniffing import ROWS
 
 LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
+ROW_NUMBER = 1 << 20  # the last row that a sheet of Excel has
+TAGS = 1 << 20  # of XML that stand between two rows of a sheet, or in a file that is no sheet
+ROW = re.compile(rb"""[^>]*?\sr\s*=\s*["']0*([0-9]+)""")  # its number
+STRINGS = 1 << 23  # tags in the list of texts that cells share
 
 
 def read_xlsx(source: Source, options: Options) -> Rows:
@@ -46,8 +52,14 @@ def read_xlsx(source: Source, options: Options) -> Rows:
 def _check_size(source: Source) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
+        check_contents(source.stream, source.name)
         with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             size = sum(info.file_size for info in archive.infolist())
+            if size <= LARGEST:
+                check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
+                _check_tags(source, archive)
+    except UserError:
+        raise
     except Exception:  # a hostile table of contents raises nearly anything
         raise UserError(
             f"{source.name}: not an Excel workbook (.xlsx); save an old .xls file as .xlsx or csv first"
@@ -57,9 +69,45 @@ def _check_size(source: Source) -> None:
     again(source)
 
 
+def _check_tags(source: Source, archive: zipfile.ZipFile) -> None:
+    """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
+    for info in archive.infolist():
+        sheet = info.filename.startswith("xl/worksheets/")
+        most = STRINGS if info.filename.endswith("sharedStrings.xml") else TAGS
+        rows = tags = 0
+        for chunk in _whole_tags(archive, info):
+            first, *others = chunk.split(b"<row") if sheet else [chunk]
+            tags += first.count(b"<")
+            for part in others:
+                if tags > most:
+                    break
+                rows, tags = rows + 1, part.count(b"<")
+                number = ROW.match(part)
+                if rows > ROW_NUMBER or (number and len(number[1]) > 6 and int(number[1][:9]) > ROW_NUMBER):
+                    raise UserError(
+                        f"{source.name}: {shown(info.filename)} has a row after {ROW_NUMBER:,}, Excel's last"
+                    )
+            if tags > most:
+                raise UserError(f"{source.name}: {shown(info.filename)} has more than {most:,} tags in one piece")
+
+
+def _whole_tags(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The bytes of a file of XML, cut before a tag."""
+    rest = b""
+    with archive.open(info) as file:
+        while chunk := file.read(MEGABYTE):
+            chunk = rest + chunk
+            cut = max(chunk.rfind(b"<"), 0)
+            if len(chunk) - cut > LIMIT:
+                raise ValueError("a text that does not end")
+            yield chunk[:cut]
+            rest = chunk[cut:]
+    yield rest
+
+
 def _cells(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
     """The rows that have something in them, with their numbers."""
-    for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
+    for number, row in enumerate(sheet.iter_rows(max_row=ROW_NUMBER, values_only=True), start=1):
         if any(value is not None and str(value).strip() for value in row):
             yield number, list(row)
 

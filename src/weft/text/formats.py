@@ -79,10 +79,15 @@ def too_long(where: str, what: str) -> UserError:
     return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
+def check_columns(count: int, where: str) -> None:
+    """Stop at a table that has more columns than any."""
+    if count > COLUMNS:
+        raise UserError(f"{where}: {count:,} columns; at most {COLUMNS:,} are read")
+
+
 def check_names(where: str, names: Sequence[str]) -> None:
     """Stop where a column has no name, or two have the same."""
-    if len(names) > COLUMNS:
-        raise UserError(f"{where}: {len(names):,} columns; at most {COLUMNS:,} are read")
+    check_columns(len(names), where)
     seen = set[str]()
     for place, name in enumerate(names, start=1):
         if not name:
@@ -217,6 +222,7 @@ def read_jsonl(source: Source, options: Options) -> Rows:
             if not isinstance(values, dict):
                 raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
             values = unwrapped(values)
+            check_columns(len(values), where)
             need_columns(list(values), options, where)
             if "\\u" in text and half_character(values):
                 raise UserError(f"{where}: {HALF}")

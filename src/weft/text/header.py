@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import UserError, listed
 from weft.text.column_names import known_name
 from weft.text.compressed import Source
-from weft.text.formats import COLUMNS, check_names
+from weft.text.formats import check_columns, check_names
 from weft.text.sniffing import lacks_header, names_for
 
 TWO = "text,label or --names source,target"
@@ -50,8 +50,7 @@ def header_of(source: Source, rows: Cells, unit: str) -> tuple[list[str], int]:
     number, first = rows[skipped]
     table = [cells for _, cells in rows[skipped:] if cells]
     where = f"{source.name} {unit} {number}"
-    if len(first) > COLUMNS:
-        raise UserError(f"{where}: {len(first):,} columns; at most {COLUMNS:,} are read")
+    check_columns(len(first), where)
     if lacks_header(table):
         names = names_for(table)
         if names is None:

@@ -7,7 +7,17 @@ from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.text.compressed import Source, again
-from weft.text.formats import HALF, Options, Record, Rows, half_character, need_columns, read_jsonl, unwrapped
+from weft.text.formats import (
+    HALF,
+    Options,
+    Record,
+    Rows,
+    check_columns,
+    half_character,
+    need_columns,
+    read_jsonl,
+    unwrapped,
+)
 from weft.text.json_text import JsonText
 from weft.text.squad import read_squad
 
@@ -119,6 +129,7 @@ def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]
             yield UserError(f"{where}: {HALF}")
         else:
             try:
+                check_columns(len(values), where)
                 need_columns(list(values), options, where)
             except UserError as error:
                 yield error

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import reason
 from weft.text.compressed import STANDARD_INPUT, find_members, telling_suffix, zip_and_member
 from weft.text.formats import SUFFIXES
 
@@ -109,3 +111,15 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
         return _fits(names, parts[1:]) or (bool(names) and names[0][0] != "." and _fits(names[1:], parts))
     fits = bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and (names[0][0] != "." or parts[0][0] == ".")
     return fits and _fits(names[1:], parts[1:])
+
+
+def digest_of(path: Path) -> bytes:
+    """What stands for the contents of a file, or of the archive that it lies in."""
+    archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and it is read more than once: name a file")
+    try:
+        with open(archive, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise UserError(f"{archive}: cannot be read: {reason(error)}") from None

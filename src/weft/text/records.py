@@ -24,6 +24,7 @@ from weft.text.encoding import known_encoding
 from weft.text.excel import read_xlsx
 from weft.text.formats import SUFFIXES, UNREAD, Options, Record, Rows, read_conll, read_jsonl, read_txt
 from weft.text.json_rows import json_kind, read_json
+from weft.text.long_texts import check_length
 from weft.text.paths import Patterns, find_files
 from weft.text.recognition import format_of
 from weft.text.squad import read_contexts, read_squad
@@ -224,6 +225,7 @@ def read_input() -> Iterator[Document]:
         for number, text, fault in read_lines(source):
             if fault:
                 raise fault
+            check_length(text, f"{source.name} line {number}")
             yield Document(text, f"{source.name} line {number}")
 
 

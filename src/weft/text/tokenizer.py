@@ -11,9 +11,11 @@ from typing import Any
 from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from weft.budget import by_budget
 from weft.errors import UserError, shown
 from weft.files import write_json, write_text
 from weft.text.growth import LONG, check_growth
+from weft.text.long_texts import LONGEST, PART, TOGETHER, parts_of, too_long
 from weft.text.published import read
 from weft.text.vocabularies import KEYS, Roles
 
@@ -150,6 +152,7 @@ class Tokenizer:
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
         words = _in_words([text])
+        _check_lengths([text, *([] if pair is None else [pair])], LONGEST // 2)
         one: Any = text
         try:  # not by encode_batch: its threads would make a later fork of this process warn
             self._check_long([text] if pair is None else [text, pair])
@@ -163,6 +166,7 @@ class Tokenizer:
         """The tokens of many texts, on all cores."""
         inputs: Sequence[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         words = _in_words(texts)
+        _check_lengths([*texts, *(pairs or ())], LONGEST // 2)
         try:
             self._check_long([*texts, *(pairs or ())])
             found = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
@@ -173,13 +177,24 @@ class Tokenizer:
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         """Only the ids of many texts: the fastest way for bulk text."""
         words = _in_words(texts)
-        inputs: Sequence[Any] = texts
-        try:
-            self._check_long(texts)
-            found = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
-        except BaseException as error:
-            raise _explained(error, texts, None, words) from None
-        return [encoding.ids for encoding in found]
+        _check_lengths(texts, LONGEST)
+        if not words and not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts):
+            return [self._long_ids(text) for text in texts]
+        found = list[list[int]]()
+        for some in by_budget(texts, _size, TOGETHER):
+            inputs: Sequence[Any] = some
+            try:
+                self._check_long(some)
+                encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
+            except BaseException as error:
+                raise _explained(error, texts, None, words) from None
+            found += [encoding.ids for encoding in encoded]
+        return found
+
+    def _long_ids(self, text: Text) -> list[int]:
+        """The ids of a long text, a part at a time: the library takes some hundred bytes for each character."""
+        parts = list(parts_of(text, PART)) if isinstance(text, str) else [text]
+        return [number for ids in self.ids(parts, specials=False) for number in ids]
 
     def _check_long(self, texts: Sequence[Text]) -> None:
         for text in texts:
@@ -223,6 +238,17 @@ class Tokenizer:
             if bert or normalizer.get("type") == "Lowercase":
                 config["do_lower_case"] = normalizer.get("lowercase", True)
         return config
+
+
+def _size(text: Text) -> int:
+    """Characters of a text; what is none is refused later, by name."""
+    return len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
+
+
+def _check_lengths(texts: Sequence[Text], most: int) -> None:
+    for number, text in enumerate(texts, start=1):
+        if isinstance(text, str | list | tuple) and (wrong := too_long(text, most)):
+            raise UserError(f"text {number} of {len(texts)}: {wrong}")
 
 
 def _in_words(texts: Sequence[Text]) -> bool:
