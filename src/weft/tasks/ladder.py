@@ -328,6 +328,7 @@ def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
 def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
+        place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
         found = read_manifest(place.result(name))[0]
         say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
