@@ -14,7 +14,7 @@ from tests.children import ForkedChild
 from weft import scratch
 from weft.data.shards import Text, tokenised
 from weft.errors import UserError
-from weft.files import check_new_run, whole_file, whole_folder, write_text
+from weft.files import check_new_run, unwritable, whole_file, whole_folder, write_text
 from weft.scratch import sweep, temporary_folder
 from weft.text.learning import learn
 
@@ -164,5 +164,7 @@ def test_a_full_disk_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert f"the disk of the cache, {tmp_path / f'cache-{calls}'}, is full" in message, calls
         assert "no space left on device" in message and "set WEFT_CACHE to a folder on another disk" in message
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    short = OSError("400000 requested and 90048 written")  # as NumPy has it
+    assert "the disk of the cache" in str(unwritable(tmp_path / "cache" / "x", short))
     with pytest.raises(UserError, match=r"b: cannot be written: no space left on device$"):
         write_text(tmp_path / "b", "x")

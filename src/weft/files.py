@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from weft.errors import UserError, shown
-from weft.scratch import scratch_file, scratch_folder, sweep
+from weft.scratch import is_scratch, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
 JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
@@ -28,7 +28,9 @@ HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    words = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    # NumPy counts what it could not write instead.
+    return "no space left on device" if re.fullmatch(r"\d+ requested and \d+ written", words) else words
 
 
 def unwritable(path: Path, error: Exception) -> UserError:
@@ -190,8 +192,6 @@ def check_new_folder(folder: Path) -> None:
 def check_new_run(folder: Path) -> None:
     """Refuse a run folder that holds something; a process that was stopped at once leaves run/lock and nothing else."""
     inside = folder / "run"
-    for path in (folder, inside):
-        sweep(path)
     if (inside / "recipe.toml").exists():
         raise UserError(f"{folder}: already holds a run; go on with it (weft resume {folder}) or choose another --out")
     if folder.exists() and not folder.is_dir():
@@ -201,7 +201,7 @@ def check_new_run(folder: Path) -> None:
             if not path.is_dir():
                 continue
             with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
-                if any(entry.name != alone for entry in entries):
+                if any(entry.name != alone and not is_scratch(entry.name) for entry in entries):
                     raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {reason(error)}") from None

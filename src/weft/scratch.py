@@ -60,6 +60,11 @@ def temporary_folder(libraries: bool = False) -> Iterator[Path]:
             tempfile.tempdir = before
 
 
+def is_scratch(name: str) -> bool:
+    """Whether a file or folder has the name of one of ours."""
+    return NAME.fullmatch(name) is not None
+
+
 def sweep(folder: Path) -> None:
     """Remove what killed processes have left in a folder; once in a process, and never what is in use."""
     folder = folder.absolute()
@@ -68,7 +73,7 @@ def sweep(folder: Path) -> None:
     _swept.add(folder)
     try:
         with os.scandir(folder) as entries:
-            left = [Path(entry.path) for entry in entries if NAME.fullmatch(entry.name)]
+            left = [Path(entry.path) for entry in entries if is_scratch(entry.name)]
     except OSError:
         return
     for path in left:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from weft.checksums import digest
 from weft.config import write_toml
 from weft.errors import UserError
 from weft.scratch import temporary_folder
@@ -104,6 +105,10 @@ def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
     state, stored, notes = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
     if found is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
+    recipe = digest(run.recipe)
+    if found is not None and state.recipe not in (None, recipe):
+        notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
+    state.recipe = recipe
     for note in notes:
         say(f"weft: note: {note}")
     return Begun(checkpoints, state, stored)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, shown
 from weft.files import write_json, write_text
+from weft.text.growth import LONG, check_growth
 from weft.text.published import read
 from weft.text.vocabularies import KEYS, Roles
 
@@ -151,6 +152,7 @@ class Tokenizer:
         words = _in_words([text])
         one: Any = text
         try:  # not by encode_batch: its threads would make a later fork of this process warn
+            self._check_long([text] if pair is None else [text, pair])
             return Encoded(self.library.encode(one, pair, is_pretokenized=words, add_special_tokens=specials))
         except BaseException as error:
             raise _explained(error, [text], None if pair is None else [pair], words) from None
@@ -162,6 +164,7 @@ class Tokenizer:
         inputs: Sequence[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         words = _in_words(texts)
         try:
+            self._check_long([*texts, *(pairs or ())])
             found = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
         except BaseException as error:
             raise _explained(error, texts, pairs, words) from None
@@ -172,10 +175,16 @@ class Tokenizer:
         words = _in_words(texts)
         inputs: Sequence[Any] = texts
         try:
+            self._check_long(texts)
             found = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
         except BaseException as error:
             raise _explained(error, texts, None, words) from None
         return [encoding.ids for encoding in found]
+
+    def _check_long(self, texts: Sequence[Text]) -> None:
+        for text in texts:
+            if isinstance(text, str) and len(text) >= LONG:
+                check_growth(self.library.normalizer, text)
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of these ids; part of a character at either end comes out as U+FFFD."""
@@ -223,7 +232,7 @@ def _in_words(texts: Sequence[Text]) -> bool:
 
 def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text] | None, words: bool) -> BaseException:
     """What is wrong with the text that the library refused, or the error itself where it is not about text."""
-    if isinstance(error, TypeError):
+    if isinstance(error, TypeError | UnicodeEncodeError):
         for number, text in enumerate((*texts, *(pairs or ())), start=1):
             where = f"text {number if number <= len(texts) else number - len(texts)} of {len(texts)}"
             for part in text if words and isinstance(text, list | tuple) else [text]:
@@ -238,6 +247,8 @@ def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text
 
 def _failed(error: BaseException, what: str) -> BaseException:
     """What the library raises as one line; a panic in Rust is no Exception."""
+    if isinstance(error, UserError):
+        return error
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
         return UserError(f"the tokenizer failed on this {what}: {shown(str(error), 200)}")
     return error

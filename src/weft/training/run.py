@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import shutil
@@ -9,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
+from weft.config import read_record
 from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
 from weft.scratch import sweep
@@ -24,6 +27,35 @@ from weft.training.log import read_metrics
 from weft.training.revision import revision
 from weft.training.state import Checkpoints
 from weft.version import VERSION, system_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """`run.json`: what a run was made with."""
+
+    date: str | None = None
+    seed: int | None = None
+    device: str | None = None
+    parameters: int = 0
+    words: int | None = None
+    text: dict[str, Any] | None = None
+    held_out: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    tokenizer: str | None = None
+    rows: dict[str, int] | None = None
+    stages: tuple[str, ...] | None = None
+    teacher: str | None = None
+    teacher_forwards: int = 0
+    versions: dict[str, str] | None = None
+    machine: dict[str, Any] | None = None
+    git: str | None = None
+    command: tuple[str, ...] = ()
+
+
+def tokenizer_hash(opened: Opened) -> str:
+    """What stands for the vocabularies of a model, and how they cut texts."""
+    both = [each and each.pipeline for each in (opened.tokenizer, opened.target_tokenizer)]
+    return hashlib.sha256(json.dumps(both).encode()).hexdigest()
 
 
 class Run:
@@ -101,6 +133,10 @@ class Run:
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
         )
+
+    def info(self) -> RunInfo:
+        """What `describe` wrote."""
+        return read_record(RunInfo, self.about)
 
     def lines(self) -> list[dict[str, Any]]:
         return read_metrics(self.metrics)

@@ -46,6 +46,7 @@ class State:
     steady: int = 0  # fp16 steps since the scale last changed
     metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
     seconds: float = 0.0  # of training
+    recipe: str | None = None  # the hash of recipe.toml
 
 
 class Unreadable(UserError):
