@@ -320,7 +320,8 @@ def watch(running: Running) -> None:
     """Kill a case, and what it has started, when it is past its time or its memory."""
     if running.killed:
         return
-    if time.monotonic() - running.begin - _waited(running.pid) > SECONDS:
+    seconds = time.monotonic() - running.begin
+    if seconds > SECONDS and seconds - _waited(running.pid) > SECONDS:
         running.killed = "hang"
     elif _peak(running.pid) > MEMORY:
         running.killed = "memory"
@@ -332,11 +333,14 @@ def watch(running: Running) -> None:
 
 
 def _waited(pid: int) -> float:
-    """Seconds that a process was ready but had no processor, because the machine is busy with others."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    """Seconds that a process and those it started were ready but had no processor: the machine is busy with others."""
+    waited = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+            if session == pid:
+                waited += int((folder / "schedstat").read_text().split()[1]) / 1e9
+    return waited
 
 
 def _peak(pid: int) -> int:
