@@ -161,6 +161,27 @@ def test_no_run_begins_again_in_silence(trained: Path, capsys: pytest.CaptureFix
     assert "there is no checkpoint; training again from step 0" in capsys.readouterr().err
 
 
+def test_another_recipe_is_noted(trained: Path) -> None:
+    path = trained / "run/recipe.toml"
+    path.write_text(path.read_text().replace("ema = 0.9", "ema = 0.8"))
+    said: list[str] = []
+    resume(trained, say=said.append)
+    assert [line for line in said if "recipe.toml: is not the one that the checkpoint was saved with" in line]
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a task, whose rows are not tokenized beforehand."""
+    source = once(tmp_path_factory, "damage-finetune", finetuned)
+    shutil.copytree(source / "run", tmp_path / "run")
+    path = tmp_path / "run/tokenizer.json"
+    text = path.read_text()
+    resume(tmp_path / "run", say=quiet)
+    path.write_text(text.replace('"the": ', '"thf": ') if '"the": ' in text else text.replace('"a": ', '"@": '))
+    assert path.read_text() != text
+    with pytest.raises(UserError, match="its tokenizer is not the one that the run began with"):
+        resume(tmp_path / "run", say=quiet)
+
+
 def test_checkpoints_of_another_kind(trained: Path) -> None:
     """State of another type, with a checksum that fits, and one without any."""
     from weft.checksums import read_manifest, write_manifest
@@ -172,7 +193,9 @@ def test_checkpoints_of_another_kind(trained: Path) -> None:
         for key in values:
             if isinstance(values[key], float) and wrong == 1.5 or isinstance(values[key], bool) and wrong is True:
                 continue
-            if wrong is None and key in ("steps", "first_loss", "best", "best_loss", "best_step"):
+            if wrong == "x" and key == "recipe":
+                continue
+            if wrong is None and key in ("steps", "first_loss", "best", "best_loss", "best_step", "recipe"):
                 continue
             write_manifest(path, {**values, key: wrong}, hashes)
             with pytest.raises(UserError, match=key):
@@ -180,6 +203,21 @@ def test_checkpoints_of_another_kind(trained: Path) -> None:
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match="state.json: has no checksums"):
         Run(trained).checkpoints().load()
+
+
+def test_a_stage_begins_from_what_the_one_before_left(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = once(tmp_path_factory, "damage-stage", staged)
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    stages = tmp_path / "run/run/stages"
+    shutil.copytree(source / "whole", tmp_path / "run")
+    for stage in ("pretrain", "start", "distill"):
+        data = (stages / stage / "model.safetensors").read_bytes()
+        flip(stages / stage / "model.safetensors", 1)
+        with pytest.raises(UserError, match=f"{stage}/model.safetensors: damaged: .*; remove .*{stage} and"):
+            weft.resume(tmp_path / "run", say=quiet)
+        (stages / stage / "model.safetensors").write_bytes(data)
 
 
 # ---------------------------------------------------------------------------------------------------------- a ladder
@@ -233,4 +271,21 @@ def test_a_flipped_bit_in_what_a_teacher_has_said(
         flip(path, 1)
         with pytest.warns(UserWarning, match=f"{path.name}: .*made again"):
             taught_by(source / "saved", "1x64", 2, **how, out=tmp_path / f"after-{path.suffix[1:]}")
+        assert (tmp_path / f"after-{path.suffix[1:]}/model.safetensors").read_bytes() == weights
+
+
+def test_a_flipped_bit_in_what_a_teacher_foresees(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = once(tmp_path_factory, "damage-pretrain", pretrained)
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    how = {"text": source / "text.txt", "training": PLAN}
+    taught_by(source / "run", "1x64", 2, **how, out=tmp_path / "first")
+    weights = (tmp_path / "first/model.safetensors").read_bytes()
+    shards = [path for path in (tmp_path / "cache/teachers").glob("*/*") if path.name != "corpus.json"]
+    assert {path.suffix for path in shards} == {".npy", ".json"}
+    for path in shards[:2]:
+        flip(path, 1)
+        with pytest.warns(UserWarning, match=f"{path.name}: .*made again"):
+            taught_by(source / "run", "1x64", 2, **how, out=tmp_path / f"after-{path.suffix[1:]}")
         assert (tmp_path / f"after-{path.suffix[1:]}/model.safetensors").read_bytes() == weights

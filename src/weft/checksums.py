@@ -46,7 +46,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def write_manifest(path: Path, values: Mapping[str, Any], hashes: Mapping[str, str] | None = None) -> None:
     """A JSON object with the hash of itself and of files beside it."""
     found = {**values, BESIDE: dict(hashes or {})}
-    write_json(path, {**found, OWN: _own(found)})
+    write_json(path, {**found, OWN: digest_of_values(found)})
 
 
 def read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -61,7 +61,7 @@ def read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     # Of equal values too the bytes may differ: 1e-05 and 1E-05.
     same = text == json_text(values)
     own, hashes = values.pop(OWN, None), values.get(BESIDE)
-    if not same or own != _own(values) or not isinstance(hashes, dict):
+    if not same or own != digest_of_values(values) or not isinstance(hashes, dict):
         raise Damaged(f"{path}: {CHANGED}")
     del values[BESIDE]
     return values, hashes
@@ -89,5 +89,6 @@ def is_sound(path: Path, quiet: bool = False) -> bool:
     return True
 
 
-def _own(values: Mapping[str, Any]) -> str:
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a JSON object says, however it is laid out."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -67,6 +67,8 @@ def _fit(hint: Any, value: Any, where: str, key: str) -> Any:
         raise UserError(f"{place} must be one of {', '.join(map(str, inside))}, not {_shown(value)}{near}")
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_fit(inside[0], item, where, f"{key}.{number}") for number, item in enumerate(value))
+    if origin is list and isinstance(value, list):
+        return [_fit(inside[0], item, where, f"{key}.{number}") for number, item in enumerate(value)]
     if origin is dict and isinstance(value, Mapping):
         return {str(name): _fit(inside[1], item, where, f"{key}.{shown(str(name))}") for name, item in value.items()}
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
@@ -84,7 +86,7 @@ def _named(hint: Any) -> str:
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_named(choice) for choice in inside)
-    if origin is tuple:
+    if origin in (tuple, list):
         return f"a list, each {_named(inside[0])}"
     if origin is dict or dataclasses.is_dataclass(hint):
         return "a section of keys and values"

@@ -174,8 +174,10 @@ def one_of(value: str, choices: Iterable[str], what: str) -> str:
     raise UserError(f"{what} {shown(value)!r} is not one of {listed(choices, 20)}{did_you_mean(value, choices)}")
 
 
-def shown(text: str, most: int = 60) -> str:
+def shown(text: str | bytes, most: int = 60) -> str:
     """Text from outside, fit for one line of an error: control characters escaped, cut where it is long."""
+    if isinstance(text, bytes):  # as libraries hand out names that are not UTF-8
+        text = text[: 4 * most + 4].decode("utf-8", "backslashreplace")
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
     return line if len(text) <= most else line[:most] + "..."
 

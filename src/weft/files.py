@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
 import re
-import shutil
 import stat
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from weft.errors import UserError, shown
+from weft.scratch import is_scratch, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
 JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
@@ -28,7 +28,20 @@ HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # one half of a surrogate pair, as
 
 def reason(error: Exception) -> str:
     """The system's words for what went wrong, in lower case: 'permission denied'."""
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    words = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    # NumPy counts what it could not write instead.
+    return "no space left on device" if re.fullmatch(r"\d+ requested and \d+ written", words) else words
+
+
+def unwritable(path: Path, error: Exception) -> UserError:
+    """Why a file or folder cannot be written; of the cache, whose disk is full, also what can be done about it."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "no space left" in reason(error)
+    if full and path.absolute().is_relative_to(cache_folder().absolute()):
+        return UserError(
+            f"{path}: cannot be written: the disk of the cache, {cache_folder()}, is full ({reason(error)}); free some "
+            "space (weft cache clear), or set WEFT_CACHE to a folder on another disk"
+        )
+    return UserError(f"{path}: cannot be written: {reason(error)}")
 
 
 def special_kind(path: Path) -> str | None:
@@ -145,19 +158,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears whole or leaves what was there: temporary file, fsync, rename."""
-    scratch = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(scratch, "xb") as file:
+        with scratch_file(path) as (scratch, file):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(scratch, path)
+            os.replace(scratch, path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
-    finally:
-        with suppress(OSError):
-            scratch.unlink()
+        raise unwritable(path, error) from None
 
 
 def json_text(values: Any) -> str:
@@ -192,7 +201,7 @@ def check_new_run(folder: Path) -> None:
             if not path.is_dir():
                 continue
             with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
-                if any(entry.name != alone for entry in entries):
+                if any(entry.name != alone and not is_scratch(entry.name) for entry in entries):
                     raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {reason(error)}") from None
@@ -208,12 +217,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         folder = folder.resolve()  # a link stays a link, and what it leads to is filled
         check_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
-    try:
-        inside = scratch / "new"
-        inside.mkdir()
+        raise unwritable(folder, error) from None
+    with ExitStack() as stack:
+        try:
+            inside = stack.enter_context(scratch_folder(folder)) / "new"
+            inside.mkdir()
+        except OSError as error:
+            raise unwritable(folder, error) from None
         yield inside
         try:
             for path in inside.rglob("*"):
@@ -224,9 +235,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             os.replace(inside, folder)  # an empty folder of that name gives way
             sync_folder(folder.parent)
         except OSError as error:
-            raise UserError(f"{folder}: cannot be written: {reason(error)}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            raise unwritable(folder, error) from None
 
 
 def no_link(path: str, flags: int) -> int:
@@ -245,7 +254,7 @@ def held(path: Path) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+", encoding="ascii", opener=no_link)  # noqa: SIM115
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+        raise unwritable(path, error) from None
     with file:
         end = time.monotonic() + 2
         while not lock_file(file):
@@ -253,9 +262,12 @@ def held(path: Path) -> Iterator[bool]:
                 yield False
                 return
             time.sleep(0.01)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except OSError as error:
+            raise unwritable(path, error) from None
         yield True
 
 

@@ -14,15 +14,17 @@ SWITCHES = {
 }
 
 # onnxruntime cannot be silenced once it is loaded: this is asked before the switches are set.
-TOO_LATE = "onnxruntime" in sys.modules and os.environ.get("ORT_DISABLE_TELEMETRY") not in ("1", "true")
+_OFF = os.environ.get("ORT_DISABLE_TELEMETRY", "").lower() in ("1", "true", "yes", "on")
+TOO_LATE = "onnxruntime" in sys.modules and not _OFF
 
 os.environ.update(SWITCHES)
 
 # `python -m weft` puts the working folder first on sys.path. Until Python has found the module, sys.argv[0] is "-m",
 # and the module's name stands before the rest of the arguments; `python -m your.module` keeps its folder.
-if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
-    if module.partition(".")[0] == "weft":
+_arguments = getattr(sys, "argv", [])  # a program with Python inside may have none
+if _arguments[:1] == ["-m"] and not sys.flags.safe_path:
+    _module = "".join(sys.orig_argv[-len(_arguments) :][:1]).removeprefix("-m")
+    if _module.partition(".")[0] == "weft":
         del sys.path[0]
 
 
@@ -31,7 +33,10 @@ def drop_working_folder() -> None:
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if len(entries) < 2 or "" not in entries or sys.flags.ignore_environment:
         return
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError:  # it has been removed, so nothing can be imported from it
+        return
     if here not in map(os.path.abspath, filter(None, entries)) and not _holds_libraries(here):
         sys.path[:] = [path for path in sys.path if path and os.path.abspath(path) != here]
 

@@ -96,3 +96,9 @@ def test_the_file_being_read_is_named(
     assert run(["info", str(model)]) == 1
     error = capsys.readouterr().err
     assert f"while reading {model}/" in error and ".json: KeyError" in error and "WEFT_DEBUG=1 shows" in error
+
+
+def test_names_that_are_not_text_are_shown() -> None:
+    from weft.errors import shown
+
+    assert shown(b"a\xff\x1b[2J") == "a\\xff\\x1b[2J" and shown(b"x" * 100) == "x" * 60 + "..."

@@ -101,8 +101,24 @@ MISTAKES = {
     "not a run": (["resume", "full"], "'full' is not a run folder"),
     "no record": (["curves", "full"], "'full' is not a run folder"),
     "no such device": ([*GPT, "--text", "corpus.txt", "--out", "r", "--device", "gpu"], "device 'gpu' is not"),
+    "a rate of no use": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "2147483648"], "at most 100, not 2.1"),
     "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "0"], "rate must be above 0"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("holdout", ["0.05", "0"])
+def test_a_run_whose_weights_are_lost_is_not_done(
+    holdout: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last update may spoil a model whose training losses were all sound."""
+    monkeypatch.setattr("weft.training.plan.RATE", 1e39)
+    call = [*GPT, "--steps", "1", "--set", f"text.holdout={holdout}", "--text", "corpus.txt", "--out", "r"]
+    rate = "2147483648" if holdout != "0" else "1e39"  # which makes NaN, or infinite weights
+    assert run([*call, "--rate", rate]) == 2
+    printed = capsys.readouterr().err
+    lost = "weights are no longer finite" if holdout == "0" else "the held-out loss of step 1 is"
+    assert lost in printed and "try a lower training.rate" in printed and "done" not in printed
+    assert not Path("r/model.safetensors").exists()
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

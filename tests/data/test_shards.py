@@ -17,7 +17,8 @@ from tests.children import FORKS
 from tests.damage import flip
 from tests.training.small import stories
 from weft.data import shards
-from weft.data.shards import Text, cached, clear_cache, tokenised
+from weft.data.cache import cached, clear_cache
+from weft.data.shards import Text, tokenised
 from weft.errors import UserError
 from weft.text.learning import learn
 from weft.text.records import Skipped

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 # Before anything is loaded: one thread each, nothing from the network, and our own faults as they are.
@@ -21,14 +23,16 @@ os.environ |= {"ORT_DISABLE_TELEMETRY": "1", "WEFT_DEBUG": "1"}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--cases", type=int, help="at most so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", help="targets whose name or reader holds this; may be repeated")
     parser.add_argument("--replay", help="TARGET:NUMBER")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"))
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder of samples goes, too
 
-    from tests.hostile.runner import load_libraries, make_bed, run_cases, targets
+    from tests.hostile.runner import load_libraries, make_bed, run_cases, schedule, targets
     from tests.hostile.samples import samples
     from tests.hostile.table import failures_of, print_report
 
@@ -49,9 +53,10 @@ def main() -> int:
         else:
             if given.only:
                 wanted = [each for each in wanted if any(part in f"{each.name} {each.reader}" for part in given.only)]
+            order = islice(schedule(wanted), given.cases)
             report = run_cases(
                 wanted, bed, Path(folder), seed=given.seed, seconds=given.seconds, failures=given.failures,
-                processes=given.processes,
+                processes=given.processes, order=order,
             )  # fmt: skip
         print_report(report)
         return 1 if failures_of(report) else 0

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -22,6 +23,7 @@ from tests.tasks.written import worded, write_sides, write_table
 from tests.text.bilingual import bilingual
 from tests.text.samples import folder_of, lines
 from weft.checkpoint.families import FAMILIES
+from weft.checkpoint.hashes import record_hashes
 from weft.cli.main import run
 from weft.compress.ct2_export import write_ct2
 from weft.compress.quantise import KINDS, Source
@@ -42,7 +44,7 @@ class Sample:
     make: Callable[[Path], object]  # fills this folder
     use: Callable[[Path], Any]  # reads it, works with it and returns what can be compared
     files: str = "*"  # the attacked ones
-    checked: bool = False  # hashes stand beside it: an answer that changes must be refused
+    checked: bool = False  # hashes stand beside it: a changed file must be refused
     quick: bool = True  # short enough for every run of the tests
 
 
@@ -75,8 +77,7 @@ def answers(model: Model) -> Any:
     if task in ("translate", "summarise", "rewrite"):
         return model(TEXTS[:3], most=6)
     if task == "fill":
-        assert model.tokenizer is not None
-        mask = model.tokenizer.roles.mask
+        mask = "[MASK]" if model.tokenizer is None else model.tokenizer.roles.mask
         return model([f"the {mask} is now"])
     if task in ("pair", "next"):
         return model([("the mouse is now", "a dog"), ("a horse", "")])
@@ -86,7 +87,14 @@ def answers(model: Model) -> Any:
 
 
 def use_model(path: Path) -> Any:
-    model = weft.load(path)
+    try:
+        model = weft.load(path)
+    except weft.UserError as error:
+        if "not as it was exported" in str(error):  # what the hashes refuse must do no harm without them either
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answers(weft.load(path, trust=True))
+        raise
     if model.task == "fill" and model.opened.family.speaks:  # T5 without the tokens that mark gaps
         model = weft.load(path, task="translate")
     return answers(model)
@@ -136,6 +144,7 @@ def make_export(task: str, kind: str, path: Path) -> None:
     path.mkdir()
     texts = {"answer": [("where lives Ada ?", "Ada lives in Rome .")], "fill": ["the [MASK] is now"]}
     KINDS[kind](path, Source(model, texts.get(task, [row["text"] for row in kinds(8)])))
+    record_hashes(path)
 
 
 def make_ct2(family: str, precision: str, path: Path) -> None:
@@ -144,6 +153,7 @@ def make_ct2(family: str, precision: str, path: Path) -> None:
     model = drawn(family)
     path.mkdir()
     write_ct2(path, model.opened, model.task, precision)
+    record_hashes(path)
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizers

@@ -11,6 +11,7 @@ import pytest
 
 from tests.engines import need_engine
 from weft.startup import SWITCHES
+from weft.training import step
 
 # Without these names ONNX Runtime takes the machine for one that runs tests, and sends nothing anyway.
 CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "TF_BUILD", "JENKINS_URL", "ORT_RUNNING_UNIT_TESTS")
@@ -51,3 +52,15 @@ def test_a_program_that_imports_it_first_is_told(tmp_path: Path) -> None:
     assert not notes
     _, notes = left_in_home(code, tmp_path / "on")
     assert "onnxruntime was imported before weft" in notes and "ORT_DISABLE_TELEMETRY=1" in notes
+
+
+def test_compiled_code_is_kept_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own choice is a folder that others can make before: /tmp/torchinductor_USER."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_user")  # as torch sets it when it is loaded
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(step, "COMPILER_CACHE", None)
+    step.keep_compiled_code_private()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
+    monkeypatch.setattr(step, "COMPILER_CACHE", "/chosen")
+    step.keep_compiled_code_private()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/chosen"

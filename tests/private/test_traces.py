@@ -84,6 +84,15 @@ def test_onnx_prediction_in_short(tmp_path: Path) -> None:
     assert faults(places) == []
 
 
+def test_a_name_that_is_no_folder_is_not_looked_up(tmp_path: Path) -> None:
+    """Without --online a model is a folder, or lies in the local Hugging Face cache."""
+    need_strace()
+    places = Places(tmp_path)
+    done = traced([WEFT, "info", "somebody/model"], places)
+    assert done.returncode == 2 and "to download it say --online" in done.stderr
+    assert faults(places) == []
+
+
 # ----------------------------------------------------------------------------------------------------------- every verb
 
 
@@ -170,3 +179,19 @@ def test_a_prediction_that_waits_for_its_input(models: Path, tmp_path: Path) -> 
         output, _ = child.communicate("a dull one\n", timeout=100)
     assert child.returncode == 0 and output.count("\n") == 1
     assert faults(places) == []
+
+
+@pytest.mark.slow
+def test_compiled_training(tmp_path: Path) -> None:
+    """torch's compiler starts the compiler of the system, but its code stays in the cache, and no one else's is run."""
+    need_strace()
+    if shutil.which("g++") is None:
+        pytest.skip("torch compiles for the CPU with g++")
+    places = Places(tmp_path)
+    write_inputs(places.work)
+    command = ["pretrain", "--model", "gpt2", "--text", "weaver.txt", "--vocabulary", "300", "--size", "1x64"]
+    command += ["--steps", "2", "--batch", "2", "--length", "32", "--compile", "--out", str(places.out / "model")]
+    done = traced([WEFT, *command], places)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in faults(places) if "execve(" not in line and 'mkdir("."' not in line] == []
+    assert any((places.cache / "compiled").rglob("*.so")) and not list(places.temporary.iterdir())

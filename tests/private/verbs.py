@@ -24,7 +24,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("tokenizer", "show", "/tok", "the loom"),
     ("new", "--model", "gpt2", "--size", "1x64", "--tokenizer", "/tok", "--out", "/fresh"),
     ("info", "/fresh"),
-    ("pretrain", "--model", "gpt2", *TEXT, "--out", "/gpt"),
+    ("pretrain", "--model", "gpt2", *TEXT, "--tensorboard", "--out", "/gpt"),
     ("pretrain", "--model", "bert", "--objective", "mlm+nsp", *TEXT, "--out", "/bert"),
     ("pretrain", "--model", "ngram", "--text", "weaver.txt", "--vocabulary", "300", "--out", "/ngram"),
     ("resume", "/gpt"),

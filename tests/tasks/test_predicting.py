@@ -181,6 +181,48 @@ def test_a_partial_file_of_another_run_is_not_continued(
     assert run(["predict", "other", "--data", "in.csv", "--out", "out.csv", "--overwrite"]) == 0
 
 
+def test_a_damaged_row_is_predicted_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In every row of a partial file; what comes before it is kept."""
+    write_csv("in.csv", ["text"], [[text] for text in TEXTS])
+    assert run(["predict", "model", "--data", "in.csv", "--out", "whole.csv"]) == 0
+    stopped = Stopped(monkeypatch)
+    stopped.after = 2
+    command = ["predict", "model", "--data", "in.csv", "--out", "out.csv"]
+    assert run(command) == 130
+    stopped.after = 1 << 30
+    partial = Path("out.csv.partial")
+    kept = partial.read_bytes()
+    lines = kept.splitlines(keepends=True)
+    assert len(lines) == 5
+    for number in range(1, 5):
+        broken = [bytearray(line) for line in lines]
+        broken[number][-4] ^= 1  # a digit of a probability, or a letter
+        partial.write_bytes(b"".join(broken))
+        Path("out.csv").unlink(missing_ok=True)
+        assert run(command) == 0
+        assert Path("out.csv").read_bytes() == Path("whole.csv").read_bytes()
+    capsys.readouterr()
+    partial.write_bytes(bytes(broken[0][:-3]) + b"x\n" + kept)
+    Path("out.csv").unlink()
+    assert run(command) == 2
+    assert "out.csv.partial: is of another run" in capsys.readouterr().err
+
+
+def test_killed_between_the_table_and_its_partial_file(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_csv("in.csv", ["text"], [[text] for text in TEXTS])
+    command = ["predict", "model", "--data", "in.csv", "--out", "out.csv"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        assert run(command) == 0
+    assert Path("out.csv.partial").exists()
+    assert run(command) == 2 and "already there" in capsys.readouterr().err
+    assert not Path("out.csv.partial").exists()
+
+
 def test_two_processes_do_not_write_one_table() -> None:
     table = PartialTable(Path("out.csv"), {"model": "a"})
     with pytest.raises(UserError, match=r"out\.csv\.partial: another process is writing it"):

@@ -40,7 +40,9 @@ def contents(out: Path, ema: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = {path.stem: load_file(path) for path in last.glob("*.safetensors")}
     assert {"model", "optimizer", "history", *(["ema"] if ema else [])} == set(found)
     state = json.loads((last / "state.json").read_text())
-    found["state"] = {name: value for name, value in state.items() if name not in ("seconds", "metrics", "sha256")}
+    found["state"] = {
+        name: value for name, value in state.items() if name not in ("seconds", "metrics", "recipe", "sha256")
+    }
     lines = read_metrics(out / "run" / "metrics.jsonl")
     found["metrics"] = [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
     found["best"] = load_file(out / "model.safetensors")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PART = 1 << 20  # numbers that are looked at together, so that no second copy of a large table is made
-EXPONENTS = {2: (np.uint16, 0x7C00), 4: (np.uint32, 0x7F800000)}  # by the bytes of a float: all set where not finite
+PART = 1 << 16  # numbers that are looked at together, so that they stay in a processor's cache
+ZEROS = np.zeros(PART, np.float32)
+HALF = 0x7C00  # bits of the exponent of a half: all are set where it is not finite
 
 
 def all_finite(array: NDArray[Any]) -> bool:
@@ -20,9 +21,9 @@ def all_finite(array: NDArray[Any]) -> bool:
 
 
 def _finite(part: NDArray[Any]) -> bool:
-    if part.dtype.itemsize not in EXPONENTS:
-        return bool(np.isfinite(part).all())
-    # By their bits: NumPy converts halves one by one to ask them.
-    kind, mask = EXPONENTS[part.dtype.itemsize]
-    bits = part.view(kind) & kind(mask)
-    return not bool((bits == mask).any())
+    if part.dtype == np.float32:  # 0 times anything is 0, unless it is not finite; no way is quicker
+        with np.errstate(invalid="ignore"):
+            return bool(np.dot(part, ZEROS[: part.size]) == 0)
+    if part.dtype == np.float16:  # by its bits: NumPy would convert each half to ask it
+        return not bool(((part.view(np.uint16) & np.uint16(HALF)) == HALF).any())
+    return bool(np.isfinite(part).all())

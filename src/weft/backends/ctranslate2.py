@@ -117,7 +117,7 @@ class Reading(Engine):
             alone = segments is None or self.config.segments == 1
             marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
         hidden = torch.empty(len(tokens), self.config.width)
-        parts = hidden.split(sizes)
+        parts = torch.split(hidden, sizes)
         for group in equal_lengths(sizes):
             fed = None if marks is None else [marks[row] for row in group]
             with engine_errors(self.folder):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.groups import similar_lengths
-from weft.backends.onnx_graph import check_graph
+from weft.backends.onnx_graph import BY_BATCH, check_graph
 from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.checkpoint.outline import outline
@@ -26,7 +26,6 @@ from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-DYNAMIC = b"DynamicQuantize"  # operators that measure a whole batch: our int8 graphs once had them
 
 
 class OnnxNetwork(nn.Module):
@@ -41,11 +40,11 @@ class OnnxNetwork(nn.Module):
         self.features: int = getattr(outline(told.family, told.config, told.heads), "features", told.config.width)
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
-        self.graph = started(folder / GRAPH)
+        self.graph = started(folder / GRAPH, told.config)
         self.inputs = [each.name for each in self.graph.get_inputs()]
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS) if "words" in self.heads else None
+        self.word_graph = started(folder / WORDS, told.config) if "words" in self.heads else None
         self.one_by_one = ranges_of_batch(folder / GRAPH)
         self._check(folder)
 
@@ -127,7 +126,7 @@ class OnnxNetwork(nn.Module):
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
         assert self.word_graph is not None
-        parts = hidden.split(1) if self.one_by_one else [hidden]
+        parts = list(torch.split(hidden, 1)) if self.one_by_one else [hidden]
         path, size = self.folder / WORDS, self.config.vocabulary
         logits = [
             run(self.word_graph, {"hidden_states": part.contiguous().numpy()}, path, (len(part), size))[0]
@@ -146,7 +145,7 @@ class OnnxNetwork(nn.Module):
 
 def ranges_of_batch(path: Path) -> bool:
     """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
-    return DYNAMIC in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
+    return BY_BATCH.encode() in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
@@ -162,12 +161,12 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path) -> Any:
+def started(path: Path, config: Any) -> Any:
     """A graph in the runtime, ready to run; refused where it is not sound or leads out of its folder."""
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    check_graph(read_bytes(path, LARGEST), path)
+    check_graph(read_bytes(path, LARGEST), path, config)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1

@@ -6,29 +6,33 @@ which are listed here for the exporter and the loader alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.backends.arrays import all_finite
+from weft.backends.onnx_memory import check_memory
 from weft.errors import UserError, listed, shown
 
 OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
 RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
 CAST_TO = (1, 6)  # to which types numbers are turned: FLOAT, INT32
+BY_BATCH = "DynamicQuantizeMatMul"  # measures a whole batch at once; int8 exports of earlier versions have it
 
 # Every operator that the exporter writes, and the settings that it gives it.
 OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
-        **dict.fromkeys(("Abs", "Add", "Clip", "CumSum", "Div", "Gather", "Identity", "MatMul", "Max", "Mul"), ()),
-        **dict.fromkeys(("QuantizeLinear", "Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
+        **dict.fromkeys(("Abs", "Add", "Clip", "CumSum", "Div", "Identity", "MatMul", "Max", "Mul"), ()),
+        **dict.fromkeys(("Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
         **dict.fromkeys(("Sub", "Sum", "Tanh", "Unsqueeze"), ()),
-        **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), ("keepdims",)),
+        **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), ("keepdims",)),
         "Cast": ("to",),
         "Concat": ("axis",),
+        "Gather": ("axis",),
+        "QuantizeLinear": ("axis",),
         "Conv": ("kernel_shape", "pads"),
         "GRU": ("direction", "hidden_size", "linear_before_reset"),
         "GatherND": ("batch_dims",),
@@ -42,7 +46,7 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         "Transpose": ("perm",),
     },
     RUNTIME: {
-        "DynamicQuantizeMatMul": (),
+        BY_BATCH: (),
         "MatMulIntegerToFloat": (),
         "MatMulNBits": ("K", "N", "accuracy_level", "bits", "block_size"),
     },
@@ -52,7 +56,7 @@ TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
 SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
 
 
-def check_graph(data: bytes, path: Path) -> None:
+def check_graph(data: bytes, path: Path, config: Any) -> None:
     """Refuse a file that holds anything that no export of ours does."""
     try:
         import onnx
@@ -63,6 +67,8 @@ def check_graph(data: bytes, path: Path) -> None:
     except Exception:  # protobuf's own kinds of fault differ by its version
         raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
     graph = model.graph
+    if not all(isinstance(text, str) for text in _texts(model)):  # bytes stand for what is not UTF-8
+        raise UserError(f"{path}: not a sound ONNX file: a name in it is not UTF-8 text")
     if model.functions or model.training_info or graph.sparse_initializer or graph.quantization_annotation:
         raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
     versions = {opset.domain: opset.version for opset in model.opset_import}
@@ -73,6 +79,18 @@ def check_graph(data: bytes, path: Path) -> None:
         raise UserError(f"{path}: has {len(graph.node):,} operators, more than {MAX_NODES:,}")
     _check_tensors(graph, path)
     _check_operators(graph, path)
+    check_memory(model, path, config)
+
+
+def _texts(model: Any) -> Iterator[str | bytes]:
+    """Every name in a file."""
+    graph = model.graph
+    yield from (opset.domain for opset in model.opset_import)
+    yield from (each.name for each in (*graph.initializer, *graph.input, *graph.output, *graph.value_info))
+    for node in graph.node:
+        yield from (node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
 
 
 def _check_tensors(graph: Any, path: Path) -> None:
@@ -89,9 +107,10 @@ def _check_tensors(graph: Any, path: Path) -> None:
         size = np.dtype(TENSORS[tensor.data_type]).itemsize
         for length in tensor.dims:
             size *= max(0, length)
-        if size != len(tensor.raw_data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
+        data = tensor.raw_data  # a copy each time
+        if size != len(data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
             raise UserError(f"{path}: tensor {shown(tensor.name)} has not as many bytes as its shape says")
-        if not all_finite(np.frombuffer(tensor.raw_data, TENSORS[tensor.data_type])):
+        if not all_finite(np.frombuffer(data, TENSORS[tensor.data_type])):
             broken.append(shown(tensor.name))
     if broken:
         raise UserError(f"{path}: weights that are not numbers (NaN or infinite): {listed(broken)}")

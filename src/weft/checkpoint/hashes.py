@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.card import Card
-from weft.checksums import digest
+from weft.checksums import digest, digest_of_values
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, write_json
 
@@ -66,5 +64,4 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 def _card_hash(values: dict[str, Any]) -> str:
     """Of what the card says, however it is laid out."""
-    content = {key: value for key, value in values.items() if key != "files"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest_of_values({key: value for key, value in values.items() if key != "files"})

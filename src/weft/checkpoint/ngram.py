@@ -24,6 +24,7 @@ from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.nn.lookup import FLOOR
 from weft.text.compressed import open_sources, read_lines
+from weft.text.limits import check_tokens
 from weft.text.tokenizer import Roles, Tokenizer
 from weft.text.vocabularies import spaced
 from weft.version import VERSION
@@ -165,6 +166,7 @@ def read_arpa(path: Path, say: Callable[[str], None] = lambda text: None, heard:
         what = "cut short: there is no \\end\\" if reader.order >= 0 else "not an ARPA file: there is no \\data\\"
         raise UserError(f"{name} line {number}: {what}")
     words = reader.words
+    check_tokens(words, name)
     unknown = next((word for word in ("<unk>", "<UNK>") if word in words), "<unk>")
     if unknown not in words:
         say(f"weft: note: {name} has no <unk>; words that it does not know have next to no chance")

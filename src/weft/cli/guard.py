@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from weft.errors import shown
-from weft.version import VERSION
+from weft.version import VERSION, system_name
 
 # Names of local variables that hold the path of what is being read.
 NAMES = ("path", "file", "source", "data", "recipe", "where", "folder", "model", "run", "vectors", "name")
@@ -73,7 +73,7 @@ def _values(calls: TracebackType | None) -> Iterator[str | Path]:
 
 def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
     """The traceback, versions and the call in a new file of the temporary folder, readable by its owner alone."""
-    lines = [f"weft {VERSION}, Python {platform.python_version()}, {platform.platform()}"]
+    lines = [f"weft {VERSION}, Python {platform.python_version()}, {system_name()}"]
     for name in ("torch", "tokenizers", "onnxruntime", "ctranslate2", "pyarrow"):
         if name in sys.modules:
             lines.append(f"{name} {getattr(sys.modules[name], '__version__', '?')}")

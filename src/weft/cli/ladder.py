@@ -257,6 +257,9 @@ def _only(folder: Path, name: str) -> None:
 
     place = Place(folder)
     parent = os.getppid()
+    lock = place.run.inside / "lock"
+    if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
+        raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
 
     def watch() -> None:
         while os.getppid() == parent:

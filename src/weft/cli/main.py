@@ -105,7 +105,7 @@ def weft(
 @escaped_streams()
 @on_terminal()
 def run(arguments: Sequence[str]) -> int:
-    """One call of the command line; exit status: 0 done, 1 our bug, 2 the user's mistake, 128 + N by signal N."""
+    """One call of the command line; exit status: 0 done, 1 our bug, 2 a mistake of the user, 128 + N signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)

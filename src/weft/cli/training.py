@@ -194,7 +194,7 @@ def list_cache() -> None:
 
     Example: weft cache list
     """
-    from weft.data.shards import cached
+    from weft.data.cache import cached
     from weft.files import cache_folder
 
     rows = [
@@ -214,6 +214,6 @@ def clear_cache() -> None:
 
     Example: weft cache clear
     """
-    from weft.data.shards import clear_cache as clear
+    from weft.data.cache import clear_cache as clear
 
     print(f"freed {amount(clear(), 'B')}")

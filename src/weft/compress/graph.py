@@ -1,6 +1,7 @@
 """ONNX graphs, written operator by operator: linear maps, norms, tables and attention over dense rows.
 
-B: rows; T: places of the longest; W: width; H: heads; D: width of a head. The file has no padding that is not masked.
+B: rows; T: places of the longest; N: B times T, rows below each other; W: width; H: heads; D: width of a head. The file
+has no padding that is not masked.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Graph:
         return self.op("MatMulIntegerToFloat", x, names[0], scale, names[1], zero, names[2], added, domain=RUNTIME)
 
     def _by_rows(self, x: str, key: Any, names: Sequence[str], bias: Tensor | None) -> str:
-        """N W -> N outputs; every row is measured alone, so that no text hangs on its neighbors in the batch."""
+        """N W -> N outputs; each row is scaled by its own largest value, whatever else is in the batch."""
         last = self.constant([-1], np.int64)
         ends = [self.op(kind, x, last, keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
         parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]

@@ -15,12 +15,13 @@ import torch
 
 from weft.checkpoint.outline import measure as outlined
 from weft.child import start_child
-from weft.errors import UserError
+from weft.errors import UserError, shown
 from weft.files import peak_memory
 from weft.tasks.model import Model, load
 from weft.tasks.understand import wants_two
 from weft.timing import nearest_rank, turns
 
+LONGEST = 24 * 60 * 60  # seconds of a measure of time
 SECONDS = 20.0  # that each model may take for each measure
 TEXTS = 256  # that are timed, at most
 ROUNDS = 5  # of texts in bulk
@@ -82,8 +83,10 @@ def measure(
     """Measure models that answer the same inputs; of those that have a folder also its size and the memory."""
     if not models or not inputs:
         raise UserError("nothing to measure: there is no model, or no text")
-    if texts < 1 or not seconds > 0:
-        raise UserError(f"{texts} texts in {seconds:g} seconds: both must be above 0")
+    if texts < 1:
+        raise UserError(f"texts must be at least 1, not {shown(str(texts))}")
+    if not 0 < seconds <= LONGEST:
+        raise UserError(f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}")
     places = [None if folder is None else Path(folder) for folder in (folders or [None] * len(models))]
     some = evenly([asked(models[0].task, each) for each in inputs], texts)
     kind = models[0].opened.device.type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,10 +11,10 @@ import torch
 
 from weft.checkpoint.folder import Opened
 from weft.compress.recipe import DistillRecipe
-from weft.config import write_toml
-from weft.files import read_json, write_json
+from weft.config import values_of, write_toml
+from weft.files import write_json
 from weft.tasks.driving import Altered
-from weft.training.run import Run
+from weft.training.run import Run, tokenizer_hash
 
 
 def note_run(
@@ -27,11 +28,13 @@ def note_run(
 ) -> bool:
     """What the run was made with, on the first day; later, that it still is the same. Whether this is the first."""
     if run.about.exists():
-        about = read_json(run.about)
-        if about.get("data") != hashes:
+        about = run.info()
+        if about.data != hashes:
             raise Altered(f"{run.folder}: the data, or the teacher, is not what the run began with")
-        if forwards != about.get("teacher_forwards"):  # the cache was cleared meanwhile
-            write_json(run.about, {**about, "teacher_forwards": forwards})
+        if about.tokenizer != tokenizer_hash(opened):
+            raise Altered(f"{run.folder}: its tokenizer is not the one that the run began with")
+        if forwards != about.teacher_forwards:  # the cache was cleared meanwhile
+            write_json(run.about, values_of(replace(about, teacher_forwards=forwards)))
         return False
     write_toml(recipe, run.recipe)
     run.describe(
@@ -41,6 +44,7 @@ def note_run(
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
             "data": hashes,
+            "tokenizer": tokenizer_hash(opened),
             **(also or {}),
             "teacher_forwards": forwards,
         }

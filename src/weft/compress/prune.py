@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from weft.compress.vocabulary import Coverage, chosen_for, coverage, most_used, 
 from weft.data.shards import Text
 from weft.errors import UserError
 from weft.files import check_new_folder
+from weft.scratch import temporary_folder
 from weft.tasks.finetune import MOST_WINDOWS, tabled
 from weft.tasks.judging import judged
 from weft.tasks.model import HEADS, Model, load
@@ -262,8 +262,8 @@ class _Judge:
     def beside(self, after: Model, name: str, folder: Path | None, **how: Any) -> Comparison:
         """The model beside what it was made from."""
         rows = asked_of(self.task, self.model.card.columns, self.data, **self.reader)
-        with tempfile.TemporaryDirectory(prefix="weft-") as scratch, self.progress("judging", "examples") as told:
-            smaller = Path(scratch) / "pruned"
+        with temporary_folder() as scratch, self.progress("judging", "examples") as told:
+            smaller = scratch / "pruned"
             if folder is not None:  # so that both have a size on disk
                 save_folder(smaller, after.opened)
             names, folders = [name, "pruned" if name != "pruned" else "pruned again"], [folder, smaller]

@@ -11,7 +11,6 @@ import copy
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from weft.errors import UserError, listed, one_of
 from weft.files import whole_folder, write_json, write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
+from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
 from weft.tasks.recipes import WRITES
 from weft.tasks.saying import ProgressChoice, Say
@@ -48,8 +48,6 @@ PREFERENCES = ("fast", "small")
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 BEFORE = "as it was"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
-
-
 WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 
 
@@ -263,8 +261,7 @@ def quantise(
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
-    with whole_folder(Path(out)) as inside, tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
+    with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
         (place / BEFORE).mkdir()
         write_files(place / BEFORE, reference.opened)
         unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured

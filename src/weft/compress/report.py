@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from weft.compress.compare import compared, parties_of, with_joint_voice
 from weft.compress.comparison import Comparison, Standing, plain, spread
 from weft.compress.measuring import evenly
 from weft.compress.recipe import DistillRecipe, Texts
+from weft.config import build
 from weft.data.shards import Text
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
@@ -189,7 +190,6 @@ def write_language_report(
     """The report of a student that learned words alone."""
     if (run.inside / JSON).exists():
         return
-    about = read_json(run.about)
     try:
         teachers = [(folder, load(folder, task=student.task)) for folder in recipe.teacher.folders]
         found = report_of(
@@ -197,7 +197,7 @@ def write_language_report(
             (f"{run.folder.name} (student)", student, run.folder),
             held_texts(recipe.data),
             by_labels=True,
-            forwards=about.get("teacher_forwards", 0),
+            forwards=run.info().teacher_forwards,
             texts=0,
             seconds=seconds,
             memory=memory,
@@ -215,11 +215,51 @@ def write_report(inside: Path, report: Report) -> None:
     write_text(inside / PAGE, report.page())
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """What a student of so many texts reached."""
+
+    texts: int
+    score: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRecord:
+    """The curve of a report."""
+
+    curve: tuple[CurvePoint, ...] = ()
+
+
+def read_curve(path: Path) -> list[dict[str, Any]]:
+    """The curve of a report that was written before; empty where there is none."""
+    values = {"curve": read_json(path).get("curve", [])} if path.is_file() else {}
+    return [asdict(point) for point in build(CurveRecord, values, str(path)).curve]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRecord:
+    """The table of a report."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportTable:
+    """What of a report is printed."""
+
+    words: str
+    table: TableRecord
+
+
 def read_table(folder: Path) -> tuple[str, list[str], list[list[str]]] | None:
     """What a run folder's report says in words, and its table; None where there is none."""
     path = folder / "run" / JSON
     try:
-        found = read_json(path) if path.is_file() else None
+        found = read_json(path) if path.is_file() else {}
+        kept = build(ReportTable, {name: found.get(name) for name in ("words", "table")}, str(path))
     except UserError:
         return None
-    return (found["words"], found["table"]["header"], found["table"]["rows"]) if found else None
+    return kept.words, kept.table.header, kept.table.rows

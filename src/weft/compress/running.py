@@ -34,7 +34,7 @@ from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
 from weft.errors import UserError, one_of
-from weft.files import read_json, write_json
+from weft.files import write_json
 from weft.objectives.language import Objective
 from weft.tasks.beginning import Beginning
 from weft.tasks.driving import begin, device_for, drive
@@ -290,7 +290,7 @@ def report(
             (f"{run.folder.name} (student)", student, run.folder),
             judges,
             by_labels=metric != AGREEMENT,
-            forwards=read_json(run.about).get("teacher_forwards", 0),
+            forwards=run.info().teacher_forwards,
             texts=texts,
             metric=metric,
             curve=[*curve, point_of(student, metric, texts)] if curve else (),

@@ -17,16 +17,17 @@ from typing import Any
 import torch
 
 from weft.checkpoint.folder import open_folder, save_folder
+from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.compress.curve import point_of
 from weft.compress.material import Material, gather, labelled
 from weft.compress.recipe import DistillRecipe, Student
-from weft.compress.report import JSON, PAGE, report_of, write_report
+from weft.compress.report import JSON, PAGE, read_curve, report_of, write_report
 from weft.compress.running import AGREEMENT, chosen_lesson, go, measured_for, open_teachers
 from weft.compress.student import begun_student, find_student
 from weft.compress.teaching import Listened
 from weft.config import read_toml, write_toml
 from weft.errors import UserError, listed
-from weft.files import read_json, write_text
+from weft.files import write_text
 from weft.tasks import finetune, pretrain
 from weft.tasks.answer import AnswerTask
 from weft.tasks.driving import device_for
@@ -68,7 +69,9 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
             part.tidy()
             if not part.recipe.exists():
                 write_toml(told, part.recipe)
+            check_unchanged(part.folder)
             found = how(part, stop, say, progress)
+            note_files(part.folder)
         base = Path(recipe.student.model).name
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
         card = replace(found.card, base=base, teacher=teacher if stage != "pretrain" else None)
@@ -96,6 +99,24 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
     if not (run.inside / JSON).exists():
         _report(run, teachers, material, reached, metric, device, time.perf_counter() - began, say)
     return load(run.folder)
+
+
+def note_files(folder: Path) -> None:
+    """Keep the hashes of a model that the next stage begins from, beside its folder."""
+    record = folder.with_suffix(".json")
+    if not record.exists():
+        names = [f"{folder.name}/{path.name}" for path in folder.iterdir() if path.is_file()]
+        write_manifest(record, {}, digests(folder.parent, names))
+
+
+def check_unchanged(folder: Path) -> None:
+    """The model of a stage that has come to its end is still what it was."""
+    record = folder.with_suffix(".json")
+    try:
+        if record.exists():
+            read_checked(record)
+    except Damaged as error:
+        raise UserError(f"{error}; remove {folder} and {record} to do this stage again") from None
 
 
 # ------------------------------------------------------------------------------------------------- rows of each stage
@@ -166,6 +187,8 @@ def begun_folder(
         )
         card = replace(begun.opened.card, task=found.family.task, labels=None, thresholds={}, metrics=())
         save_folder(folder, replace(begun.opened, card=card))
+        note_files(folder)
+    check_unchanged(folder)
     usual = "layers" if found.fits and recipe.student.tokenizer is None else "scratch"
     return folder, (recipe.student.start or usual) == "scratch"
 
@@ -231,17 +254,16 @@ def _report(
 ) -> None:
     """What the student of the last stage has kept, and what each stage reached."""
     taught = Run(run.inside / "stages" / "distill")
-    curve = read_json(taught.inside / JSON).get("curve", ()) if (taught.inside / JSON).is_file() else ()
     try:
         found = report_of(
             [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
             (f"{run.folder.name} (student)", load(run.folder).to(device), run.folder),
             material.dev,
             by_labels=material.by_labels,
-            forwards=read_json(taught.about).get("teacher_forwards", 0),
+            forwards=taught.info().teacher_forwards,
             texts=len(material.train),
             metric=metric,
-            curve=curve,
+            curve=read_curve(taught.inside / JSON),
             stages=reached,
             **measured_for(spent / 2),
         )

@@ -31,7 +31,7 @@ from weft.compress.lessons import Lesson, Said
 from weft.compress.tally import Tally
 from weft.data.shards import TEACHERS
 from weft.errors import UserError
-from weft.files import cache_folder, check_readable, held, reason, write_json
+from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
 from weft.tasks.judging import chunked
 from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
@@ -248,7 +248,7 @@ def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
         os.replace(scratch, path)
         write_manifest(path.with_suffix(".json"), {}, digests(path.parent, [path.name]))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+        raise unwritable(path, error) from None
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

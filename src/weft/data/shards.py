@@ -24,7 +24,7 @@ from weft.budget import by_budget
 from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, read_json, reason, sync_folder
+from weft.files import cache_folder, held, reason, sync_folder, unwritable
 from weft.text.compressed import zip_and_member
 from weft.text.long_texts import PART, parts_of
 from weft.text.paths import digest_of
@@ -35,6 +35,7 @@ from weft.text.tokenizer import Tokenizer
 FORMAT = 2
 RECORD = "corpus.json"  # in a folder of the cache: what it was made from
 TEACHERS = "teachers"  # where the cache keeps what teachers have said
+COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenised at a time
 
@@ -112,13 +113,6 @@ class CorpusRecord:
     files: tuple[str, ...]  # that the text was read from
     skipped: int = 0
     skipped_first: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherRecord:
-    """`corpus.json` of a teacher's outputs, for whoever looks into the cache."""
-
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -254,7 +248,7 @@ def _build(
             for path in folder.glob(pattern):
                 path.unlink()
     except OSError as error:
-        raise UserError(f"{scratch}: cannot be written: {reason(error)}") from None
+        raise unwritable(scratch, error) from None
 
 
 def _encode(
@@ -359,38 +353,3 @@ class _Writer:
         for what in ("documents", "sentences") if self.with_sentences else ("documents",):
             parts = [np.load(self.folder / f"{what}-{number:05d}.npy") for number in range(self.shards)]
             self._save(f"{what}.npy", np.concatenate([*parts, np.array([self.total])]))
-
-
-def cached() -> list[tuple[str, int, float, str]]:
-    """What the cache holds: name, bytes, when it was last of use, and which files it was made from."""
-    found = []
-    for folder in sorted(path for room in ("shards", TEACHERS) for path in (cache_folder() / room).glob("*")):
-        if folder.is_dir():
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            found.append((folder.name, size, folder.stat().st_mtime, _sources(folder / RECORD)))
-    return found
-
-
-def _sources(path: Path) -> str:
-    """Which files a folder of the cache was made from, as its record says."""
-    if not path.exists():
-        return "(unfinished)"
-    try:
-        return ", ".join(build(TeacherRecord, {"files": read_json(path).get("files")}, str(path)).files)
-    except UserError:
-        return "(damaged)"
-
-
-def clear_cache() -> int:
-    """Remove all shards that no process is making right now; how many bytes that freed."""
-    freed = 0
-    for name, size, _, _ in cached():
-        here = [cache_folder() / room / name for room in ("shards", TEACHERS)]
-        folder = next((path for path in here if path.is_dir()), here[0])
-        with held(folder.with_suffix(".lock")) as ours:
-            if ours:
-                gone = folder.with_suffix(".gone")  # what is half removed must not look like something
-                os.replace(folder, gone)
-                shutil.rmtree(gone, ignore_errors=True)
-                freed += size
-    return freed

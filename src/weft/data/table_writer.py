@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -21,6 +22,7 @@ from weft.errors import UserError, listed
 from weft.files import lock_file, no_link, reason, whole_file
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+FINISHED = "finished"  # the last line of a partial file whose table is being written
 ID_COLUMNS = ("id", "guid", "qid", "uid", "uuid", "idx", "index", "key", "question_id", "example_id")
 BLOCK = 4096  # rows of a parquet row group
 
@@ -43,6 +45,7 @@ def check_table(out: Path, task: str | None, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"{out}: is a folder, not a file")
     if out.exists() and not overwrite:
+        _remove_finished(out.with_name(f"{out.name}.partial"))
         raise UserError(f"{out}: already there; choose another name, remove it, or give --overwrite")
     if out.suffix == ".parquet":
         _pyarrow()
@@ -82,7 +85,7 @@ class PartialTable:
             if not changed:
                 end = self.file.tell()
                 for line in self.file:  # a killed process may have left half a row
-                    if not (line.startswith(b"[") and line.endswith(b"]\n")):
+                    if _unsealed(line) in (None, FINISHED):
                         break
                     self.count, end = self.count + 1, end + len(line)
                 self.file.truncate(end)
@@ -100,7 +103,7 @@ class PartialTable:
         self.count += len(lines)
 
     def _append(self, lines: Sequence[str]) -> None:
-        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+        data = b"".join(map(_sealed, lines))
         try:
             self.file.write(data)
             self.file.flush()
@@ -112,11 +115,17 @@ class PartialTable:
         with open(self.path, "rb") as file:
             file.readline()
             for line in file:
-                values, added = json.loads(line)
+                row = _unsealed(line)
+                if row is None:
+                    raise UserError(f"{self.path}: damaged: its bytes are not those that were saved")
+                if row == FINISHED:
+                    return
+                values, added = row
                 yield values, added
 
     def finish(self) -> dict[str, str]:
         """Write the table and remove the partial file; the added columns under the names that they were given."""
+        self._append([json.dumps(FINISHED)])
         with suppress(OSError):
             os.fsync(self.file.fileno())
         if self.out.suffix == ".json":
@@ -138,12 +147,32 @@ class PartialTable:
         self.file.close()
 
 
+def _remove_finished(path: Path) -> None:
+    """Remove the partial file of a table that is there: its process was killed between the two."""
+    end = _sealed(json.dumps(FINISHED))
+    with suppress(OSError), open(path, "r+b", opener=no_link) as file:
+        file.seek(-len(end), os.SEEK_END)
+        if file.read() == end and lock_file(file):
+            path.unlink()
+
+
+def _sealed(text: str) -> bytes:
+    """A line of a partial file: its checksum and its text."""
+    data = text.encode("utf-8", "backslashreplace")
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def _unsealed(line: bytes) -> Any:
+    """What a line of a partial file says; None where it is cut short or damaged."""
+    checksum, _, data = line.partition(b" ")
+    if not data.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(data[:-1]):
+        return None
+    return json.loads(data)
+
+
 def _changed(header: bytes, source: Mapping[str, str]) -> list[str]:
     """What a partial file was made from that is different now."""
-    try:
-        before = json.loads(header)
-    except ValueError:
-        before = None
+    before = _unsealed(header)
     if not isinstance(before, dict):
         return ["program"]
     return [name for name in source if before.get(name) != source[name]]

@@ -13,7 +13,8 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of, shown
 from weft.tasks.answers import Chosen, Option
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
-from weft.text.records import Patterns, Record, read_records
+from weft.text.paths import Patterns
+from weft.text.records import Record, read_records
 from weft.text.resampling import Resampled, Score, share
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame

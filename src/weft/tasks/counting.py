@@ -23,7 +23,7 @@ from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.data.smoothing import tables
 from weft.errors import UserError, listed
-from weft.files import read_json, write_text
+from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import Line, line_chart, page, paragraph, table
@@ -91,7 +91,7 @@ def count_text(
     if fresh or not run.about.exists():
         write_toml(recipe, run.recipe)
         run.describe(about)
-    elif any(read_json(run.about).get(key) != about[key] for key in ("text", "held_out")):
+    elif any(getattr(run.info(), key) != about[key] for key in ("text", "held_out")):
         raise Altered(f"{run.folder}: the text is not the one that the run began with")
     if not fresh and run.metrics.exists() and run.lines():  # the last to be written
         say(f"{run.folder}: this run has finished already")

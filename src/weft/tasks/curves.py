@@ -11,18 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import TARGET
+from weft.config import build, read_record
 from weft.errors import UserError
-from weft.files import read_json, read_text, write_text
+from weft.files import read_text, write_text
 from weft.picture import Line, Point, entries, heading, line_chart, page, paragraph, table
 from weft.tasks.evaluate import Evaluation
 from weft.tasks.evaluation_page import evaluation_parts
 from weft.tasks.recipes import WRITES
+from weft.text.resampling import Score
 from weft.training.log import time_left
 from weft.training.run import Run
 
 PERCENT = ("bleu", "chrf")  # scores between 0 and 100
 ERRORS = ("mse", "mae")  # scores in the unit of the data
 NAMED = 6  # labels named in a heading
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineScore:
+    """What one linear model reached."""
+
+    name: str
+    score: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRecord:
+    """`baseline.json`: linear models that were trained beside a run."""
+
+    metric: str
+    baselines: tuple[dict[str, Any], ...]  # of each its name, its score under the name of the metric, and seconds
+    difference: Score  # of the model and the best of them
 
 
 @dataclass(frozen=True)
@@ -75,19 +95,39 @@ def _record(folder: Path) -> RunRecord:
     run = Run(folder)
     if not run.metrics.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-    try:
-        recipe = tomllib.loads(read_text(run.recipe)) if run.recipe.is_file() else {}
-    except ValueError:
-        recipe = {}
+    recipe = _recipe(run.recipe)
     unit, key = _unit(folder, recipe)
     return RunRecord(str(folder), folder, run.lines(), recipe, unit, key)
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    """The parts of a recipe, whatever it trains, that say what its loss is of; {} where it cannot be read."""
+    try:
+        values = tomllib.loads(read_text(path)) if path.is_file() else {}
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[str, Any] = {
+        name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values
+    }
+    named = {"task": ("name", "metric"), "distill": ("metric",), "objective": ("name",)}
+    if not all(isinstance(section, dict) for section in found.values()):
+        raise UserError(f"{path}: {', '.join(found)} must be sections")
+    for section, keys in named.items():
+        for key in keys:
+            if not isinstance(found.get(section, {}).get(key, ""), str):
+                raise UserError(f"{path} [{section}]: {key} must be a text")
+    for section, key in (("task", "labels"), ("teacher", "folders")):
+        items = found.get(section, {}).get(key, [])
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise UserError(f"{path} [{section}]: {key} must be a list, each a text")
+    return found
 
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
     task = recipe.get("task", {})
     labels = task.get("labels", [])
-    if task and task["name"] not in (*WRITES, "answer"):
+    if task.get("name") and task["name"] not in (*WRITES, "answer"):
         named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
         return f"{task['name']}: {named}" if named else task["name"], "\n".join([task["name"], *labels])
     teachers = recipe.get("teacher", {}).get("folders", [])
@@ -117,11 +157,14 @@ def _baselines(folder: Path) -> str:
     path = Run(folder).inside / "baseline.json"
     if not path.is_file():
         return ""
-    found = read_json(path)
-    metric, gap = found["metric"], found["difference"]
-    rows = [[each["name"], f"{each[metric]:.4f}", f"{each['seconds']:.1f} s"] for each in found["baselines"]]
-    note = f"Model minus best baseline, paired: {gap['value']:+.4f} (95 % {gap['low']:+.4f} to {gap['high']:+.4f})."
-    return heading("Linear baselines") + table(["baseline", metric, "time"], rows) + paragraph(note)
+    found = read_record(BaselineRecord, path)
+    gap, rows = found.difference, []
+    for each in found.baselines:
+        values = {"name": each.get("name"), "score": each.get(found.metric), "seconds": each.get("seconds")}
+        one = build(BaselineScore, values, str(path), "baselines")
+        rows.append([one.name, f"{one.score:.4f}", f"{one.seconds:.1f} s"])
+    note = f"Model minus best baseline, paired: {gap.value:+.4f} (95 % {gap.low:+.4f} to {gap.high:+.4f})."
+    return heading("Linear baselines") + table(["baseline", found.metric, "time"], rows) + paragraph(note)
 
 
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
@@ -172,7 +215,7 @@ def _lines(group: Sequence[RunRecord], key: str) -> list[Line]:
     return [
         Line(
             record.name if len(group) > 1 else "",
-            [(line["step"], line[key]) for line in record.lines if key in line],
+            [(line["step"], math.nan if line[key] is None else line[key]) for line in record.lines if key in line],
             group=record.name,
         )
         for record in group
@@ -189,7 +232,7 @@ HEADER = [
 
 def _row(record: RunRecord) -> list[str]:
     run = Run(record.folder)
-    about = read_json(run.about) if run.about.exists() else {}
+    parameters = run.info().parameters if run.about.exists() else 0
     train = [line for line in record.lines if "loss" in line]
     judged = [line for line in record.lines if "validation_loss" in line]
     last = train[-1] if train else {}
@@ -198,7 +241,7 @@ def _row(record: RunRecord) -> list[str]:
     return [
         record.name,
         record.unit,
-        f"{about.get('parameters', 0):,}",
+        f"{parameters:,}",
         f"{last.get('step', 0):,}",
         f"{last.get('tokens', 0):,}",
         f"{last['loss']:.4f}" if last else "",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from weft.checksums import digest
 from weft.config import write_toml
 from weft.errors import UserError
+from weft.scratch import temporary_folder
 from weft.tasks.curves import write_curves
 from weft.tasks.model import device_of
 from weft.tasks.saying import Progress, Say, lines_of_a_run, silent
@@ -34,9 +34,9 @@ class Altered(UserError):
 
 def scratch_folder() -> Path:
     """A folder that goes away with the process."""
-    folder = tempfile.mkdtemp(prefix="weft-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_folder())
 
 
 @contextmanager
@@ -105,6 +105,10 @@ def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
     state, stored, notes = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
     if found is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
+    recipe = digest(run.recipe)
+    if found is not None and state.recipe not in (None, recipe):
+        notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
+    state.recipe = recipe
     for note in notes:
         say(f"weft: note: {note}")
     return Begun(checkpoints, state, stored)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import Opened
+from weft.config import build
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
@@ -31,6 +32,7 @@ from weft.text.metrics import Numbers
 from weft.text.records import Record, Skipped
 from weft.text.resampling import Score
 
+MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
 POINTS = 1000  # predicted and true values that are kept for a scatter
 
@@ -70,17 +72,17 @@ class Evaluation:
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         """What `save` wrote."""
-        values = read_json(path, 256 * MEGABYTE)
-        try:
-            scores = {
-                name: Score(
-                    *(math.nan if (number := score[key]) is None else number for key in ("value", "low", "high"))
-                )
-                for name, score in values["scores"].items()
-            }
-            return cls(**{**values, "scores": scores, "labels": tuple(values["labels"])})
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{path}: is not an evaluation: {error}") from None
+        values = read_json(path, MAX_EVALUATION)
+        for name in ("scores", "points"):  # what was not finite is null
+            values[name] = _finite_or_nan(values.get(name, {} if name == "scores" else []))
+        found = build(cls, values, str(path))
+        tables = (found.by_label, found.by_length, found.worst)
+        whole = all(row.keys() >= rows[0].keys() for rows in tables for row in rows)
+        size = len(found.labels)
+        square = not found.confusion or [len(line) for line in found.confusion] == [size] * size
+        if not (whole and square and all(len(point) == 2 for point in found.points)):
+            raise UserError(f"{path}: is not an evaluation: the rows of its tables do not fit each other")
+        return found
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
@@ -117,6 +119,15 @@ class Evaluation:
     def write(self, out: Path) -> None:
         """One self-contained page."""
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
+
+
+def _finite_or_nan(value: Any) -> Any:
+    """Numbers as they were before they were stored."""
+    if isinstance(value, dict):
+        return {name: _finite_or_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite_or_nan(each) for each in value]
+    return math.nan if value is None else value
 
 
 def _storable(value: Any) -> Any:

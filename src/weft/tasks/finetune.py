@@ -26,7 +26,7 @@ from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences, Vectors
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
-from weft.files import read_json, write_json
+from weft.files import write_json
 from weft.tasks.baseline import BASELINES, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.tasks.beginning import begun_model, check_model
 from weft.tasks.choosing import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
@@ -47,7 +47,7 @@ from weft.tasks.texts import TextTask, can_shift, folded, rescale
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
-from weft.training.run import Run
+from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup, Verdict
 from weft.training.signals import Stop
 
@@ -375,10 +375,15 @@ def _note_run(
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "parameters": sum(parameter.numel() for parameter in opened.network.parameters()),
             "data": material.hashes,
+            "tokenizer": tokenizer_hash(opened),
             "rows": {"train": len(material.train), "dev": len(material.dev)},
         }
         run.describe(about)
         if material.held is not None:
             write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    elif read_json(run.about).get("data") != material.hashes:
+        return
+    before = run.info()
+    if before.data != material.hashes:
         raise Altered(f"{run.folder}: the data is not what the run began with")
+    if before.tokenizer != tokenizer_hash(opened):
+        raise Altered(f"{run.folder}: its tokenizer is not the one that the run began with")

@@ -22,7 +22,7 @@ from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
-from weft.files import write_json, write_text
+from weft.files import held, write_json, write_text
 from weft.tasks.climbing import Failure, LadderRecipe, Place, climb
 from weft.tasks.driving import device_for
 from weft.tasks.ladder_page import page_of, value_of
@@ -37,6 +37,7 @@ CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters, unless 
 HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
 PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
+ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
 FREE = {"models", "parallel"}  # what may change when a ladder is gone on with
 
 
@@ -257,6 +258,7 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: P
         place.result(name).unlink(missing_ok=True)
     going = dict[str, subprocess.Popen[bytes]]()
     try:
+        _wait_for_orphans(place, waiting, stop)
         while waiting or going:
             stop.check()
             if not recipe.ladder.parallel:
@@ -287,6 +289,18 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: P
     return found
 
 
+def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
+    """The process of a rung saves it and ends soon after the ladder that started it has been killed."""
+    end = time.monotonic() + ORPHANED
+    for lock in (place.rung(name) / "run" / "lock" for name in names):
+        while lock.exists() and time.monotonic() < end:
+            with held(lock) as free:
+                if free:
+                    break
+            stop.check()
+            time.sleep(0.1)
+
+
 def here(place: Place, name: str, say: Say, progress: Progress) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
@@ -314,6 +328,7 @@ def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
 def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
+        place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
         found = read_manifest(place.result(name))[0]
         say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():

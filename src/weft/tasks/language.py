@@ -17,7 +17,6 @@ from weft.config import changed, write_toml
 from weft.data.batching import Feed, in_two_phases
 from weft.data.streams import Streams
 from weft.errors import UserError
-from weft.files import read_json
 from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import Objective
 from weft.tasks.choosing import size_of
@@ -99,11 +98,11 @@ def learn_text(
         write_toml(noted(recipe), run.recipe)
         run.describe({**about, **also})
     else:
-        before = read_json(run.about)
-        if before.get("text") != about["text"] or before.get("held_out") != about["held_out"]:
+        before = run.info()
+        if before.text != about["text"] or before.held_out != about["held_out"]:
             raise Altered(f"{run.folder}: the text is not the one that the run began with")
         for key, value in also.items():
-            if before.get(key) != value:
+            if getattr(before, key) != value:
                 raise Altered(f"{run.folder}: the {key} is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
     known = plan.steps if plan.minutes is None else begun.state.steps

@@ -21,7 +21,8 @@ from weft.text.compressed import Source, open_sources, read_lines
 from weft.text.detokenise import DETOKENISERS
 from weft.text.documents import DOCUMENTS
 from weft.text.formats import SUFFIXES
-from weft.text.records import Patterns, find_files, read_texts
+from weft.text.paths import Patterns, find_files
+from weft.text.records import read_texts
 from weft.text.resampling import Floats, Resampled, Score, interval
 from weft.text.tokenizer import Tokenizer
 

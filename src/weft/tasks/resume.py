@@ -26,7 +26,7 @@ def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: Progress
             sections = set(tomllib.loads(read_text(run.recipe)))
             if "ladder" in sections:
                 raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
-        except ValueError:
+        except (ValueError, RecursionError):
             sections = set()  # whoever reads it next says what is wrong with it
         run.tidy()
         kind = finetune if "task" in sections else vectors if "vectors" in sections else pretrain

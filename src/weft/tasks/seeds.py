@@ -16,6 +16,7 @@ from weft.checkpoint.folder import TARGET
 from weft.config import read_toml, values_of
 from weft.errors import UserError
 from weft.files import read_json, write_json
+from weft.scratch import sweep
 from weft.tasks.finetune import finetune
 from weft.tasks.model import Model
 from weft.tasks.recipes import TaskRecipe, read_recipe
@@ -61,6 +62,7 @@ def with_seeds(
         raise UserError("where should the runs go? give --out FOLDER")
     folder = Path(plan.out)
     note = folder / "seeds.json"
+    sweep(folder)
     if folder.exists() and any(folder.iterdir()) and not note.exists():
         raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
     same = json.dumps(values_of(replace(plan, seed=0, out=None)), sort_keys=True)

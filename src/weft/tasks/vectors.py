@@ -23,7 +23,6 @@ from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Ahead
 from weft.data.shards import Corpus, Text, tokenised
 from weft.errors import UserError, listed
-from weft.files import read_json
 from weft.models.vectors import VectorsConfig
 from weft.tasks.driving import Altered, Begun, begin, begun, device_for, report
 from weft.tasks.model import Model, load
@@ -113,7 +112,7 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
     if fresh or not run.about.exists():
         write_toml(recipe, run.recipe)
         run.describe(about)
-    elif read_json(run.about).get("text") != about["text"]:
+    elif run.info().text != about["text"]:
         raise Altered(f"{run.folder}: the text is not the one that the run began with")
     begun = begin(run, 1, 0, say)
     say(

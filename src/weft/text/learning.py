@@ -43,6 +43,7 @@ EVERY = 1000  # texts between two reports of progress
 
 LONGEST_WORD = 1000  # characters
 ENDLESS = re.compile(rf"\S{{{LONGEST_WORD}}}")
+ENDLESS_SPACE = re.compile(rf"(\s{{{LONGEST_WORD}}})\s+")
 
 
 def learn(
@@ -117,10 +118,12 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
     for number, text in enumerate(texts, start=1):
         if progress is not None and number % EVERY == 0:
             progress(number)
+        if not isinstance(text, str):
+            raise UserError(f"text {number}: a {type(text).__name__} where a text is expected")
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"text {number}: holds half of a surrogate pair, which is no character")
-        # Learning takes the square of a word's length, and nothing is learned from a word that never ends.
-        yield text if len(text) <= LONGEST_WORD else ENDLESS.sub(r"\g<0> ", text)
+        # Learning takes the square of a word's length, and nothing is learned from a word or a space that never ends.
+        yield text if len(text) <= LONGEST_WORD else ENDLESS.sub(r"\g<0> ", ENDLESS_SPACE.sub(r"\1", text))
     if progress is not None:
         progress(number)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from weft.text.field_checks import (
     value_shown,
     whole,
 )
+from weft.text.growth import MOST_GROWTH, growth_of
 from weft.text.limits import (
     LARGEST_SCORE,
     LONGEST_TOKEN,
@@ -40,7 +40,6 @@ from weft.text.sentencepiece import check_charsmap
 
 MOST_STEPS = 64  # components of a pipeline
 MOST_NESTED = 8  # sequences inside sequences
-MOST_GROWTH = 256  # characters that one character of a text may become
 MOST_WORD = 1000  # max_input_chars_per_word: the library takes its cube
 LONGEST_AFFIX = 64  # characters of a prefix or suffix
 LONGEST_CONTENT = 1000  # characters that replace others
@@ -247,9 +246,10 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
     if strategy != "BatchLongest":
         check_fields(strategy, {"Fixed": whole(0, NUMBER)}, (), f"{file}: padding.strategy")
     check_added(data.get("added_tokens"), f"{file}: added_tokens")
+    growth = 1
     for stage in COMPONENTS:
         steps = list(_steps(stage, data.get(stage), f"{file}: {stage}"))
-        growth = 1
+        growth = 1 if stage == "decoder" else growth
         for step, where in steps:
             growth *= growth_of(stage, step)
             if len(steps) > MOST_STEPS or growth > MOST_GROWTH:
@@ -294,34 +294,6 @@ def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple
         if unknown:
             raise UserError(f"{where}: its template uses {listed(map(shown, unknown))}, which it does not define")
     yield value, where
-
-
-def growth_of(stage: str, step: Mapping[str, Any]) -> int:
-    """Into how many characters a step may turn one, at most."""
-    match step["type"]:
-        case "Replace":
-            content = max(len(step["content"]), len(unicodedata.normalize("NFKD", step["content"])))
-            kind, found = next(iter(step["pattern"].items()))
-            if kind == "Regex":  # it may match between any two characters
-                return 1 + content
-            return max(1, -(-content // len(found)))
-        case "Prepend":
-            return 1 + len(unicodedata.normalize("NFKD", step["prepend"]))
-        case "Precompiled":
-            return longest_text(base64.b64decode(step["precompiled_charsmap"]))
-        case "ByteLevel":
-            return 1 if stage in ("decoder", "post_processor") else 4
-        case "Metaspace":
-            return 2
-        case "BPEDecoder" | "CTC" | "WordPiece":
-            return 2
-    return 1
-
-
-def longest_text(data: bytes) -> int:
-    """The longest text that a sound character map puts in the place of another."""
-    texts = data[4 + int.from_bytes(data[:4], "little") :].decode("utf-8")
-    return max([1, *map(len, texts.split("\0"))])
 
 
 def check_added(value: Any, where: str) -> None:

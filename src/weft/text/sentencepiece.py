@@ -27,6 +27,7 @@ SPACE = "\u2581"  # the visible space that begins a word
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
 SPACES = " {2,}"
+LONGEST_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
 MOST_PIECES = 2_000_000  # the largest published model has 900,000
 MOST_FIELDS = 100_000  # of one message inside; a trainer's holds a name for each symbol of the user
 LARGEST_FILE = 64 * MEGABYTE  # the largest published one has 18
@@ -205,6 +206,7 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
         raise UserError(f"{where}: the precompiled character map is damaged")
     units = np.frombuffer(charsmap, "<u4", size // 4, 4)
     leaf, has_leaf = units >> 31 == 1, (units >> 8) & 1 == 1
+    leaf[0] = False  # the root is followed whatever it says
     offset = (units >> 10) << ((units & 512) >> 6)
     target = np.where(leaf, 0, np.arange(len(units), dtype=np.uint32) ^ offset)
     outside = bool((target >= len(units)).any())
@@ -216,6 +218,12 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
         outside = outside or bool((np.frombuffer(charsmap, "u1", texts, 4 + size)[starts] & 0xC0 == 0x80).any())
     if outside:
         raise UserError(f"{where}: the precompiled character map points outside itself")
+    ends = np.flatnonzero(np.frombuffer(charsmap, "u1", texts, 4 + size) == 0)
+    longest = int(np.diff(ends, prepend=-1).max()) - 1
+    if longest > LONGEST_REPLACEMENT:
+        raise UserError(
+            f"{where}: the precompiled character map puts {longest} bytes for a character, over {LONGEST_REPLACEMENT}"
+        )
     try:
         charsmap[4 + size :].decode("utf-8")
     except UnicodeDecodeError:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, shown
 from weft.files import write_json, write_text
+from weft.text.growth import LONG, check_growth
 from weft.text.long_texts import LONGEST, PART, TOGETHER, parts_of, too_long
 from weft.text.published import read
 from weft.text.vocabularies import KEYS, Roles
@@ -154,6 +155,7 @@ class Tokenizer:
         _check_lengths([text, *([] if pair is None else [pair])], LONGEST // 2)
         one: Any = text
         try:  # not by encode_batch: its threads would make a later fork of this process warn
+            self._check_long([text] if pair is None else [text, pair])
             return Encoded(self.library.encode(one, pair, is_pretokenized=words, add_special_tokens=specials))
         except BaseException as error:
             raise _explained(error, [text], None if pair is None else [pair], words) from None
@@ -166,6 +168,7 @@ class Tokenizer:
         words = _in_words(texts)
         _check_lengths([*texts, *(pairs or ())], LONGEST // 2)
         try:
+            self._check_long([*texts, *(pairs or ())])
             found = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
         except BaseException as error:
             raise _explained(error, texts, pairs, words) from None
@@ -181,6 +184,7 @@ class Tokenizer:
         for some in by_budget(texts, _size, TOGETHER):
             inputs: Sequence[Any] = some
             try:
+                self._check_long(some)
                 encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
             except BaseException as error:
                 raise _explained(error, texts, None, words) from None
@@ -191,6 +195,11 @@ class Tokenizer:
         """The ids of a long text, a part at a time: the library takes some hundred bytes for each character."""
         parts = list(parts_of(text, PART)) if isinstance(text, str) else [text]
         return [number for ids in self.ids(parts, specials=False) for number in ids]
+
+    def _check_long(self, texts: Sequence[Text]) -> None:
+        for text in texts:
+            if isinstance(text, str) and len(text) >= LONG:
+                check_growth(self.library.normalizer, text)
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of these ids; part of a character at either end comes out as U+FFFD."""
@@ -249,7 +258,7 @@ def _in_words(texts: Sequence[Text]) -> bool:
 
 def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text] | None, words: bool) -> BaseException:
     """What is wrong with the text that the library refused, or the error itself where it is not about text."""
-    if isinstance(error, TypeError):
+    if isinstance(error, TypeError | UnicodeEncodeError):
         for number, text in enumerate((*texts, *(pairs or ())), start=1):
             where = f"text {number if number <= len(texts) else number - len(texts)} of {len(texts)}"
             for part in text if words and isinstance(text, list | tuple) else [text]:
@@ -264,6 +273,8 @@ def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text
 
 def _failed(error: BaseException, what: str) -> BaseException:
     """What the library raises as one line; a panic in Rust is no Exception."""
+    if isinstance(error, UserError):
+        return error
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
         return UserError(f"the tokenizer failed on this {what}: {shown(str(error), 200)}")
     return error

@@ -15,13 +15,16 @@ from typing import Any
 
 import torch
 
-from weft.errors import UserError, escaped
-from weft.files import no_link, peak_memory, reason
+from weft.errors import UserError, escaped, shown
+from weft.files import no_link, peak_memory, read_text, reason
 from weft.terminal import unescaped
 
 # Dense bf16 products per second as the makers state them.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}
 COLUMNS = 80  # of a terminal that a live line fits into
+MAX_METRICS = 1 << 30  # bytes of a record
+LARGEST = 1e300  # of a number in a record
+LISTS = {"entries": "a list of whole numbers", "layers": "a list of equally long lists of numbers"}
 TIMES = ("seconds", "tokens_per_second", "memory", "mfu")  # what differs between two equal runs
 
 
@@ -133,23 +136,47 @@ class Log:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a run's record; a last line that a kill cut short is left out."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read(1 << 30).splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+    lines = read_text(path, MAX_METRICS).splitlines()
     found = []
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 break
             raise UserError(f"{path} line {number}: not JSON") from None
-        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        if not isinstance(values, dict) or not _is_step(values.get("step")):
             raise UserError(f"{path} line {number}: holds no step")
+        for key, value in values.items():
+            if not _fits(key, value):
+                wanted = LISTS.get(key, "a number")
+                raise UserError(f"{path} line {number}: {shown(key)} must be {wanted}, not {shown(json.dumps(value))}")
         found.append(values)
     return found
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST
+
+
+def _fits(key: str, value: Any) -> bool:
+    """Whether a value of the record is of the type that its key says."""
+    if key == "entries":
+        return isinstance(value, list) and all(map(_is_step, value))
+    if key == "layers":
+        if not isinstance(value, list) or not all(isinstance(row, list) and row for row in value):
+            return False
+        even = len({len(row) for row in value}) <= 1
+        return even and all(norm is None or _is_number(norm) for row in value for norm in row)
+    if key == "norm" and value is None:  # a gradient that is no number, in fp16
+        return True
+    if key.startswith("validation_") or key in ("loss", "norm"):  # a score may be nan, and a loss infinite
+        return isinstance(value, float) or _is_number(value)
+    return _is_number(value) and value == value
 
 
 def time_left(seconds: float) -> str:

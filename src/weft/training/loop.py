@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.data.batching import Ahead
 from weft.errors import UserError, shown
@@ -141,12 +141,16 @@ def train(
                 except Interrupted:
                     save()  # without the evaluation: it comes first when the run goes on
                     raise
+                _check_held_out(state, found, checkpoints)
                 judge(state, found, verdict, log, lambda found: keep(mean, keep_best, found))
                 moment.begin += time.perf_counter() - begin
             elif s.held_out is None and s.due(s.save_every, state.step):
                 _check(s, state, history, checkpoints)
+                _check_weights(state, network, checkpoints)
                 keep(mean, keep_best, {})
             state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
+            if state.finished and s.held_out is not None and state.best is None:  # no score of it was a number
+                keep(mean, keep_best, {})
             if state.finished or s.due(s.save_every, state.step) or stop:
                 begin = time.perf_counter()
                 save()
@@ -235,6 +239,25 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
                 + f"; try a lower training.rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
             )
     return found
+
+
+def _check_held_out(state: State, found: Mapping[str, float], checkpoints: Checkpoints) -> None:
+    """A held-out loss that is no number ends a run before such weights are saved."""
+    loss = sum(found.values())
+    if not math.isfinite(loss):
+        raise _lost(state, f"the held-out loss of step {state.step} is {loss:.4g}", checkpoints)
+
+
+def _check_weights(state: State, network: nn.Module, checkpoints: Checkpoints) -> None:
+    """The same where nothing is held out: the last update may have spoiled what no loss has seen yet."""
+    if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
+        raise _lost(state, f"weights are no longer finite numbers after step {state.step}", checkpoints)
+
+
+def _lost(state: State, what: str, checkpoints: Checkpoints) -> Exploded:
+    good = checkpoints.newest()
+    where = f"the last good checkpoint is {good}" if good else "there is no checkpoint before it"
+    return Exploded(f"{what}; {where}; try a lower training.rate or more warmup")
 
 
 def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:

@@ -13,6 +13,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 # What no machine of today could do anything with.
+RATE = 100.0  # the highest learning rate; rates that train anything are below 1
 LIMITS = {
     "steps": 1 << 40,
     "batch": 1 << 20,
@@ -64,10 +65,12 @@ class Training:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise UserError(f"{name} must be between 1 and {most}, not {value}")
-        for name in ("epochs", "minutes", "rate", "epsilon", "clip", "explode"):
+        if self.rate is not None and not 0 < self.rate <= RATE:
+            raise UserError(f"rate must be above 0 and at most {RATE:g}, not {self.rate:g}")
+        for name in ("epochs", "minutes", "epsilon", "clip", "explode"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:
-                raise UserError(f"{name} must be above 0, not {value}")
+                raise UserError(f"{name} must be above 0 and below 1e12, not {value:g}")
         if not 0 < self.layer_decay <= 1:
             raise UserError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         for name in ("decay", "floor"):

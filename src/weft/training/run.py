@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import shutil
@@ -9,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,43 @@ import torch
 
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
+from weft.config import read_record
 from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
+from weft.scratch import sweep
 from weft.training.log import read_metrics
 from weft.training.revision import revision
 from weft.training.state import Checkpoints
-from weft.version import VERSION
+from weft.version import VERSION, system_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """`run.json`: what a run was made with."""
+
+    date: str | None = None
+    seed: int | None = None
+    device: str | None = None
+    parameters: int = 0
+    words: int | None = None
+    text: dict[str, Any] | None = None
+    held_out: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    tokenizer: str | None = None
+    rows: dict[str, int] | None = None
+    stages: tuple[str, ...] | None = None
+    teacher: str | None = None
+    teacher_forwards: int = 0
+    versions: dict[str, str] | None = None
+    machine: dict[str, Any] | None = None
+    git: str | None = None
+    command: tuple[str, ...] = ()
+
+
+def tokenizer_hash(opened: Opened) -> str:
+    """What stands for the vocabularies of a model, and how they cut texts."""
+    both = [each and each.pipeline for each in (opened.tokenizer, opened.target_tokenizer)]
+    return hashlib.sha256(json.dumps(both).encode()).hexdigest()
 
 
 class Run:
@@ -83,6 +116,8 @@ class Run:
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
+        for folder in (self.folder, *(path for path in self.folder.glob("*") if path.is_dir())):
+            sweep(folder)
         for path in self.inside.glob(".*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -93,11 +128,15 @@ class Run:
     def describe(self, values: Mapping[str, Any]) -> None:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
-        machine = {"system": platform.platform(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
+        machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
         write_json(
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
         )
+
+    def info(self) -> RunInfo:
+        """What `describe` wrote."""
+        return read_record(RunInfo, self.about)
 
     def lines(self) -> list[dict[str, Any]]:
         return read_metrics(self.metrics)

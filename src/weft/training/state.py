@@ -46,6 +46,7 @@ class State:
     steady: int = 0  # fp16 steps since the scale last changed
     metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
     seconds: float = 0.0  # of training
+    recipe: str | None = None  # the hash of recipe.toml
 
 
 class Unreadable(UserError):
@@ -90,14 +91,15 @@ class Checkpoints:
             kept = self.newest()
             what = f"; the last good checkpoint is {kept}" if kept else "; there is no checkpoint before it"
             raise UserError(f"{path}: cannot be written: {_cause(error)}{what}") from None
-        for step in self.steps()[: -self.keep]:
-            self._remove(step)
+        self._let_go()
 
-    def _remove(self, step: int) -> None:
-        # Under another name first: what is half removed must not look like a checkpoint.
-        gone = self.folder / f".gone-{step}"
-        os.replace(self.path(step), gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    def _let_go(self) -> None:
+        """Remove all but the newest."""
+        for step in self.steps()[: -self.keep]:
+            # Under another name first: what is half removed must not look like a checkpoint.
+            gone = self.folder / f".gone-{step}"
+            os.replace(self.path(step), gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def tidy(self) -> None:
         """Remove what a killed process left half written or half removed."""
@@ -115,6 +117,8 @@ class Checkpoints:
             except (OSError, SafetensorError, UserError) as error:
                 faults[step] = str(error) if isinstance(error, UserError) else f"{self.path(step)}: {reason(error)}"
                 continue
+            if not faults:  # a process may have been killed before it let go of the oldest
+                self._let_go()
             for other in faults:  # its name is free for the one that takes its place
                 os.replace(self.path(other), self.folder / f".bad-{other}")
             return *found, [f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,11 +10,17 @@ import torch
 from torch import Tensor
 
 from weft.data.chance import key_of
+from weft.data.shards import COMPILED
+from weft.files import cache_folder
 from weft.nn.rows import Batch
 from weft.training.judging import total
 from weft.training.optim import make_optimizer
 from weft.training.passes import Passes
 from weft.training.setup import Setup
+
+# Where the user wants torch to keep compiled code. Its own choice is a folder in the shared temporary folder, of a name
+# that anyone can guess, and it runs what lies there.
+COMPILER_CACHE = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,23 @@ def seed_of(seed: int, step: int) -> Callable[[int], int]:
     return lambda number: key_of(seed, "dropout", step, number) >> 1
 
 
+def keep_compiled_code_private() -> None:
+    """Let torch's compiler keep its code in the user's own cache rather than where others could put theirs."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = COMPILER_CACHE or str(cache_folder() / COMPILED)
+    from torch._inductor import config
+
+    if hasattr(config, "cpp_cache_precompile_headers"):  # these are always in the temporary folder
+        config.cpp_cache_precompile_headers = False
+
+
 class Stepper:
     """Takes the steps of a run: what the loop repeats, and what tests and benchmarks look at."""
 
     def __init__(self, setup: Setup, scale: float = 65536.0, steady: int = 0) -> None:
         """`scale` and `steady`: of the loss in fp16, and for how many steps it has been so."""
         s, plan, device = setup, setup.plan, setup.device
+        if plan.compile:
+            keep_compiled_code_private()
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)

@@ -87,6 +87,8 @@ def draw_gradients(path: Path, out: Path, name: str) -> str | None:
     lines = [line for line in read_metrics(path) if line.get("layers")]
     if not lines:
         return None
+    if len({len(line["layers"]) for line in lines}) > 1:
+        raise UserError(f"{path}: its lines are of networks with different numbers of layers")
     chosen = sorted({round(place * (len(lines) - 1) / (CURVES - 1)) for place in range(CURVES)})
     charts = []
     for layer in range(len(lines[-1]["layers"])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from weft.errors import UserError
+from weft.errors import UserError, shown
 
 # What is usual where nothing is said: word2vec's are those of the first program and of gensim; GloVe's are its own.
 USUAL = {"word2vec": {"window": 5, "epochs": 5}, "glove": {"window": 10, "epochs": 25}}
@@ -56,7 +56,7 @@ class Learning:
         )
         for name, value, least, most in bounds:
             if value is not None and not least <= value <= most:
-                raise UserError(f"{name} must be between {least:g} and {most:g}, not {value:g}")
+                raise UserError(f"{name} must be between {least:g} and {most:g}, not {shown(str(value))}")
         if self.kind == "glove" and self.mode is not None:
             raise UserError(f"mode {self.mode} is one of word2vec's; GloVe has none")
 

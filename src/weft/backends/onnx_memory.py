@@ -1,0 +1,134 @@
+"""How much memory an ONNX graph takes at once, told from its shapes before the runtime opens it.
+
+Every operator of a graph may make more of what it is given: a few that join a tensor with itself fill any memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.errors import UserError, shown
+from weft.files import MEGABYTE
+
+BASE = 1024 * MEGABYTE  # bytes that any graph may hold at once beside its weights; 24 layers of 512 tokens hold 70 MB
+FOR_TOKENS = 64  # vectors of the model's width that it may hold for each token besides ...
+FOR_PAIRS = 16  # ... and numbers for each head and each two tokens ...
+FOR_WORDS = 4  # ... and, where words are scored, for each token and word
+SMALL = 64  # numbers of a stored tensor that may say a shape
+LENGTH = 1 << 16  # tokens of a row that is read at once, at most
+TOKENS = 1024  # of several rows together
+
+
+def check_memory(model: Any, path: Path, config: Any) -> None:
+    """Refuse a graph that would hold far more at once than a model of this config does."""
+    longest = min(config.context, LENGTH)
+    words = any(each.name == "hidden_states" for each in model.graph.input)  # a word head scores all of them
+    wide = FOR_TOKENS * config.width + (FOR_WORDS * config.vocabulary if words else 0)
+    for rows, length in ((1, longest), (TOKENS, 1), (32, 32)):
+        most = BASE + 4 * rows * length * (wide + FOR_PAIRS * getattr(config, "heads", 0) * length)
+        held = peak(model, path, rows, length)
+        if held > most:
+            raise UserError(
+                f"{path}: would hold {held / 1e9:,.1f} GB for {rows:,} rows of {length:,} tokens, more than the "
+                f"{most / 1e9:,.1f} GB that such a model may"
+            )
+
+
+def peak(model: Any, path: Path, rows: int, length: int) -> int:
+    """Bytes of all results that are held at once, at most, beside the stored tensors."""
+    sizes = _sizes(model, path, rows, length)
+    nodes = model.graph.node
+    last = {name: place for place, node in enumerate(nodes) for name in node.input}
+    held = most = 0
+    for place, node in enumerate(nodes):
+        held += sum(sizes[name] for name in node.output if name)
+        most = max(most, held)
+        done = {name for name in (*node.input, *node.output) if name in sizes and last.get(name, place) <= place}
+        held -= sum(sizes[name] for name in done)
+    return most
+
+
+def _sizes(model: Any, path: Path, rows: int, length: int) -> dict[str, int]:
+    """The bytes of every result; 0 of stored tensors in another type, which are as many as they are in the file."""
+    import onnx
+
+    try:
+        outline = _outline(model, onnx, rows, length)
+        inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True).graph
+    except Exception as error:  # of its own kinds
+        raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 160)}") from None
+    shapes = {each.name: each.type.tensor_type for each in (*inferred.value_info, *inferred.output)}
+    stored = {tensor.name for tensor in model.graph.initializer}
+    known = {tensor.name for tensor in outline.graph.initializer}  # with the length of a text
+    sizes = {}
+    for node in model.graph.node:
+        constant = all(name in stored for name in node.input if name)
+        for name in node.output:
+            if name:
+                sizes[name] = 0 if constant or name in known else _bytes(shapes.get(name), onnx)
+            if name and sizes[name] < 0:
+                raise UserError(f"{path}: how large {shown(name)} is cannot be told from the graph")
+    return sizes
+
+
+def _bytes(kind: Any, onnx: Any) -> int:
+    """Of a tensor of this type; -1 where its shape is not known."""
+    if kind is None or not kind.HasField("shape"):
+        return -1
+    size = int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).itemsize) if kind.elem_type else 8
+    for dimension in kind.shape.dim:
+        if not dimension.HasField("dim_value"):
+            return -1
+        size *= max(0, dimension.dim_value)
+    return size
+
+
+def _outline(model: Any, onnx: Any, rows: int, length: int) -> Any:
+    """The graph with sizes for its inputs, and without the numbers of its weights."""
+    helper, kinds, graph = onnx.helper, onnx.TensorProto, model.graph
+    inputs = []
+    for each in graph.input:
+        kind = each.type.tensor_type
+        dimensions = [dimension.dim_value for dimension in kind.shape.dim]
+        shape = [rows * length, *dimensions[1:]] if kind.elem_type == kinds.FLOAT else [rows, length]
+        inputs.append(helper.make_tensor_value_info(each.name, kind.elem_type, shape))
+    small, shapes = [], {}
+    for tensor in graph.initializer:
+        shapes[tensor.name] = list(tensor.dims)
+        if math.prod(tensor.dims) <= SMALL:
+            small.append(tensor)
+        else:
+            inputs.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    nodes: list[Any] = []
+    lengths: dict[str, Any] = {}  # what asks for the size of an input gets it as a number
+    for number, node in enumerate(graph.node):
+        if node.op_type == "Shape":
+            ends = {each.name: each.i for each in node.attribute}
+            lengths[node.output[0]] = np.array([rows, length], np.int64)[ends.get("start", 0) : ends.get("end", 2)]
+        elif node.op_type == "Squeeze" and node.input[0] in lengths:
+            lengths[node.output[0]] = lengths[node.input[0]].reshape(-1)[:1].reshape(())
+        else:
+            nodes += _product(node, number, shapes, inputs, helper, kinds) if node.domain else [node]
+    small += [onnx.numpy_helper.from_array(value, name) for name, value in lengths.items()]
+    outputs = [helper.make_empty_tensor_value_info(each.name) for each in graph.output]
+    light = helper.make_graph(nodes, graph.name, inputs, outputs, small)
+    return helper.make_model(light, opset_imports=model.opset_import[:1], ir_version=model.ir_version)
+
+
+def _product(
+    node: Any, number: int, shapes: Mapping[str, Sequence[int]], inputs: list[Any], helper: Any, kinds: Any
+) -> list[Any]:
+    """An operator of the runtime's own in the standard's words: all of ours multiply by a stored matrix."""
+    sizes = {each.name: each.i for each in node.attribute}
+    given = [name for name in node.input if name]
+    shape = list(shapes.get(given[1], ())) if len(given) > 1 else []
+    shape = [sizes["K"], sizes["N"]] if {"K", "N"} <= set(sizes) else shape
+    matrix, wide = f"matrix {number}", f"wide {number}"
+    inputs.append(helper.make_tensor_value_info(matrix, kinds.FLOAT, shape))
+    cast = helper.make_node("Cast", given[:1], [wide], to=kinds.FLOAT)
+    return [cast, helper.make_node("MatMul", [wide, matrix], list(node.output))]
