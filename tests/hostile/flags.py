@@ -34,7 +34,7 @@ CALLS: dict[str, str] = {
     "quantise": "{bed}/task-classify --data {bed}/table-csv/data.csv --seconds 0.2 --out out",
     "prune": "{bed}/task-classify --vocabulary 60 --text {bed}/run.txt --out out",
     "export": "{bed}/task-classify --out out",
-    "compare": "{bed}/task-classify {bed}/onnx-fp32 --data {bed}/table-csv/data.csv --seconds 0.2",
+    "compare": "{bed}/task-classify {bed}/onnx-fp32 --data {bed}/table-csv/data.csv --no-costs",
     "generate": "{bed}/task-complete cat --tokens 3",
     "suggest": "{bed}/task-complete cat",
     "translate": "{bed}/task-translate one --tokens 4",
