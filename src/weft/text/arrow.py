@@ -17,6 +17,7 @@ from weft.text.compressed import LIMIT, Source, check_ratio
 from weft.text.formats import Options, Record, Rows, check_names, need_columns
 
 BATCH = 256  # rows that are held at a time
+DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
 
 
 def read_parquet(source: Source, options: Options) -> Rows:
@@ -108,7 +109,16 @@ def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
                             yield UserError(f"{where}: bytes that are not UTF-8 text")
                         else:
                             yield Record(with_names(values, labels), where)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error, IndexError) as error:
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+        struct.error,
+        LookupError,
+        TypeError,
+    ) as error:
         words = shown(str(error).partition("\n")[0], 120) or "it asks for more memory than there is"
         after = f" after row {number}" if number else ""
         raise UserError(f"{source.name}: not a whole {kind} file{after}: {words}") from None

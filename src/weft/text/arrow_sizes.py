@@ -33,15 +33,20 @@ def _check_unfolded(name: str, size: int, what: str) -> None:
 
 def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: int) -> list[int]:
     """How many rows of each row group may be unfolded together: no value is larger than the page that it is in."""
-    found = []
-    check_rows(name, sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)), size)
+    # pyarrow's own objects for row groups and columns end the process where a footer is damaged, so it is read here.
+    stream.seek(max(0, size - 8))
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(max(0, size - 8 - length))
+    groups = _struct(stream.read(length), 0, 0)[0].get(4) or []
+    check_rows(name, sum(group[3] for group in groups), size)
     nested = [metadata.schema.column(place).max_repetition_level > 0 for place in range(metadata.num_columns)]
-    for group in range(metadata.num_row_groups):
-        row_group, width = metadata.row_group(group), 1
-        for place in range(metadata.num_columns):
-            column = row_group.column(place)
-            begin = min(offset for offset in (column.data_page_offset, column.dictionary_page_offset) if offset)
-            largest, values = _pages(stream, begin, min(column.total_compressed_size, size - begin))
+    found = []
+    for group in groups:
+        width = 1
+        for place, chunk in enumerate(group[1]):
+            column = chunk[3]
+            begin = min(offset for offset in (column[9], column.get(11)) if offset)
+            largest, values = _pages(stream, begin, min(column[7], size - begin))
             _check_unfolded(name, largest, "page")
             if nested[place] and values > NESTED:
                 words = f"at most {NESTED:,} are read: write it with smaller row groups"
@@ -81,7 +86,7 @@ def _page_header(stream: IO[bytes], begin: int, end: int) -> tuple[dict[int, Any
 def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """The fields of a struct in Thrift's compact form by their numbers, and where it ends."""
     fields, number = dict[int, Any](), 0
-    if depth > 8:
+    if depth > 16:
         raise ValueError("nested too deeply")
     while data[at]:
         kind, step = data[at] & 15, data[at] >> 4
@@ -108,7 +113,19 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
         return None, at + size
     if kind in (3, 7):
         return None, at + (1 if kind == 3 else 8)
-    raise ValueError("a page header of an unknown form")  # lists and maps: no header of a page has any
+    if kind in (9, 10):
+        count, inner = data[at] >> 4, data[at] & 15
+        at += 1
+        if count == 15:
+            count, at = _varint(data, at)
+        values = []
+        for _ in range(count):
+            value, at = _value(data, at, inner, depth + 1) if inner > 2 else (None, at + 1)
+            if at > len(data):
+                raise IndexError
+            values.append(value)
+        return values, at
+    raise ValueError("a header of an unknown form")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
