@@ -83,11 +83,11 @@ def mutator_of(path: Path, number: int) -> str:
     return name
 
 
-def attack(path: Path, seed: int, name: str, number: int) -> None:
-    """Change a file on the disk as the case says."""
+def attack(path: Path, seed: int, name: str, number: int, pipes: bool) -> None:
+    """Change a file on the disk as the case says, or put something else in its place, `pipes` among them."""
     rng = generator(seed, name, number)
     if rng.random() < 0.03:
-        kind = rng.choice(("missing", "empty", "folder", "pipe", "zero", "loop"))
+        kind = rng.choice(("missing", "empty", "folder", "pipe" if pipes else "missing", "zero", "loop"))
         Path("attack.txt").write_text(f"{path.name}: {kind}\n")
         replace_file(path, kind)
         return
@@ -126,7 +126,8 @@ def file_target(sample: Sample, file: str) -> Target:
         path = folder / "case"
         shutil.copytree(bed / sample.name, path)
         if number:
-            attack(path / file, seed, name, number)
+            # A pipe that the user names is waited for, as by every program; one among the files of a folder is not.
+            attack(path / file, seed, name, number, sample.reader not in ("table", "text", "vectors", "arpa", "recipe"))
         if sample.checked and number % 2:  # an attacker knows how to write hashes: what stands behind them holds too
             with suppress(UserError, OSError):
                 record_hashes(path)
