@@ -223,7 +223,7 @@ def test_an_ensemble_needs_one_vocabulary() -> None:
         ({"coverage": -1.0}, "coverage must be 0 or more"),
         ({"diversity": -1.0, "groups": 2}, "diversity must be 0 or more"),
         ({"diversity": 1.0}, "there is only one group"),
-        ({"length_penalty": float("nan")}, "length_penalty must be a number"),
+        ({"length_penalty": float("nan")}, "length_penalty must be between -30 and 30, not nan"),
     ],
 )
 def test_wrong_beams_are_named(options: dict[str, Any], fault: str) -> None:

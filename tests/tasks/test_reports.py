@@ -88,7 +88,7 @@ def test_an_evaluation_is_read_as_it_was_saved(classified: Path, tmp_path: Path)
     assert math.isnan(again.scores["f1"].value) and "900,001 more characters" in again.worst[0]["text"]
     again.write(tmp_path / "odd.html")
     (tmp_path / "again.json").write_text("{}")
-    with pytest.raises(weft.UserError, match="is not an evaluation"):
+    with pytest.raises(weft.UserError, match="again.json: missing task, data"):
         Evaluation.read(tmp_path / "again.json")
 
 

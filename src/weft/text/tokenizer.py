@@ -242,7 +242,8 @@ class Tokenizer:
 
 def _size(text: Text) -> int:
     """Characters of a text; what is none is refused later, by name."""
-    return len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
+    words = text if isinstance(text, list | tuple) else [text]
+    return sum(len(word) for word in words if isinstance(word, str))
 
 
 def _check_lengths(texts: Sequence[Text], most: int) -> None:
