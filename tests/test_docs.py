@@ -87,8 +87,6 @@ def anchors(page: Path) -> set[str]:
 def test_documented_limits_are_those_of_the_code() -> None:
     row = r"^\| .+ \| ([\d,.]+) \| `(weft\.[\w.]+)\.(\w+)` \|$"
     rows = re.findall(row, (ROOT / "docs/security.md").read_text(), re.MULTILINE)
-        r"^\| .+ \| ([\d,.]+) \| `(weft\.[\w.]+)\.(\w+)` \|$", (ROOT / "docs/security.md").read_text(), re.M
-    )
     assert len(rows) > 40
     for value, module, name in rows:
         assert f"{getattr(import_module(module), name):,}" == value, f"{module}.{name}"
