@@ -202,6 +202,12 @@ def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.Monke
     assert "values; at most 100000 are read" in message(name)
 
 
+@pytest.mark.parametrize("name, text", [("a.json", '[{"text": %s}]'), ("a.jsonl", '{"text": %s}')])
+def test_rows_of_lists_in_lists(name: str, text: str) -> None:
+    Path(name).write_text(text % ("[" * 300 + "]" * 300))
+    assert message(name).endswith("nested deeper than 100 levels")
+
+
 def test_a_config_of_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     Path("config.json").write_text(json.dumps({"a": [{}] * 200}))
