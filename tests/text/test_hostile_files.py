@@ -378,6 +378,15 @@ def test_a_sheet_that_claims_to_be_large() -> None:
     assert len(list(Table(changed_workbook(SHEET, b"A1:B21", b"A1:XFD1048576")).records())) == 20
 
 
+@pytest.mark.parametrize(
+    "rows", [b'<row r="22"><c r="XFD22"/></row>', b'<row r="9000"/>'], ids=["cells far to the right", "rows far below"]
+)
+def test_a_sheet_of_nothing_but_gaps(rows: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(excel, "MAX_EMPTY", 5000)
+    assert "more than 5,000 empty cells" in message(changed_workbook(SHEET, b"</sheetData>", rows + b"</sheetData>"))
+    assert len(list(Table(changed_workbook(SHEET, b"</sheetData>", b'<row r="4000"/></sheetData>')).records())) == 20
+
+
 # ------------------------------------------------------------------------------------------------------ long texts
 
 
