@@ -331,6 +331,41 @@ def test_sound_arrow_is_read(
     assert [record.values for record in Table("a.arrow").records()] == rows
 
 
+TEXTS = [None if number % 7 == 3 else f"text {number}" * 5 for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array(TEXTS, pyarrow.string_view()),  # as Polars writes
+        pyarrow.array(TEXTS, pyarrow.large_string()),
+        pyarrow.DictionaryArray.from_arrays(  # one long entry that is rarely meant
+            pyarrow.array([number % 9 for number in range(300)]), pyarrow.array([*map(str, range(9)), "x" * 100_000])
+        ),
+        pyarrow.array([number * 10**9 for number in range(300)]).dictionary_encode(),
+        pyarrow.array([[(f"key {number}", "x" * 50)] for number in range(300)], pyarrow.map_("string", "string")),
+    ],
+    ids=["views", "large", "dictionary", "numbers", "maps"],
+)
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+@pytest.mark.usefixtures("small")
+def test_columns_are_as_large_as_their_rows(suffix: str, column: pyarrow.Array) -> None:
+    table = pyarrow.table({"text": column})
+    if suffix == "arrow":
+        write_file("a.arrow", table, pyarrow.ipc.IpcWriteOptions(compression="zstd"))
+    else:
+        pyarrow.parquet.write_table(table, "a.parquet")
+    assert [record.values["text"] for record in Table(f"a.{suffix}").records()] == column.to_pylist()
+
+
+def test_a_view_that_is_no_text_spoils_its_row_only() -> None:
+    column = pyarrow.array([b"a long enough text", b"\xff\xfe" * 10, b"b"], pyarrow.binary_view())
+    table = pyarrow.table({"text": column.view(pyarrow.string_view())})
+    write_file("a.arrow", table, pyarrow.ipc.IpcWriteOptions())
+    rows = Table("a.arrow", on_bad_row="skip").records()
+    assert [record.values["text"] for record in rows] == ["a long enough text", "b"]
+
+
 # ----------------------------------------------------------------------------------------------------------- Excel
 
 

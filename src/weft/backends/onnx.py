@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.groups import similar_lengths
-from weft.backends.onnx_graph import BY_BATCH, check_graph
+from weft.backends.onnx_graph import check_graph
 from weft.backends.runtime import runtime
 from weft.checkpoint.folder import Opened
 from weft.checkpoint.outline import outline
@@ -40,12 +40,12 @@ class OnnxNetwork(nn.Module):
         self.features: int = getattr(outline(told.family, told.config, told.heads), "features", told.config.width)
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
-        self.graph = started(folder / GRAPH, told.config)
+        # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
+        self.graph, self.one_by_one = started(folder / GRAPH, told.config)
         self.inputs = [each.name for each in self.graph.get_inputs()]
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS, told.config) if "words" in self.heads else None
-        self.one_by_one = ranges_of_batch(folder / GRAPH)
+        self.word_graph = started(folder / WORDS, told.config)[0] if "words" in self.heads else None
         self._check(folder)
 
     def _check(self, folder: Path) -> None:
@@ -143,11 +143,6 @@ class OnnxNetwork(nn.Module):
         return self
 
 
-def ranges_of_batch(path: Path) -> bool:
-    """Whether a graph takes the range of its integers over a whole batch, so that each row must go through alone."""
-    return BY_BATCH.encode() in read_bytes(path, LARGEST)  # names of operators stand in the file letter by letter
-
-
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
     """What a graph makes of its inputs: arrays of this shape, or it is none of ours."""
     try:
@@ -161,12 +156,12 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path, config: Any) -> Any:
-    """A graph in the runtime, ready to run; refused where it is not sound or leads out of its folder."""
+def started(path: Path, config: Any) -> tuple[Any, bool]:
+    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound."""
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    check_graph(read_bytes(path, LARGEST), path, config)
+    by_batch = check_graph(read_bytes(path, LARGEST), path, config)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -174,6 +169,6 @@ def started(path: Path, config: Any) -> Any:
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
-        return engine.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return engine.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), by_batch
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None

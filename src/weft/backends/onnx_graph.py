@@ -56,8 +56,8 @@ TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
 SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
 
 
-def check_graph(data: bytes, path: Path, config: Any) -> None:
-    """Refuse a file that holds anything that no export of ours does."""
+def check_graph(data: bytes, path: Path, config: Any) -> bool:
+    """Refuse a file that holds anything that no export of ours does; whether it takes ranges over a whole batch."""
     try:
         import onnx
     except ImportError:
@@ -80,6 +80,7 @@ def check_graph(data: bytes, path: Path, config: Any) -> None:
     _check_tensors(graph, path)
     _check_operators(graph, path)
     check_memory(model, path, config)
+    return any(node.op_type == BY_BATCH for node in graph.node)
 
 
 def _texts(model: Any) -> Iterator[str | bytes]:

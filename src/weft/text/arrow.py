@@ -10,6 +10,9 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
@@ -78,6 +81,7 @@ def _valid(batch: Any) -> Any:
         if "UTF8" not in str(error):
             raise
         plain = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+        plain[pyarrow.string_view()] = pyarrow.binary_view()
         for column in batch.columns:  # bad bytes spoil but their own row; the rest must be sound
             (column.view(plain[column.type]) if column.type in plain else column).validate(full=True)
     return batch
@@ -142,28 +146,45 @@ def _weight(array: Any) -> tuple[int, int]:
     types = importlib.import_module("pyarrow").types
     kind, count = array.type, len(array)
     if types.is_dictionary(kind):
-        place = array.indices[0].as_py() if count == 1 else None
-        entry = _longest(array.dictionary) if place is None else array.dictionary.slice(place, 1).nbytes
-        return count * entry, count
+        entries, places = array.dictionary, array.indices.drop_null().to_numpy(zero_copy_only=False)
+        if (size := _text_sizes(entries, places)) is None:
+            size = count * (entries.type.byte_width if types.is_primitive(entries.type) else entries.nbytes)
+        return size, count
+    if types.is_map(kind):
+        first, last = (array.offsets[place].as_py() for place in (0, count))
+        sizes = [_weight(part.slice(first, last - first)) for part in (array.keys, array.items)]
+        return sum(size for size, _ in sizes), count + sum(values for _, values in sizes)
     if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = array.flatten() if types.is_struct(kind) else [array.flatten()]
         sizes = [_weight(part) for part in inner]
         return sum(size for size, _ in sizes), count + sum(values for _, values in sizes)
     plain = types.is_primitive(kind) or types.is_null(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    texts = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-    if plain or texts or types.is_fixed_size_binary(kind):
+    if plain or types.is_fixed_size_binary(kind):
         return array.nbytes, count
-    # Views, unions and runs may show the same bytes in every row.
+    if (size := _text_sizes(array, np.arange(count))) is not None:
+        return 4 * count + size, count
+    # Other views, unions and runs may show the same bytes in every row.
     return count * array.get_total_buffer_size(), count
 
 
-def _longest(array: Any) -> int:
-    """Bytes of the longest entry of a dictionary."""
-    compute = importlib.import_module("pyarrow.compute")
-    try:
-        return compute.max(compute.binary_length(array)).as_py() or 0
-    except NotImplementedError:  # no texts
-        return array.nbytes
+def _text_sizes(array: Any, places: NDArray[np.int64]) -> int | None:
+    """Bytes of some entries of an array of texts together, each counted as often as it is named; None: no texts.
+
+    They are read where the array has them: to look through a whole dictionary for every few rows would take long.
+    """
+    types = importlib.import_module("pyarrow").types
+    kind = array.type
+    views = types.is_string_view(kind) or types.is_binary_view(kind)  # as Polars writes: 4 numbers each, a length first
+    large = types.is_large_string(kind) or types.is_large_binary(kind)
+    if not (views or large or types.is_string(kind) or types.is_binary(kind)):
+        return None
+    if not len(places):
+        return 0
+    count, width = array.offset + len(array), 4 if views else 1
+    numbers = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32, width * count + 1 - views)
+    first = width * (array.offset + places.astype(np.int64))
+    sizes = numbers[first].astype(np.int64) if views else numbers[first + 1] - numbers[first]
+    return int(sizes.sum(dtype=np.int64))
 
 
 def _values(batch: Any) -> Iterator[dict[str, Any] | None]:

@@ -19,7 +19,8 @@ LEAST_ROWS, ROWS_PER_BYTE = 1 << 20, 16  # rows of any file, and of a larger one
 def check_rows(name: str, rows: int, size: int) -> None:
     """Refuse a file that claims far more rows than it has bytes."""
     if rows > max(LEAST_ROWS, ROWS_PER_BYTE * size):
-        raise UserError(f"{name}: {size:,} bytes claim to hold {rows:,} rows; at most {ROWS_PER_BYTE} a byte are read")
+        words = f"at most {ROWS_PER_BYTE} a byte are read; if it is sound, give it as csv"
+        raise UserError(f"{name}: {size:,} bytes claim to hold {rows:,} rows; {words}")
 
 
 def _check_unfolded(name: str, size: int, what: str) -> None:
