@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,17 @@ class EscapedStream:
 def unescaped(stream: Any) -> Any:
     """The stream itself, for what moves the cursor on purpose, such as a progress line."""
     return stream.unescaped if isinstance(stream, EscapedStream) else stream
+
+
+def open_streams() -> None:
+    """Lead standard streams that were closed to nowhere; a file that is opened later would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, and so this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 @contextmanager

@@ -126,6 +126,11 @@ def test_it_stays_on_the_cpu_and_is_not_saved(folder: Path, tmp_path: Path) -> N
         weft.load(folder, task="embed")
 
 
+def test_a_folder_whose_name_is_not_utf_8(folder: Path) -> None:
+    other = folder.rename(folder.with_name("caf\udce9"))
+    assert weft.load(other)("the weaver").label
+
+
 def test_a_text_longer_than_the_context_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="a text of 49 tokens is longer than the model's context of 48"):
         weft.load(folder).network(torch.zeros(49, dtype=torch.int64), Rows.of([49]))

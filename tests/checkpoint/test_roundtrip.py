@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import weft
 from tests.parity.test_heads import TEXTS, outputs_of, peer_of
 from tests.table import CASES, PEERED
+from weft.checkpoint import tensors
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
@@ -294,3 +295,12 @@ def test_mixed_precisions_lose_nothing(tmp_path: Path) -> None:
     opened = open_folder(tmp_path / "a")
     assert opened.network.final_norm.weight.dtype == torch.float64
     assert torch.equal(opened.network.final_norm.weight, peer.ln_f.weight)
+
+
+def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensors, "save_file", full)
+    with pytest.raises(UserError, match=f"{tmp_path}/model.safetensors: cannot be written: no space left"):
+        tensors.write_tensors(tmp_path, {"a": torch.zeros(1)}, 1 << 20)

@@ -363,6 +363,8 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
         return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
 
     assert shell(f"{WEFT} --version >&-").returncode == 0
+    opened = "from weft.terminal import open_streams as o; import sys; o(); sys.stdout.flush(); sys.stderr.flush()"
+    assert shell(f"{sys.executable} -c '{opened}; sys.exit(open(sys.executable).fileno())' >&- 2>&-").returncode > 2
     full = shell(f"{WEFT} --version >/dev/full")
     assert full.returncode == 2 and "no space left" in full.stderr and len(full.stderr.splitlines()) == 1
     foreign = shell(f"PYTHONIOENCODING=latin-1 {WEFT} tokenizer show {place}/bpe ' the'")

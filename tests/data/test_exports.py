@@ -84,6 +84,8 @@ def test_decimal_commas() -> None:
         values("3,5", "2.000")
     with pytest.raises(UserError, match="'1_0', not a number"):
         values("1_0", "2")
+    with pytest.raises(UserError, match=r"'-1e31'; values go up to 1e\+30"):
+        values("-1e31", "2")
 
 
 def test_several_labels_as_columns_of_0_and_1_or_in_a_cell() -> None:

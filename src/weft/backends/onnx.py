@@ -161,7 +161,8 @@ def started(path: Path, config: Any) -> tuple[Any, bool]:
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
-    by_batch = check_graph(read_bytes(path, LARGEST), path, config)
+    data = read_bytes(path, LARGEST)
+    by_batch = check_graph(data, path, config)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -169,6 +170,7 @@ def started(path: Path, config: Any) -> tuple[Any, bool]:
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
-        return engine.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), by_batch
+        # The bytes that were checked, and not the path: the runtime takes no name that is not UTF-8.
+        return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"]), by_batch
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None

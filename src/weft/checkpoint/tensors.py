@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.errors import UserError, listed, shown
-from weft.files import check_readable, read_json, reason, write_json
+from weft.files import check_readable, read_json, unwritable, write_json
 
 TENSORS = 1 << 16  # in one file; the largest models have some thousand
 HEADER = 1 << 24  # bytes of the list of tensors in a file
@@ -110,7 +110,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> No
         try:
             save_tensors(folder / name, group, {"format": "pt"})
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{name}: cannot be written: {reason(error)}") from None
+            raise unwritable(folder / name, error) from None
         table |= dict.fromkeys(group, name)
     if many:
         total = sum(tensor.nbytes for tensor in tensors.values())

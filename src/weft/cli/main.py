@@ -38,7 +38,7 @@ from weft.cli.guard import describe as describe_fault
 from weft.errors import UserError, hint
 from weft.files import reason
 from weft.tasks.saying import on_terminal, to_stderr
-from weft.terminal import escaped_streams
+from weft.terminal import escaped_streams, open_streams
 from weft.training.signals import Interrupted
 from weft.version import VERSION
 
@@ -196,6 +196,7 @@ def _note(message: Warning | str, category: type[Warning], *_: Any) -> None:
 
 def main() -> int:
     """What the command `weft` does."""
+    open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 still shows what it can
             stream.reconfigure(errors="backslashreplace")

@@ -17,7 +17,7 @@ from weft.compress.ct2_specs import spec_of
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
-from weft.files import reason
+from weft.files import unwritable
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.model import Model
 from weft.tasks.passing import tokenizer_of
@@ -57,7 +57,7 @@ def write_ct2(inside: Path, opened: Opened, task: str, precision: str = "fp32") 
             if kept:
                 save_tensors(inside / HEADS, kept, {"format": "pt"})
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{inside.name}: cannot be written: {reason(error)}") from None
+        raise unwritable(inside, error) from None
 
 
 def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: str = "fp32") -> float:

@@ -20,6 +20,7 @@ from weft.text.long_texts import check_length
 from weft.text.records import Problems, Record, Skipped
 from weft.text.sniffing import ZERO_ONE
 
+LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 FEW = 4  # rows; from fewer nothing can be learned
 
 
@@ -118,6 +119,10 @@ def number_in(record: Record, column: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
+    if abs(number) > LARGEST_VALUE:
+        raise UserError(
+            f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}; values go up to {LARGEST_VALUE:g}"
+        )
     return number
 
 
