@@ -2,6 +2,7 @@
 
     WEFT_DATA=DIR python benchmarks/batch_single.py                 # fine-tunes all-MiniLM-L6-v2 on SST-2 for a minute
     WEFT_DATA=DIR python benchmarks/batch_single.py --model FOLDER  # a classifier that is there
+    WEFT_DATA=DIR python benchmarks/batch_single.py --device cuda   # torch on a GPU
 
 DIR holds glue/sst2, imdb and multi30k. The texts are sentences of SST-2 and whole reviews of IMDb, mixed. For each
 engine and precision: the largest difference of a probability between both ways, the labels that differ, and how many of
@@ -87,16 +88,16 @@ def compared(model: Any, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def classifiers(folder: Path, rows: list[Row], scratch: Path) -> dict[str, Any]:
-    """Every engine and precision of one classifier."""
-    model = weft.load(folder, device="cpu")
+def classifiers(folder: Path, rows: list[Row], scratch: Path, device: str) -> dict[str, Any]:
+    """Every engine and precision of one classifier; the engines of exports run on the CPU only."""
+    model = weft.load(folder, device=device)
     found = {}
-    for kind in ("torch-fp32", *KINDS):
+    for kind in ("torch-fp32", *(KINDS if device == "cpu" else ["bf16"])):
         written = model
         if kind != "torch-fp32":
             (scratch / kind).mkdir()
             KINDS[kind](scratch / kind, Source(model, [text for text, _ in rows[:128]]))
-            written = weft.load(scratch / kind)
+            written = weft.load(scratch / kind, device=device)
         found[{"bf16": "torch-bf16"}.get(kind, kind)] = compared(written, rows)
         print(json.dumps({kind: found[{"bf16": "torch-bf16"}.get(kind, kind)]}), flush=True)
     return found
@@ -120,12 +121,15 @@ def writers(data: Path, options: argparse.Namespace, scratch: Path) -> dict[str,
         tokenizer={"size": options.vocabulary},
         training={"steps": options.steps},
         out=scratch / "translator",
-    ).to("cpu")
-    (scratch / "engine").mkdir()
-    write_ct2(scratch / "engine", model.opened, "translate")
+    ).to(options.device)
+    engines = {"torch-fp32": model}
+    if options.device == "cpu":
+        (scratch / "engine").mkdir()
+        write_ct2(scratch / "engine", model.opened, "translate")
+        engines["ctranslate2-fp32"] = weft.load(scratch / "engine")
     texts = captions(folder / "test_2016_flickr.en.gz", options.captions)
     found = {}
-    for name, each in (("torch-fp32", model), ("ctranslate2-fp32", weft.load(scratch / "engine"))):
+    for name, each in engines.items():
         together: list[Any] = each(texts, beam=1)
         alone: list[Any] = [each(text, beam=1) for text in texts]
         other = sum(one.text != two.text for one, two in zip(together, alone, strict=True))
@@ -145,6 +149,7 @@ def main() -> None:
     parser.add_argument("--writer", default="2x128", help="layers x width of the translator")
     parser.add_argument("--vocabulary", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cuda: torch alone, on a GPU")
     parser.add_argument("--out", type=Path, default=RESULTS / "batch_single.json")
     tiny = {"rows": 40, "texts": 12, "captions": 4, "pairs": 40, "steps": 2, "writer": "1x64", "vocabulary": 300}
     options = parse(parser, **tiny)
@@ -159,7 +164,7 @@ def main() -> None:
         found = {
             "machine": machine(),
             "texts": len(rows),
-            "classifier": classifiers(model, rows, scratch),
+            "classifier": classifiers(model, rows, scratch, options.device),
             "translator, greedy": writers(data, options, scratch),
         }
     names = ["largest difference", "bound", "labels that differ", "ok", "accuracy on SST-2 dev"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def anchors(page: Path) -> set[str]:
     """What headings of a page are called in links."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_documented_limits_are_those_of_the_code() -> None:
+    row = r"^\| .+ \| ([\d,.]+) \| `(weft\.[\w.]+)\.(\w+)` \|$"
+    rows = re.findall(row, (ROOT / "docs/security.md").read_text(), re.MULTILINE)
+    assert len(rows) > 40
+    for value, module, name in rows:
+        assert f"{getattr(import_module(module), name):,}" == value, f"{module}.{name}"
 
 
 def test_the_demo_runs(tmp_path: Path) -> None:

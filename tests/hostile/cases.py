@@ -259,7 +259,9 @@ def parquet_bomb(bed: Path, path: Path) -> Any:
     )
     table = pyarrow.table({"text": one})
     pyarrow.parquet.write_table(table, path / "a.parquet", compression="zstd", store_schema=False)
-    return predicted(bed, "--data", path / "a.parquet", "--out", "out.csv")
+    from weft.data.tables import Table
+
+    return sum(1 for _ in Table(path / "a.parquet").records())
 
 
 def long_line(bed: Path, path: Path) -> Any:
@@ -361,7 +363,7 @@ CASES = [
     Finding("a csv header of 30,000 columns", wide_header),
     Finding("a pipe in a data folder", pipe_in_a_folder, False),
     Finding("** over links to itself", links_to_itself, False),
-    Finding("a parquet bomb", parquet_bomb, False),
+    Finding("a parquet bomb", parquet_bomb),
     Finding("a line of 42 MB", long_line, False),
     Finding("a zip that is /dev/zero", zip_of_zeros),
     Finding("180 MB of {}", objects),

@@ -30,6 +30,7 @@ STRINGS = (
     *("../../etc/passwd", "/etc/passwd", "file:///etc/passwd", "http://localhost/x", "~", "$HOME", "%s%n", "{0}", "'"),
     *("[UNK]", "</s>", "<pad>", "None", "null", "nan", "a" * 300, "a b " * 500, "ab" * 20_000, "[bold]x[/bold]", "\\"),
 )
+LONG = 16 << 20  # bytes that a mutation makes at most of a line
 BYTES = (b"\0", b"\xff", b"\n", b"\r", b'"', b"'", b",", b"\t", b"{", b"}", b"[", b"]", b"\xef\xbb\xbf", b"\xff\xfe")
 BYTES += (b"\xed\xa0\x80", b"\x1b[2J", b"\xc2\x9b", b"\xe2\x80\xae", b"\x80", b"\xf4\x90\x80\x80", b"\x1a", b"NaN")
 
@@ -125,6 +126,11 @@ def mutate_numbers(data: bytes, rng: random.Random) -> bytes:
     return data[: match.start()] + rng.choice(NUMBERS).encode() + data[match.end() :]
 
 
+def repeated(data: bytes, times: int) -> bytes:
+    """So many times, but for what is long already."""
+    return data * min(times, max(1, LONG // max(1, len(data))))
+
+
 def mutate_lines(data: bytes, rng: random.Random) -> bytes:
     """Lines and cells dropped, repeated, exchanged, made long, quoted or in another encoding."""
     lines = data.split(b"\n")
@@ -138,7 +144,8 @@ def mutate_lines(data: bytes, rng: random.Random) -> bytes:
             (
                 b"", delimiter.join(cells), delimiter.join(cells), delimiter.join(cells), lines[place] + delimiter,
                 lines[place] + rng.choice(BYTES), rng.choice(BYTES) + lines[place], lines[rng.randrange(len(lines))],
-                lines[place] * rng.choice((2, 2000)), delimiter.join(cells * rng.choice((2, 3, 5000))),
+                repeated(lines[place], rng.choice((2, 2000))),
+                repeated(delimiter.join(cells) + delimiter, rng.choice((2, 3, 5000))),
                 lines[place] + b"\n" + lines[place],
             )
         )  # fmt: skip

@@ -210,6 +210,15 @@ def test_a_damaged_row_is_predicted_again(
     assert "out.csv.partial: is of another run" in capsys.readouterr().err
 
 
+def test_a_partial_file_without_a_row_is_not_in_the_way() -> None:
+    PartialTable(Path("out.csv"), {"data": "a"}).close()
+    assert not Path("out.csv.partial").exists()
+    killed = PartialTable(Path("out.csv"), {"data": "a"})
+    killed.file.close()
+    assert Path("out.csv.partial").exists()
+    PartialTable(Path("out.csv"), {"data": "b"}).close()
+
+
 def test_killed_between_the_table_and_its_partial_file(
     model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

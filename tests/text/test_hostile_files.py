@@ -202,6 +202,12 @@ def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.Monke
     assert "values; at most 100000 are read" in message(name)
 
 
+@pytest.mark.parametrize("name, text", [("a.json", '[{"text": %s}]'), ("a.jsonl", '{"text": %s}')])
+def test_rows_of_lists_in_lists(name: str, text: str) -> None:
+    Path(name).write_text(text % ("[" * 300 + "]" * 300))
+    assert message(name).endswith("nested deeper than 100 levels")
+
+
 def test_a_config_of_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     Path("config.json").write_text(json.dumps({"a": [{}] * 200}))
@@ -405,6 +411,15 @@ def test_a_workbook_that_unfolds(
 
 def test_a_sheet_that_claims_to_be_large() -> None:
     assert len(list(Table(changed_workbook(SHEET, b"A1:B21", b"A1:XFD1048576")).records())) == 20
+
+
+@pytest.mark.parametrize(
+    "rows", [b'<row r="22"><c r="XFD22"/></row>', b'<row r="9000"/>'], ids=["cells far to the right", "rows far below"]
+)
+def test_a_sheet_of_nothing_but_gaps(rows: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(excel, "MAX_EMPTY", 5000)
+    assert "more than 5,000 empty cells" in message(changed_workbook(SHEET, b"</sheetData>", rows + b"</sheetData>"))
+    assert len(list(Table(changed_workbook(SHEET, b"</sheetData>", b'<row r="4000"/></sheetData>')).records())) == 20
 
 
 # ------------------------------------------------------------------------------------------------------ long texts

@@ -79,7 +79,7 @@ class PartialTable:
         header = self.file.readline()
         if header and header.endswith(b"\n"):
             changed = _changed(header, source)
-            if changed and not overwrite:
+            if changed and not overwrite and self.file.readline():  # without a row there is nothing to lose
                 what = f"{listed(changed)} changed"
                 raise UserError(f"{self.path}: is of another run ({what}); remove it, or start over with --overwrite")
             if not changed:
@@ -144,6 +144,9 @@ class PartialTable:
         return named
 
     def close(self) -> None:
+        """Leave what has been predicted; a file without a row would only be in the way of the next run."""
+        if not self.count and not self.file.closed:
+            self.path.unlink(missing_ok=True)
         self.file.close()
 
 

@@ -22,6 +22,7 @@ ROW_NUMBER = 1 << 20  # the last row that a sheet of Excel has
 TAGS = 1 << 20  # of XML that stand between two rows of a sheet, or in a file that is no sheet
 ROW = re.compile(rb"""[^>]*?\sr\s*=\s*["']0*([0-9]+)""")  # its number
 STRINGS = 1 << 23  # tags in the list of texts that cells share
+MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold something, of all sheets
 
 
 def read_xlsx(source: Source, options: Options) -> Rows:
@@ -35,13 +36,14 @@ def read_xlsx(source: Source, options: Options) -> Rows:
     _check_size(source)
     try:
         book = openpyxl.load_workbook(source.stream, read_only=True, data_only=True, keep_links=False)
-        sheets = [sheet for sheet in book.worksheets if any(_cells(sheet))]
+        empty = _Empty(source.name)
+        sheets = [sheet for sheet in book.worksheets if any(_cells(sheet, empty))]
         if not sheets:
             return
         if len(sheets) > 1:
             others = listed(shown(sheet.title) for sheet in sheets[1:])
             source.note(f"{source.name}: the sheet {shown(sheets[0].title)!r} is read, not {others}")
-        yield from _rows(source, options, sheets[0])
+        yield from _rows(source, options, sheets[0], empty)
     except UserError:
         raise
     except Exception as error:  # a damaged workbook raises nearly anything
@@ -105,15 +107,30 @@ def _whole_tags(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[byt
     yield rest
 
 
-def _cells(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
+class _Empty:
+    """Counts what a workbook does not hold: openpyxl makes a cell for each gap, so a few bytes may take hours."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count = name, 0
+
+    def add(self, count: int) -> None:
+        self.count += count
+        if self.count > MAX_EMPTY:
+            raise UserError(f"{self.name}: has more than {MAX_EMPTY:,} empty cells between the others; save it as csv")
+
+
+def _cells(sheet: Any, empty: _Empty) -> Iterator[tuple[int, list[Any]]]:
     """The rows that have something in them, with their numbers."""
+    sheet.reset_dimensions()  # what a sheet says of its own size would widen every row
     for number, row in enumerate(sheet.iter_rows(max_row=ROW_NUMBER, values_only=True), start=1):
-        if any(value is not None and str(value).strip() for value in row):
+        gaps = row.count(None)
+        empty.add(gaps or not row)
+        if gaps < len(row) and any(value is not None and str(value).strip() for value in row):
             yield number, list(row)
 
 
-def _rows(source: Source, options: Options, sheet: Any) -> Rows:
-    rows = _cells(sheet)
+def _rows(source: Source, options: Options, sheet: Any, empty: _Empty) -> Rows:
+    rows = _cells(sheet, empty)
     names = list(options.names or ())
     if options.header:
         first = list(islice(rows, ROWS))

@@ -40,6 +40,7 @@ UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save 
 
 
 COLUMNS = 100_000  # of a table
+NESTED = 100  # lists and objects inside of each other in a row
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,17 @@ def json_words(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {shown(str(error), 120)}"
 
 
+def check_nesting(values: dict[str, Any], where: str) -> None:
+    """Refuse a row of lists in lists without end: whoever walks through it later would run out of stack."""
+    level: list[Any] = [values]
+    for _ in range(NESTED):
+        inside = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [each for each in inside if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise UserError(f"{where}: nested deeper than {NESTED} levels")
+
+
 def half_character(values: Any) -> bool:
     r"""Whether a string holds half of a surrogate pair (JSON can spell one, '\ud83d'): no tokenizer takes that."""
     try:
@@ -221,6 +233,7 @@ def read_jsonl(source: Source, options: Options) -> Rows:
             values = json.loads(text)
             if not isinstance(values, dict):
                 raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+            check_nesting(values, where)
             values = unwrapped(values)
             check_columns(len(values), where)
             need_columns(list(values), options, where)

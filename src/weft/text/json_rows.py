@@ -13,6 +13,7 @@ from weft.text.formats import (
     Record,
     Rows,
     check_columns,
+    check_nesting,
     half_character,
     need_columns,
     read_jsonl,
@@ -122,16 +123,16 @@ def _columns(source: Source) -> Iterator[tuple[int, Any]]:
 def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
     for number, values in entries:
         where = f"{source.name} row {number}"
-        values = unwrapped(values) if isinstance(values, dict) else values
-        if not isinstance(values, dict):
-            yield UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
-        elif half_character(values):
-            yield UserError(f"{where}: {HALF}")
+        try:
+            if not isinstance(values, dict):
+                raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+            check_nesting(values, where)
+            values = unwrapped(values)
+            if half_character(values):
+                raise UserError(f"{where}: {HALF}")
+            check_columns(len(values), where)
+            need_columns(list(values), options, where)
+        except UserError as error:
+            yield error
         else:
-            try:
-                check_columns(len(values), where)
-                need_columns(list(values), options, where)
-            except UserError as error:
-                yield error
-            else:
-                yield Record(values, where)
+            yield Record(values, where)
