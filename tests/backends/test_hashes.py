@@ -67,6 +67,21 @@ def test_a_flipped_byte_of_any_file_is_refused(name: str, exports: dict[str, Pat
     assert answer(weft.load(folder)) == before
 
 
+@pytest.mark.parametrize("name", ["onnx", "ctranslate2", "transformers"])
+def test_files_of_the_user_are_no_change(name: str, exports: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    shutil.copytree(exports[name], folder)
+    for path in ("notes.txt", "scores.json", "README.md", ".DS_Store", ".cache/huggingface/config.json"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("{}")
+    for inside in folder.glob("*/"):
+        (inside / ".DS_Store").write_text("")
+    assert answer(weft.load(folder)) == answer(weft.load(exports[name]))
+    (folder / "pytorch_model.bin").write_text("")
+    with pytest.raises(weft.UserError, match=r"pytorch_model\.bin was added; export it again"):
+        weft.load(folder)
+
+
 def test_each_fault_is_named_and_trust_goes_on(
     exports: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

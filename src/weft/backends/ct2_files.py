@@ -46,7 +46,7 @@ def check_files(folder: Path, files: EngineFiles) -> None:
     if not folder.is_dir():
         raise UserError(f"{folder}: the engine's files are missing; export the model again")
     names = {"config.json", "model.bin", *(f"{name}.json" for name in files.vocabularies)}
-    strange = sorted(path.name for path in folder.iterdir() if path.name not in names)
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in names and path.name[0] != ".")
     if strange:  # the engine reads some files by their names alone, such as lists of words that it may say
         raise UserError(f"{folder}: files that no exported model has: {listed([shown(name) for name in strange])}")
     for name, words in files.vocabularies.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from weft.checkpoint.card import Card
@@ -14,6 +14,13 @@ from weft.files import MEGABYTE, read_json, write_json
 CARD = "weft.json"
 # Endings of files that a model folder is read from; notes and pictures beside them are nobody's business.
 READ = (".json", ".safetensors", ".onnx", ".bin", ".txt", ".model", ".spm", ".vocab")
+# Of these endings people have files of their own: only one that a folder is read from, too, is refused when it is new.
+COMMON, NAMES = (".json", ".txt"), {
+    *(CARD, "config.json", "generation_config.json", "modules.json", "sentence_bert_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("target_vocab.json", "encoder.json", "vocab.txt", "merges.txt", "config_sentence_transformers.json"),
+    *("model.safetensors.index.json", "chat_template.json"),
+}  # fmt: skip
 
 
 def record_hashes(folder: Path) -> None:
@@ -48,7 +55,8 @@ def _fault(name: str, found: str | None, recorded: str | None) -> str | None:
     if found is None:
         return f"{shown(name)} is missing"
     if recorded is None:
-        return f"{shown(name)} was added"
+        path = PurePosixPath(name)
+        return None if path.suffix in COMMON and path.name not in NAMES else f"{shown(name)} was added"
     return None if found == recorded else f"{shown(name)} has changed"
 
 
@@ -58,7 +66,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     return {
         name.as_posix(): _card_hash(read_json(path, 16 * MEGABYTE)) if name.as_posix() == CARD else digest(path)
         for name, path in paths
-        if name.parts[0] != "run" and path.is_file()
+        if name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts) and path.is_file()
     }
 
 

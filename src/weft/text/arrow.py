@@ -10,9 +10,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
@@ -161,19 +158,20 @@ def _weight(array: Any) -> tuple[int, int]:
     plain = types.is_primitive(kind) or types.is_null(kind) or types.is_boolean(kind) or types.is_decimal(kind)
     if plain or types.is_fixed_size_binary(kind):
         return array.nbytes, count
-    if (size := _text_sizes(array, np.arange(count))) is not None:
+    if (size := _text_sizes(array)) is not None:
         return 4 * count + size, count
     # Other views, unions and runs may show the same bytes in every row.
     return count * array.get_total_buffer_size(), count
 
 
-def _text_sizes(array: Any, places: NDArray[np.int64]) -> int | None:
-    """Bytes of some entries of an array of texts together, each counted as often as it is named; None: no texts.
+def _text_sizes(array: Any, places: Any = None) -> int | None:
+    """Bytes of the entries of an array of texts, or of some, each as often as it is named; None: no texts.
 
     They are read where the array has them: to look through a whole dictionary for every few rows would take long.
     """
+    np = importlib.import_module("numpy")  # here: `weft --help` has no use for it
     types = importlib.import_module("pyarrow").types
-    kind = array.type
+    kind, places = array.type, np.arange(len(array)) if places is None else places
     views = types.is_string_view(kind) or types.is_binary_view(kind)  # as Polars writes: 4 numbers each, a length first
     large = types.is_large_string(kind) or types.is_large_binary(kind)
     if not (views or large or types.is_string(kind) or types.is_binary(kind)):
