@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import weft
+from tests.backends.engines import tokenizer_for
 from tests.children import ForkedChild
 from weft.cli.main import run
 
@@ -245,6 +246,7 @@ def test_a_pickle_is_never_opened(
         ({"tokens.weight": 3}, "is not the name of a shard"),
         ({"tokens.weight": "gone.safetensors"}, "shard gone.safetensors is missing"),
         ({"tokens.weight": "shard.safetensors"}, "is not what the index says is there"),
+        ({"tokens.weight": "x" * 300 + ".safetensors"}, "is not the name of a shard"),
         ({}, "weight_map must say"),
         ([], "weight_map must say"),
     ],
@@ -304,3 +306,13 @@ def test_a_card_with_no_task_of_ours(task: str, folder: Path, capsys: pytest.Cap
     card = json.loads((folder / "weft.json").read_text())
     (folder / "weft.json").write_text(json.dumps({**card, "task": task}))
     assert "is not one of complete, fill, embed" in refused(capsys, "info", str(folder))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vec2seq", "transformer", "lstm"])
+def test_a_folder_without_a_tokenizer_reads_and_writes_nothing(family: str, tmp_path: Path) -> None:
+    settings = {"features": 4} if family == "vec2seq" else {}
+    weft.new(family, tokenizer_for(family), size="1x64", settings=settings).save(tmp_path / "model")
+    for path in (tmp_path / "model").rglob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(weft.UserError, match="no tokenizer"):
+        weft.load(tmp_path / "model")([[0.1] * 4] if family == "vec2seq" else ["some words"])

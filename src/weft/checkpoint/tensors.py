@@ -44,7 +44,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{index}: weight_map: {shown(str(wrong[0]))} is not the name of a shard")
     for name in dict.fromkeys(table.values()):
         # A shard is a plain file beside its index: never a path that leads elsewhere.
-        if not re.fullmatch(r"[\w.-]+\.safetensors", name):
+        if not re.fullmatch(r"[\w.-]{1,200}\.safetensors", name):
             raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
         if not (folder / name).exists():
             raise UserError(f"{folder}: shard {name} is missing")

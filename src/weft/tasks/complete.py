@@ -111,8 +111,7 @@ def _prefixed(opened: Opened, texts: Sequence[str]) -> list[str]:
 
 def begun(opened: Opened, prompts: Sequence[str]) -> list[list[int]]:
     """The tokens of prompts; without a prompt a text starts as it did in training, after what parts documents."""
-    tokenizer = opened.tokenizer
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(opened)
     end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")
     begin = end if begin is None else begin
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on

@@ -138,11 +138,9 @@ def describer_of(opened: Opened, others: Sequence[Opened] = ()) -> Writer:
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
-    tokenizer = opened.writer
-    assert tokenizer is not None
     return Writer(
         speaker=networks[0] if len(networks) == 1 else Ensemble(networks),
-        tokenizer=tokenizer,
+        tokenizer=writer_of(opened),
         context=min(each.config.context for each in (opened, *others)),
         device=opened.device,
         never=opened.never,

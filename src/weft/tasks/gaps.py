@@ -16,6 +16,7 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.finite import check_finite
+from weft.tasks.passing import tokenizer_of
 from weft.text.tokenizer import Encoded, Tokenizer
 
 LONGEST = 32  # tokens for one gap at most
@@ -40,8 +41,7 @@ class View:
 
 def fill_gaps(opened: Opened, texts: Sequence[str]) -> list[Words]:
     """The likeliest words for each gap, token by token; in a long text each gap is seen with what surrounds it."""
-    tokenizer = opened.tokenizer
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(opened)
     sentinels, end = sentinels_of(tokenizer), tokenizer.id_of("end")
     if not sentinels or end is None:
         raise UserError(f"this model's tokenizer has no {sentinel(0)}, so its texts have no gaps")
