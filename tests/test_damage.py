@@ -16,6 +16,7 @@ from tests.damage import flip
 from tests.once import once
 from tests.tasks.small import kinds, quiet, tuned, write_rows
 from tests.training.small import stories
+from weft.checksums import read_manifest, write_manifest
 from weft.cli.main import run as command
 from weft.errors import UserError
 from weft.tasks.pretrain import pretrain
@@ -145,6 +146,27 @@ def test_an_earlier_checkpoint_takes_its_place(trained: Path) -> None:
     said.clear()
     resume(trained, say=said.append)
     assert not [line for line in said if "damaged" in line]
+
+
+def test_a_damaged_model_is_named_before_a_run_goes_on(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would stay the result if no later step was better."""
+    shutil.rmtree(trained / "run/checkpoints/step-6")
+    whole = (trained / "model.safetensors").read_bytes()
+    flip(trained / "model.safetensors", 1)
+    assert command(["resume", str(trained)]) == 2
+    error = capsys.readouterr().err
+    assert f"{trained / 'model.safetensors'}: damaged: its bytes are not those that were saved; put it back" in error
+    assert "go on with" not in error
+    (trained / "model.safetensors").write_bytes(whole)
+    # A process that was killed while it put a model in place leaves the one before it, or none.
+    saved = read_manifest(Run(trained).weights)[0]["saved"]
+    write_manifest(Run(trained).weights, {"saved": dict.fromkeys(saved, "of the next"), "before": saved})
+    Run(trained).check_model()
+    (trained / "model.safetensors").unlink()
+    write_manifest(Run(trained).weights, {"saved": saved, "before": {}})
+    Run(trained).check_model()
+    assert command(["resume", str(trained)]) == 0
+    assert (trained / "model.safetensors").read_bytes() == whole
 
 
 def test_no_run_begins_again_in_silence(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from weft.checksums import digest
+from weft.checksums import Damaged, digest
 from weft.config import write_toml
 from weft.errors import UserError
 from weft.scratch import temporary_folder
@@ -47,7 +47,7 @@ def resumable(run: Run) -> Iterator[None]:
         yield
     except Interrupted as interrupted:
         raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
-    except (Exploded, Altered, Unreadable):
+    except (Exploded, Altered, Damaged, Unreadable):
         raise
     except UserError as error:
         raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
@@ -105,6 +105,8 @@ def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
     state, stored, notes = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
     if found is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
+    if not state.finished:
+        run.check_model()
     recipe = digest(run.recipe)
     if found is not None and state.recipe not in (None, recipe):
         notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]

@@ -19,6 +19,7 @@ import torch
 
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, Opened, write_files
+from weft.checksums import CHANGED, Damaged, digest, digests, read_manifest, write_manifest
 from weft.config import read_record
 from weft.errors import UserError
 from weft.files import check_new_run, held, reason, sync_folder, write_json
@@ -67,6 +68,7 @@ class Run:
         self.recipe = self.inside / "recipe.toml"
         self.about = self.inside / "run.json"
         self.metrics = self.inside / "metrics.jsonl"
+        self.weights = self.inside / "weights.json"  # hashes of the best model
         self.board = self.inside / "tensorboard"
         self.report = self.inside / "report.html"
         self.evaluation = self.inside / "evaluation.json"  # of the best model of a task, on the held-out rows
@@ -104,6 +106,9 @@ class Run:
         try:
             with tempfile.TemporaryDirectory(prefix=".model.", dir=self.inside) as scratch:
                 write_files(Path(scratch), replace(opened, card=card), shard=1 << 62)
+                saved = {"saved": digests(Path(scratch), [path.name for path in Path(scratch).glob("*.safetensors")])}
+                before = self._saved_weights().get("saved", {})
+                write_manifest(self.weights, {**saved, "before": before})  # a kill may come between files
                 for path in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):
                     with open(path, "rb") as file:
                         os.fsync(file.fileno())
@@ -111,8 +116,24 @@ class Run:
                     target.parent.mkdir(exist_ok=True)
                     os.replace(path, target)
             sync_folder(self.folder)
+            write_manifest(self.weights, saved)
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written: {reason(error)}") from None
+
+    def check_model(self) -> None:
+        """Refuse to go on beside a damaged model: if no later step is better it stays the result."""
+        record = self._saved_weights()
+        before = record.get("before")  # only while files are put in place
+        for name, saved in record.get("saved", {}).items():
+            path = self.folder / name
+            if before is not None and name not in before and not path.exists():
+                continue
+            if digest(path) not in (saved, (before or {}).get(name)):
+                raise Damaged(f"{path}: {CHANGED}; put it back, or remove {self.folder} and train again")
+
+    def _saved_weights(self) -> dict[str, dict[str, str]]:
+        """The hashes of the best model's weights, by file."""
+        return read_manifest(self.weights)[0] if self.weights.exists() else {}
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
