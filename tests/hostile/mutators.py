@@ -204,7 +204,8 @@ def change_value(value: Any, rng: random.Random) -> Any:
         elif choice < 0.3:
             changed_list.insert(place, hostile_value(rng))
         elif choice < 0.36:
-            changed_list[place:place] = value[place : place + 1] * rng.choice((1, 10, 3000))
+            times = min(rng.choice((1, 10, 3000)), max(1, LONG // len(json.dumps(value[place]))))
+            changed_list[place:place] = value[place : place + 1] * times
         elif choice < 0.4:
             rng.shuffle(changed_list)
         else:
@@ -218,7 +219,8 @@ def change_value(value: Any, rng: random.Random) -> Any:
         if isinstance(value, float):
             return rng.choice((*FLOATS, value * 2, -value, value * 1e6))
         if isinstance(value, str):
-            return rng.choice((*STRINGS, value + "x", value[:-1], value.upper(), value * 1000, [value]))
+            times = min(1000, max(1, LONG // max(1, len(value))))
+            return rng.choice((*STRINGS, value + "x", value[:-1], value.upper(), value * times, [value]))
     return hostile_value(rng)
 
 
@@ -242,7 +244,7 @@ def hostile_value(rng: random.Random) -> Any:
         for _ in range(rng.choice((3, 60, 900))):
             nested = [nested] if rng.random() < 0.5 else {"a": nested}
         return nested
-    return [hostile_value(rng)] * rng.choice((1, 2, 2000))
+    return [rng.choice((*INTEGERS, *STRINGS, None, [], {}))] * rng.choice((1, 2, 2000))
 
 
 # --------------------------------------------------------------------------------------------------------- safetensors
