@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,14 @@ def test_what_is_missing_or_no_file(manifest: Path) -> None:
     with pytest.raises(Damaged, match="m.json: has no checksums"):
         read_manifest(manifest)
     assert not is_sound(manifest.with_name("nowhere.json"))
+
+
+def test_a_manifest_of_lists_in_lists_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    write_manifest(path, {"tokens": 3})
+    nested = "[" * 400 + "]" * 400
+    path.write_text(path.read_text().replace("3", "[" + ",".join([nested] * 4000) + "]", 1))
+    begin = time.monotonic()
+    with pytest.raises(Damaged):
+        read_manifest(path)
+    assert time.monotonic() - begin < 10
