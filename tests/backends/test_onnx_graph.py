@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import weft
 from tests.backends.test_onnx import LABELS, changed
@@ -18,6 +19,7 @@ from tests.tasks.small import model_for, vocabulary
 from weft.backends import onnx as engine
 from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS
 from weft.checkpoint.families import FAMILIES
+from weft.compress.graph import Graph
 from weft.compress.onnx_export import ranges_of, write_onnx
 from weft.errors import UserError
 from weft.nn.rows import Ragged
@@ -304,6 +306,26 @@ def test_a_graph_that_fails_names_its_file(folder: Path) -> None:
     with pytest.raises(UserError, match=r"model/model.onnx: the ONNX graph failed: .*Non-zero status") as found:
         model("the cat")
     assert "\n" not in str(found.value)
+
+
+def test_the_runtime_prints_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its errors have escape sequences in them, and names out of the file."""
+    import onnx
+
+    graph, path = Graph("int4"), tmp_path / "x.onnx"
+    graph.named("y", graph.linear("hidden_states", torch.nn.Linear(64, 3)))
+    graph.write(path, {"hidden_states": ["n", 64]}, {"y": ["n", 3]})
+    model = onnx.load(str(path))
+    sizes = [each for node in model.graph.node for each in node.attribute if each.name == "block_size"]
+    assert sizes
+    sizes[0].i = 7
+    onnx.save(model, str(path))
+    monkeypatch.setattr(engine, "check_graph", lambda *given: False)
+    with pytest.raises(UserError, match="not a sound ONNX graph"):
+        engine.started(path, None)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_second_segment_is_not_left_out(folder: Path) -> None:

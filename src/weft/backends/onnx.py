@@ -26,6 +26,7 @@ from weft.nn.rows import Rows
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+FATAL = 4  # the runtime's number for what it logs at last
 
 
 class OnnxNetwork(nn.Module):
@@ -166,7 +167,9 @@ def started(path: Path, config: Any) -> tuple[Any, bool]:
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # what it warns of while it rewrites a graph is of no use to anyone
+    options.log_severity_level = (
+        FATAL  # its errors are raised too; it would print them in color, names of a file and all
+    )
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:

@@ -24,6 +24,7 @@ def runtime() -> Any:
     except ImportError:
         raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
     onnxruntime.disable_telemetry_events()
+    onnxruntime.set_default_logger_severity(4)  # fatal: what it raises it would also print, in color
     if TOO_LATE:
         warnings.warn(
             "onnxruntime was imported before weft and may send telemetry; "
