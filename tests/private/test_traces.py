@@ -47,7 +47,7 @@ sys.exit(status)
         ("import os; os.open('TMP', os.O_TMPFILE | os.O_RDWR); os.open('WORK', os.O_TMPFILE | os.O_RDWR)", "O_TMPFILE"),
         ("import os; open('TMP/a', 'w'); os.rename('TMP/a', 'a')", "rename"),
         ("import os; open('TMP/a', 'w'); os.rename('TMP/a', 'TMP/b'); os.symlink('/etc', 'TMP/c')", ""),
-        ("import os; os.chdir('TMP'); open('../work/a', 'w')", "../work/a"),
+        ("import os; os.chdir('TMP'); open('../started/a', 'w')", "../started/a"),
         ("import threading; threading.Thread(target=open, args=('a', 'a')).start()", '"a"'),
         ("import os; os.fork() or open('a', 'w')", '"a"'),
         ("import subprocess; subprocess.run(['true'])", "execve"),

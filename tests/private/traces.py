@@ -37,7 +37,7 @@ class Places:
             folder.mkdir(parents=True, exist_ok=True)
 
     home = property(lambda self: self.base / "home")
-    work = property(lambda self: self.base / "work")
+    work = property(lambda self: self.base / "started")
     out = property(lambda self: self.base / "out")
     cache = property(lambda self: self.base / "cache")
     temporary = property(lambda self: self.base / "tmp")
