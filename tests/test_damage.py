@@ -278,36 +278,29 @@ def test_a_damaged_result_of_a_rung_is_judged_again(ladder: Path) -> None:
 # --------------------------------------------------------------------------------------------- what teachers have said
 
 
-def test_a_flipped_bit_in_what_a_teacher_has_said(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "kind, teacher, text, suffix",
+    [("distill", "saved", "texts.txt", ".safetensors"), ("pretrain", "run", "text.txt", ".npy")],
+)
+def test_a_flipped_bit_in_the_outputs_of_a_teacher(
+    kind: str,
+    teacher: str,
+    text: str,
+    suffix: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is read anew, and the student is the same."""
-    source = once(tmp_path_factory, "damage-distill", distilled)
+    """They are made anew, and the student is the same."""
+    source = once(tmp_path_factory, f"damage-{kind}", KINDS[kind])
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
-    how = {"text": source / "texts.txt", "training": PLAN}
-    taught_by(source / "saved", "1x64", 2, **how, out=tmp_path / "first")
+    how = {"text": source / text, "training": PLAN}
+    taught_by(source / teacher, "1x64", 2, **how, out=tmp_path / "first")
     weights = (tmp_path / "first/model.safetensors").read_bytes()
     shards = [path for path in (tmp_path / "cache/teachers").glob("*/*") if path.name != "corpus.json"]
-    assert {path.suffix for path in shards} == {".safetensors", ".json"}
-    for path in shards:
-        flip(path, 1)
-        with pytest.warns(UserWarning, match=f"{path.name}: .*made again"):
-            taught_by(source / "saved", "1x64", 2, **how, out=tmp_path / f"after-{path.suffix[1:]}")
-        assert (tmp_path / f"after-{path.suffix[1:]}/model.safetensors").read_bytes() == weights
-
-
-def test_a_flipped_bit_in_what_a_teacher_foresees(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = once(tmp_path_factory, "damage-pretrain", pretrained)
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
-    how = {"text": source / "text.txt", "training": PLAN}
-    taught_by(source / "run", "1x64", 2, **how, out=tmp_path / "first")
-    weights = (tmp_path / "first/model.safetensors").read_bytes()
-    shards = [path for path in (tmp_path / "cache/teachers").glob("*/*") if path.name != "corpus.json"]
-    assert {path.suffix for path in shards} == {".npy", ".json"}
+    assert {path.suffix for path in shards} == {suffix, ".json"}
     for path in shards[:2]:
         flip(path, 1)
         with pytest.warns(UserWarning, match=f"{path.name}: .*made again"):
-            taught_by(source / "run", "1x64", 2, **how, out=tmp_path / f"after-{path.suffix[1:]}")
+            taught_by(source / teacher, "1x64", 2, **how, out=tmp_path / f"after-{path.suffix[1:]}")
         assert (tmp_path / f"after-{path.suffix[1:]}/model.safetensors").read_bytes() == weights
