@@ -21,9 +21,9 @@ from common import RESULTS, machine, parse, write
 
 from weft.cli.show import table
 from weft.config import settings_of
-from weft.tasks.ladder import ladder
-from weft.tasks.ladder_page import HEADER, failures, finished, rows_of, value_of, verdict
-from weft.tasks.rungs import RUNGS
+from weft.runs.ladder import ladder
+from weft.runs.ladder_page import HEADER, failures, finished, rows_of, value_of, verdict
+from weft.runs.rungs import RUNGS
 
 TEXTS = {
     "shakespeare": ("tinyshakespeare/input.txt.xz", "characters"),

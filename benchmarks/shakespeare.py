@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from common import RESULTS, machine, parse, write
 
-from weft.tasks.pretrain import pretrain
+from weft.runs.pretrain import pretrain
 from weft.training.run import Run
 
 PEERS = {

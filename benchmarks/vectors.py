@@ -33,8 +33,8 @@ import torch
 from common import RESULTS, machine, parse, write
 
 import weft
-from weft.tasks.vectors import learn_vectors
-from weft.tasks.words import judge_words, learn_map, open_words, read_pairs
+from weft.runs.word_vectors import learn_vectors
+from weft.tasks.word_vectors import judge_words, learn_map, open_words, read_pairs
 from weft.training.log import read_metrics
 
 SETS = ("EN-WS-353-ALL.txt", "EN-MEN-TR-3k.txt", "EN-SIMLEX-999.txt")

@@ -19,9 +19,9 @@ from tests.training.small import stories
 from weft.checksums import read_manifest, write_manifest
 from weft.cli.main import run as command
 from weft.errors import UserError
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
-from weft.tasks.vectors import learn_vectors
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
+from weft.runs.word_vectors import learn_vectors
 from weft.training.run import Run
 from weft.training.state import Unreadable
 

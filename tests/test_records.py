@@ -15,10 +15,10 @@ from tests.once import once
 from tests.tasks.small import kinds, quiet, write_rows
 from tests.training.small import stories
 from weft.cli.main import run as command
-from weft.compress.report import read_curve, read_table
-from weft.compress.tally import Tally
+from weft.distill.report import read_curve, read_table
+from weft.distill.tally import Tally
 from weft.errors import UserError
-from weft.tasks.curves import _baselines, _record, write_curves
+from weft.runs.curves import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation
 from weft.tasks.evaluation_page import evaluation_parts
 from weft.training.log import read_metrics

@@ -34,6 +34,7 @@ FLOORS = {
     "budget": 1,
     "picture": 1,
     "terminal": 1,
+    "progress": 1,
     "text": 2,
     "nn": 2,
     "data": 3,
@@ -45,13 +46,18 @@ FLOORS = {
     "training": 5,
     "backends": 5,
     "tasks": 6,
-    "compress": 7,
-    "cli": 9,
-    "__main__": 10,
+    "runs": 7,
+    "compare": 8,
+    "export": 9,
+    "prune": 9,
+    "distill": 10,
+    "quantize": 10,
+    "cli": 11,
+    "__main__": 12,
     "recipes": 0,
 }
 # The top of the package hands out what is inside; `files` reads for `config` and `checksums`, `scratch` writes for it.
-FREE = {("config", "files"), ("checksums", "files"), ("files", "scratch")}
+FREE = {("config", "files"), ("checksums", "files"), ("files", "scratch"), ("progress", "terminal")}
 
 
 @cache

@@ -29,16 +29,16 @@ def wait(at: str) -> None:
     """Load what commands need, say that all is ready, and answer calls until nobody is left to make one."""
     import torch._dynamo  # noqa: F401  (the first optimiser loads it)
 
-    import weft.compress.export
-    import weft.compress.prune
-    import weft.compress.quantise
-    import weft.compress.resume
-    import weft.tasks.finetune
-    import weft.tasks.ladder
-    import weft.tasks.pretrain
-    import weft.tasks.resume
+    import weft.distill.resume
+    import weft.export.export
+    import weft.prune.prune
+    import weft.quantize.quantize
+    import weft.runs.finetune
+    import weft.runs.ladder
+    import weft.runs.pretrain
+    import weft.runs.resume
     import weft.tasks.translate
-    import weft.tasks.words  # noqa: F401
+    import weft.tasks.word_vectors  # noqa: F401
     from weft.cli.main import run
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children

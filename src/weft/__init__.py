@@ -8,16 +8,16 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from weft.compress.compare import compare
-    from weft.compress.distill import distill
-    from weft.compress.export import export
-    from weft.compress.prune import prune
-    from weft.compress.quantise import quantise
-    from weft.compress.resume import resume
-    from weft.tasks.finetune import finetune
-    from weft.tasks.ladder import ladder
+    from weft.compare.compare import compare
+    from weft.distill.distill import distill
+    from weft.distill.resume import resume
+    from weft.export.export import export
+    from weft.prune.prune import prune
+    from weft.quantize.quantize import quantise
+    from weft.runs.finetune import finetune
+    from weft.runs.ladder import ladder
+    from weft.runs.pretrain import pretrain
     from weft.tasks.model import Model, load, new
-    from weft.tasks.pretrain import pretrain
     from weft.tasks.suggest import suggest
     from weft.text.tokenizer import Tokenizer
 
@@ -45,15 +45,15 @@ _LAZY = {
     "Model": "weft.tasks.model",
     "load": "weft.tasks.model",
     "new": "weft.tasks.model",
-    "pretrain": "weft.tasks.pretrain",
-    "finetune": "weft.tasks.finetune",
-    "resume": "weft.compress.resume",
-    "distill": "weft.compress.distill",
-    "quantise": "weft.compress.quantise",
-    "prune": "weft.compress.prune",
-    "export": "weft.compress.export",
-    "compare": "weft.compress.compare",
-    "ladder": "weft.tasks.ladder",
+    "pretrain": "weft.runs.pretrain",
+    "finetune": "weft.runs.finetune",
+    "resume": "weft.distill.resume",
+    "distill": "weft.distill.distill",
+    "quantise": "weft.quantize.quantize",
+    "prune": "weft.prune.prune",
+    "export": "weft.export.export",
+    "compare": "weft.compare.compare",
+    "ladder": "weft.runs.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",
 }

@@ -19,9 +19,9 @@ from tests.tasks.small import model_for, vocabulary
 from weft.backends import onnx as engine
 from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS
 from weft.checkpoint.families import FAMILIES
-from weft.compress.graph import Graph
-from weft.compress.onnx_export import ranges_of, write_onnx
 from weft.errors import UserError
+from weft.export.onnx_builder import Graph
+from weft.export.onnx_export import ranges_of, write_onnx
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 

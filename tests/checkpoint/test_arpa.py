@@ -12,8 +12,8 @@ from weft.checkpoint.folder import Opened, open_folder, save_folder
 from weft.checkpoint.ngram import read_arpa, write_arpa
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.runs.pretrain import pretrain
 from weft.tasks.model import load
-from weft.tasks.pretrain import pretrain
 
 TEXT = (
     "the loom sang . the weaver sang to the loom .\nthe thread broke , and the weaver wept .\nthe loom stood still .\n"

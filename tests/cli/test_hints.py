@@ -16,7 +16,7 @@ from weft.checkpoint.locate import SIZE_NAMES
 from weft.cli.main import app, run
 from weft.config import settings_of
 from weft.errors import ELSEWHERE, SYNONYMS, did_you_mean
-from weft.tasks.recipes import ObjectiveName, TaskName, TaskRecipe, read_recipe
+from weft.runs.recipes import ObjectiveName, TaskName, TaskRecipe, read_recipe
 
 
 def commands() -> dict[str, Any]:

@@ -20,12 +20,12 @@ from tests.children import start_child
 from tests.training.small import stories
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
-from weft.compress.recipe import DistillRecipe
 from weft.config import read_toml
 from weft.data.spans import sentinel
+from weft.distill.recipe import DistillRecipe
 from weft.errors import UserError
+from weft.runs.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.tasks.answers import Label, Reply, Text, Translation
-from weft.tasks.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.text.learning import learn
 from weft.text.tokenizer import Roles
 

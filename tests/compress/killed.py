@@ -17,9 +17,10 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
 
-from weft.compress import running, teaching
-from weft.compress.distill import distill
-from weft.compress.resume import resume
+from weft.distill import run as running
+from weft.distill import teacher_outputs as teaching
+from weft.distill.distill import distill
+from weft.distill.resume import resume
 from weft.training.log import Log
 
 

@@ -13,8 +13,8 @@ import weft
 from tests.tasks.small import KINDS, kinds, pairs, prices, questions, sentences, several, vocabulary, write_rows
 from tests.tasks.written import worded
 from weft.checkpoint.card import Window
+from weft.tasks.classify import last_linear
 from weft.tasks.model import Model
-from weft.tasks.texts import last_linear
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
 

@@ -19,14 +19,14 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import Opened
 from weft.cli.main import run
-from weft.compress.compare import NOT_FINITE, compare, compared, parties_of
-from weft.compress.hiding import hidden_of
-from weft.compress.kinds import OfTexts
+from weft.compare.compare import NOT_FINITE, compare, compared, parties_of
+from weft.compare.kinds import OfTexts
+from weft.compare.masked import hidden_of
 from weft.errors import UserError
+from weft.tasks.classify import TextTask
+from weft.tasks.forward import Outcome
 from weft.tasks.model import Model
-from weft.tasks.passing import Outcome
 from weft.tasks.reading import Example
-from weft.tasks.texts import TextTask
 from weft.text.tokenizer import Tokenizer
 
 QUICK: dict[str, Any] = {"costs": False}

@@ -13,13 +13,13 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import Opened
-from weft.compress.embedding import Directions, EmbedLesson, EmbedTask, task_of
+from weft.distill.embed import Directions, EmbedLesson, EmbedTask, task_of
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.objectives.distill_tokens import TaughtVectors, pooled
 from weft.tasks.embed import Embedder, embed
+from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
-from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
 from weft.text.metrics_vectors import Likeness, _correlations
 from weft.text.windows import cut

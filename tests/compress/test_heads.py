@@ -17,12 +17,12 @@ from tests.tasks.small import kinds, model_for, questions, vocabulary
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened, open_folder, save_folder
-from weft.compress.heads import attentions_of, gated, importance, least, with_heads
-from weft.compress.layers import with_layers
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.prune.heads import attentions_of, gated, importance, least, with_heads
+from weft.prune.layers import with_layers
+from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
 from weft.tasks.understand import task_of
 

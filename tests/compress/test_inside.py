@@ -18,12 +18,12 @@ import weft
 from tests.training.small import stories
 from tests.training.test_accumulation import joined
 from weft.checkpoint.folder import Opened
-from weft.compress.inside import along, common_tokens, layer_pairs, matched, relation_heads
-from weft.compress.recipe import Lessons
 from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed
 from weft.data.shards import Text, tokenised
+from weft.distill.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
+from weft.distill.recipe import Lessons
 from weft.errors import UserError
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Batch, Rows
@@ -31,7 +31,7 @@ from weft.objectives import inside
 from weft.objectives.inside import Matched, SoftWords
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.tasks import Texts
-from weft.tasks.recipes import Tuning
+from weft.runs.recipes import Tuning
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
 from weft.training.judging import total

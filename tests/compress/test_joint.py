@@ -11,14 +11,14 @@ import pytest
 from scipy.special import softmax
 
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
-from weft.compress.asking import asked_of
-from weft.compress.compare import NOT_FINITE
-from weft.compress.joint import joint
-from weft.compress.kinds import OfAnswers
-from weft.compress.report import Report, report_of
+from weft.compare.compare import NOT_FINITE
+from weft.compare.ensemble import joint
+from weft.compare.kinds import OfAnswers
+from weft.compare.rows import asked_of
+from weft.distill.report import Report, report_of
 from weft.tasks.answer import AnswerTask, Found
+from weft.tasks.forward import Outcome, framing_for
 from weft.tasks.model import Model
-from weft.tasks.passing import Outcome, framing_for
 from weft.tasks.reading import Example
 from weft.tasks.translate import translate
 from weft.tasks.understand import task_of
@@ -36,13 +36,13 @@ def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
 
 def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> Report:
     *teachers, student = models
-    monkeypatch.setattr("weft.compress.report.compared", uncosted)
+    monkeypatch.setattr("weft.distill.report.compared", uncosted)
     named = [(f"t{number}", each.opened, Path(f"t{number}")) for number, each in enumerate(teachers)]
     return report_of(named, ("s", student, Path("s")), examples, by_labels=True, forwards=0, texts=12, memory=False)
 
 
 def uncosted(*given: Any, **more: Any) -> Any:
-    from weft.compress.compare import compared
+    from weft.compare.compare import compared
 
     return compared(*given, **{**more, "costs": False})
 

@@ -16,15 +16,15 @@ import weft
 from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
-from weft.compress.distill import distill
-from weft.compress.forecasts import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
-from weft.compress.resume import resume
 from weft.data.rows import Framed, Packed
 from weft.data.shards import Text, tokenised
+from weft.distill.distill import distill
+from weft.distill.resume import resume
+from weft.distill.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
 from weft.nn.rows import Ragged
 from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
 from weft.objectives.language import NextToken
-from weft.tasks.material import next_frame
+from weft.runs.corpus import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.learning import learn
@@ -174,7 +174,7 @@ def test_a_second_time_nothing_is_read(here: Path) -> None:
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.compress.forecasts.SHARD", 64)
+    monkeypatch.setattr("weft.distill.token_outputs.SHARD", 64)
     model = speaking()
     whole = asked_of(model).framed.size
 
@@ -193,7 +193,7 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         forecasts(asked_of(model), told)
     rest = forecasts(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.compress.forecasts.FORMAT", 2)
+    monkeypatch.setattr("weft.distill.token_outputs.FORMAT", 2)
     assert all((one == two).all() for one, two in zip(forecasts(asked_of(model)).shards, rest.shards, strict=True))
 
 

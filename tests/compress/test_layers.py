@@ -15,10 +15,10 @@ from tests.table import CASES, PLAIN, READERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened, open_folder, save_folder
-from weft.compress.layers import can_take
-from weft.compress.prune import evenly, with_layers
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.prune.layers import can_take
+from weft.prune.prune import evenly, with_layers
 
 STACKED = [name for name in PLAIN if hasattr(CASES[name].config(), "layers")]
 

@@ -19,12 +19,12 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import Opened
-from weft.compress import export as exporting
-from weft.compress.agreeing import said, samples
-from weft.compress.graph import four_bits
-from weft.compress.onnx_export import FAMILIES as WRITTEN
-from weft.compress.onnx_export import ranges_of, write_onnx
+from weft.compare.agreement import said, samples
 from weft.errors import UserError
+from weft.export import export as exporting
+from weft.export.onnx_builder import four_bits
+from weft.export.onnx_export import FAMILIES as WRITTEN
+from weft.export.onnx_export import ranges_of, write_onnx
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 

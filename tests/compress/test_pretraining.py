@@ -16,13 +16,13 @@ import weft
 from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
-from weft.compress.distill import distill
-from weft.compress.recipe import DistillRecipe, Student, Teacher
-from weft.compress.resume import resume
-from weft.compress.student import begun_student
+from weft.distill.distill import distill
+from weft.distill.recipe import DistillRecipe, Student, Teacher
+from weft.distill.resume import resume
+from weft.distill.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.tasks.pretrain import pretrain
+from weft.runs.pretrain import pretrain
 from weft.text.learning import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run

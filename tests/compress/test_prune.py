@@ -14,11 +14,11 @@ from tests.compress.models import CASES, Case, drawn, tokenizer_for
 from tests.once import once
 from tests.tasks.small import KINDS, kinds, quiet, write_rows
 from weft.cli.main import run
-from weft.compress.prune import Pruned, prune
-from weft.compress.recipe import DistillRecipe
-from weft.compress.student import find_student
+from weft.distill.recipe import DistillRecipe
+from weft.distill.student import find_student
 from weft.errors import UserError
-from weft.tasks.recipes import read_recipe
+from weft.prune.prune import Pruned, prune
+from weft.runs.recipes import read_recipe
 
 FAST: dict[str, Any] = {"costs": False, "say": quiet}
 

@@ -16,12 +16,12 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.cli.main import run
-from weft.compress import quantise as room
-from weft.compress.agreeing import scores_of
-from weft.compress.compare import compare
-from weft.compress.comparison import Comparison
-from weft.compress.quantise import Refused, Source, Verdict, chosen, judged
+from weft.compare.agreement import scores_of
+from weft.compare.compare import compare
+from weft.compare.comparison import Comparison
 from weft.errors import UserError
+from weft.quantize import quantize as room
+from weft.quantize.quantize import Refused, Source, Verdict, chosen, judged
 from weft.text.resampling import Score
 
 need_engine("onnx")

@@ -11,9 +11,10 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import quiet, write_rows
 from weft.cli.main import run
-from weft.compress import running, stages
-from weft.compress.recipe import DistillRecipe
 from weft.config import read_toml
+from weft.distill import run as running
+from weft.distill import stages
+from weft.distill.recipe import DistillRecipe
 
 SMALL = ["--steps", "2", "--batch", "8", "--length", "24", "--out", "r"]
 SHORT = ["--set", "stages.pretrain.steps=1", "--set", "stages.finetune.steps=1"]
@@ -63,7 +64,7 @@ def test_flags_and_arguments_stand_above_a_file(
 ) -> None:
     found: list[Any] = []
     monkeypatch.setattr(
-        "weft.compress.distill._gone", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
+        "weft.distill.distill._gone", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
     )
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "mine.toml").write_text(

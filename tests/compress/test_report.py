@@ -15,14 +15,14 @@ from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, tokenize
 from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
-from weft.compress.asking import asked_of
-from weft.compress.curve import part_of
-from weft.compress.material import Material
-from weft.compress.recipe import Texts
-from weft.compress.report import blanked, held_texts, read_table
-from weft.compress.stages import row_of
+from weft.compare.rows import asked_of
+from weft.distill.curve import part_of
+from weft.distill.dataset import Material
+from weft.distill.recipe import Texts
+from weft.distill.report import blanked, held_texts, read_table
+from weft.distill.stages import row_of
 from weft.errors import UserError
-from weft.tasks import finetune
+from weft.runs import finetune
 from weft.tasks.reading import Example
 from weft.tasks.tag import joined
 from weft.tasks.understand import task_of

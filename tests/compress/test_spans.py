@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import questions
-from weft.compress.lessons import Said
-from weft.compress.spans import AnswerLesson, by_character, chances_of
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
+from weft.distill.answer import AnswerLesson, by_character, chances_of
+from weft.distill.base import Said
 from weft.errors import UserError
 from weft.objectives.distill_tokens import TaughtEnds
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, tokens_of, windows_of
-from weft.tasks.passing import framing_for, tokenizer_of
+from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.reading import Example
 
 LESSON = AnswerLesson(AnswerTask(), temperature=2.0, hard=0.5)

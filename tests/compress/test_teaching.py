@@ -21,14 +21,15 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import Opened, open_folder
 from weft.cli.main import run
-from weft.compress import running, teaching
-from weft.compress.lessons import Said
-from weft.compress.tally import Tally
-from weft.compress.teaching import Listened, Part, digest_of_folder, taught
-from weft.compress.texts import TextLesson
+from weft.distill import run as running
+from weft.distill import teacher_outputs as teaching
+from weft.distill.base import Said
+from weft.distill.classify import TextLesson
+from weft.distill.tally import Tally
+from weft.distill.teacher_outputs import Listened, Part, digest_of_folder, taught
+from weft.progress import silent
+from weft.tasks.classify import TextTask
 from weft.tasks.reading import Example
-from weft.tasks.saying import silent
-from weft.tasks.texts import TextTask
 from weft.training.log import Log
 from weft.training.signals import Interrupted, Stop
 

@@ -10,10 +10,10 @@ import torch
 
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
-from weft.compress.words import TagLesson
 from weft.data.masking import NOTHING
+from weft.distill.tag import TagLesson
 from weft.objectives.distill_tokens import TaughtTags
-from weft.tasks.passing import framing_for, tokenizer_of
+from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, first_tokens, joined, raw
 from weft.text.windows import Framing

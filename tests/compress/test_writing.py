@@ -17,17 +17,17 @@ import weft
 from tests.once import once
 from tests.tasks.written import learned, worded, write_sides
 from weft.cli.main import run
-from weft.compress.recipe import Lessons
-from weft.compress.writing import WritingLesson, packed, unpacked
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, Side, Ways
+from weft.distill.recipe import Lessons
+from weft.distill.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.passing import framing_for, window_for
 from weft.tasks.reading import Example
-from weft.tasks.sequences import SequenceTask, chrf_near
+from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
 from weft.text.learning import learn
 from weft.text.windows import Framing

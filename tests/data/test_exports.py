@@ -11,9 +11,9 @@ import pytest
 from weft.data.columns import find_columns, paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError
+from weft.tasks.classify import TextTask
 from weft.tasks.reading import alike_note, examples_of
 from weft.tasks.tag import TagTask
-from weft.tasks.texts import TextTask
 from weft.text.records import Record, Skipped, read_records
 
 ROWS = [(f"some words of row {number}", ("ham", "spam")[number % 2]) for number in range(12)]

@@ -134,7 +134,7 @@ def test_bad_rows_in_memory_can_be_skipped() -> None:
 
 def test_a_dict_is_a_section_of_a_recipe_or_columns_of_rows(tmp_path: Path) -> None:
     from weft.data.tables import is_section
-    from weft.tasks.recipes import Rows
+    from weft.runs.recipes import Rows
 
     (tmp_path / "a.en").write_text("x\n")
     assert is_section({"files": ["a.csv"], "holdout": 0.2}, Rows)

@@ -16,8 +16,8 @@ from tests.data import messy
 from weft.data.columns import find_columns
 from weft.data.tables import Table
 from weft.errors import UserError
+from weft.tasks.classify import TextTask
 from weft.tasks.reading import examples_of
-from weft.tasks.texts import TextTask
 from weft.text.records import Record, Skipped, read_records
 
 ROWS = messy.rows()

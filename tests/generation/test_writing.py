@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
-from weft.tasks.writing import Manner, Writer, continuation, forms, settled, tokens_of
+from weft.tasks.generation import Manner, Writer, continuation, forms, settled, tokens_of
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
 

@@ -84,7 +84,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 def recipe_keys() -> list[str]:
     """Keys for --set: every field of the sections of a recipe."""
     from weft.models.bert import BertConfig
-    from weft.tasks.recipes import Recipe
+    from weft.runs.recipes import Recipe
     from weft.training.plan import Training
 
     keys = [f"training.{field.name}" for field in fields(Training)] + [f"model.{f.name}" for f in fields(BertConfig)]

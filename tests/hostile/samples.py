@@ -25,8 +25,8 @@ from tests.text.samples import folder_of, lines
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.hashes import record_hashes
 from weft.cli.main import run
-from weft.compress.ct2_export import write_ct2
-from weft.compress.quantise import KINDS, Source
+from weft.export.ct2_export import write_ct2
+from weft.quantize.quantize import KINDS, Source
 from weft.tasks.model import Model
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
@@ -379,7 +379,7 @@ def use_cache(path: Path) -> Any:
 
 
 def make_recipe(path: Path) -> None:
-    from weft.tasks.recipes import shipped
+    from weft.runs.recipes import shipped
 
     path.mkdir()
     (path / "recipe.toml").write_text(shipped()["demo-bert"])

@@ -13,13 +13,13 @@ import torch
 import weft
 from tests.tasks.small import kinds, prices, several, write_rows
 from weft.data.examples import Examples
-from weft.tasks.baseline import _sparse, fit, linear_models
-from weft.tasks.finetune import tabled
-from weft.tasks.passing import framing_for
-from weft.tasks.planning import few_rows_plan, resolved
+from weft.runs.baseline import _sparse, fit, linear_models
+from weft.runs.finetune import tabled
+from weft.runs.plan import few_rows_plan, resolved
+from weft.runs.recipes import TaskRecipe, Tuning, Work
+from weft.tasks.classify import TextTask
+from weft.tasks.forward import framing_for
 from weft.tasks.reading import Example
-from weft.tasks.recipes import TaskRecipe, Tuning, Work
-from weft.tasks.texts import TextTask
 from weft.text.tfidf import Tfidf
 from weft.training.optim import make_optimizer
 
@@ -140,7 +140,7 @@ def _silent(_: str) -> None:
 
 def test_many_labels_stay_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """500 labels and 50,000 terms would be 25 million weights, and L-BFGS keeps many times as many."""
-    from weft.tasks import baseline
+    from weft.runs import baseline
 
     sizes: list[int] = []
     remembered: list[int] = []
@@ -161,7 +161,7 @@ def test_many_labels_stay_within_seconds(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_sample_of_sorted_rows_has_all_labels() -> None:
-    from weft.tasks.baseline import LONGEST, _clipped, _sample
+    from weft.runs.baseline import LONGEST, _clipped, _sample
 
     rows = [Example(("word " * 20,), "ab"[number >= 500], "rows") for number in range(1000)]
     assert {row.target for row in _sample(rows, 10**9, most=100)} == {"a", "b"}
@@ -173,7 +173,7 @@ def test_a_sample_of_sorted_rows_has_all_labels() -> None:
 
 
 def test_a_handful_of_rows_proves_nothing() -> None:
-    from weft.tasks.baseline import _verdict
+    from weft.runs.baseline import _verdict
     from weft.text.resampling import Score
 
     assert "too few to tell" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 2)
@@ -189,7 +189,7 @@ def test_few_rows_are_judged_by_how_many_are_held_out(dev_rows: int, times: int,
 
 
 def test_many_rows_keep_the_usual_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tasks.planning.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
+    monkeypatch.setattr("weft.runs.plan.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
     many = _plan(60)
     assert (many.rate, many.head_rate, many.patience) == (5e-5, 1.0, None)
 

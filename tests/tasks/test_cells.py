@@ -14,9 +14,9 @@ from weft.data.columns import file_of, find_columns
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
+from weft.tasks.classify import TextTask
 from weft.tasks.reading import examples_of
 from weft.tasks.tag import TagTask
-from weft.tasks.texts import TextTask
 from weft.text.records import Record, Skipped
 from weft.text.tokenizer import Tokenizer
 

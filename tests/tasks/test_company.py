@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.tasks.small import model_for
 from weft.cli.main import run
-from weft.tasks import judging, passing
+from weft.tasks import forward as passing
+from weft.tasks import judging
 from weft.tasks.model import Model
 from weft.text.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ import torch
 from tests.tasks.small import model_for
 from weft.tasks import answer
 from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.passing import Outcome, framing_for
+from weft.tasks.forward import Outcome, framing_for
 from weft.tasks.reading import Example
 from weft.text.metrics import Classes
 from weft.text.tokenizer import Tokenizer

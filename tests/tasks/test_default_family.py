@@ -10,9 +10,9 @@ import weft
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.tasks.beginning import tasks_for
-from weft.tasks.choosing import family_for
-from weft.tasks.recipes import FROM_SCRATCH
+from weft.runs.architecture import family_for
+from weft.runs.initial import tasks_for
+from weft.runs.recipes import FROM_SCRATCH
 
 ROWS = {
     "classify": ("csv", "text,label\n" + "the loom sang,good\nthe loom broke,bad\n" * 8),

@@ -13,7 +13,8 @@ import pytest
 import weft
 from tests.tasks.small import kinds, model_for, prices, questions, several, spanned, write_rows
 from weft.cli.main import run
-from weft.tasks import judging, passing
+from weft.tasks import forward as passing
+from weft.tasks import judging
 from weft.text.tokenizer import Tokenizer
 
 KINDS = ("animal", "plant", "stone")

@@ -13,11 +13,11 @@ from torch import Tensor
 from tests.tasks.small import model_for, pairs, prices, questions, sentences, several
 from weft.data.examples import Examples, batch_of
 from weft.tasks.answer import AnswerTask
+from weft.tasks.classify import TextTask
+from weft.tasks.forward import framing_for
 from weft.tasks.judging import Task
-from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, joined
-from weft.tasks.texts import TextTask
 from weft.text.tokenizer import Tokenizer
 
 LONG = (1, 9, 2, 1, 14, 1, 5)  # how often a text is said over: some take one window, some many

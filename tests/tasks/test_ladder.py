@@ -21,13 +21,13 @@ from tests.training.small import stories
 from weft.config import read_toml
 from weft.errors import UserError
 from weft.files import read_json
-from weft.tasks import ladder as ladders
-from weft.tasks.climbing import LadderRecipe, Place, _recipe
+from weft.runs import ladder as ladders
+from weft.runs.ladder import beginning_of, ladder, split, subwords
+from weft.runs.ladder_page import page_of, verdict
+from weft.runs.recipes import Recipe
+from weft.runs.rung_run import LadderRecipe, Place, _recipe
+from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
-from weft.tasks.ladder import beginning_of, ladder, split, subwords
-from weft.tasks.ladder_page import page_of, verdict
-from weft.tasks.recipes import Recipe
-from weft.tasks.rungs import RUNGS, recipe_of
 from weft.training.signals import Interrupted
 
 MODELS = ("uniform", "unigram", "ngram-2", "lstm", "transformer")

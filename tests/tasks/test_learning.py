@@ -25,7 +25,7 @@ from tests.tasks.small import (
     write_conll,
     write_rows,
 )
-from weft.tasks.finetune import finetune
+from weft.runs.finetune import finetune
 from weft.tasks.model import Model
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run

@@ -13,7 +13,7 @@ from tests.data import messy
 from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.tasks.finetune import finetune
+from weft.runs.finetune import finetune
 from weft.training.run import Run
 from weft.training.signals import Interrupted
 
@@ -60,7 +60,7 @@ def taught(data: Any, **more: Any) -> weft.Model:
 def test_rows_in_memory_survive_for_resume(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ({"text": text, "label": label} for text, label in ROWS)
     with monkeypatch.context() as patch:
-        patch.setattr("weft.tasks.finetune.drive", _stopped)
+        patch.setattr("weft.runs.finetune.drive", _stopped)
         with pytest.raises(Interrupted):
             taught(rows, dev=ROWS[:10], out="out")
     kept = Path("out/run/data/train.jsonl")

@@ -19,14 +19,14 @@ import torch
 
 import weft
 from tests.tasks.small import TINY, kinds, model_for, pairs, questions, quiet, sentences, write_rows
+from weft import progress as saying
 from weft.cli.main import run
-from weft.compress.distill import _said as said_to_distill
 from weft.data.tables import RunRows
+from weft.distill.distill import _said as said_to_distill
 from weft.errors import UserError
-from weft.tasks import pretrain as pretraining
-from weft.tasks import saying
-from weft.tasks import vectors as learning
-from weft.tasks.finetune import _said as said_to_finetune
+from weft.runs import pretrain as pretraining
+from weft.runs import word_vectors as learning
+from weft.runs.finetune import _said as said_to_finetune
 from weft.text.tokenizer import Tokenizer
 from weft.training.signals import Interrupted
 

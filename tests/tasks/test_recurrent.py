@@ -12,7 +12,7 @@ from tests.tasks.small import kinds, quiet, sentences, write_conll, write_rows
 from weft.cli.main import run
 from weft.config import read_toml
 from weft.errors import UserError
-from weft.tasks.recipes import TaskRecipe
+from weft.runs.recipes import TaskRecipe
 
 
 @pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -18,9 +18,9 @@ import pytest
 import weft
 from tests.tasks.small import kinds, model_for, prices, spanned, write_rows
 from weft.picture import entries, line_chart, page, table
-from weft.tasks.curves import write_curves
+from weft.runs.curves import write_curves
+from weft.runs.ladder_page import page_of
 from weft.tasks.evaluate import Evaluation
-from weft.tasks.ladder_page import page_of
 from weft.text.resampling import Score
 from weft.text.tokenizer import Tokenizer
 from weft.training.watching import draw_gradients

@@ -13,10 +13,10 @@ import weft
 from tests.tasks.small import TINY, model_for, write_conll
 from tests.text.test_tags import as_iob1
 from weft.cli.main import run
-from weft.compress.material import read_rows
 from weft.data.tables import Table
+from weft.distill.dataset import read_rows
+from weft.progress import silent
 from weft.tasks.reading import Example
-from weft.tasks.saying import silent
 from weft.tasks.tag import TagTask, joined, normalized
 from weft.text.records import read_records
 from weft.text.tags import Normalizer, scheme_of

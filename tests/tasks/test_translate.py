@@ -18,10 +18,10 @@ from tests.tasks.small import kinds, model_for, prices, quiet, several, write_ro
 from tests.tasks.written import PLAN, SIZES, learned, worded, write_sides, write_table
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
-from weft.tasks import finetune
-from weft.tasks.recipes import TaskRecipe, read_recipe
-from weft.tasks.seeds import with_seeds
-from weft.tasks.sequences import SequenceTask
+from weft.runs import finetune
+from weft.runs.recipes import TaskRecipe, read_recipe
+from weft.runs.seeds import with_seeds
+from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import parts_of, translate
 from weft.text.tokenizer import Tokenizer
 from weft.training.step import Stepper
@@ -399,7 +399,7 @@ def test_without_sentencepiece_another_vocabulary_is_learned_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.tsv").write_text("source\ttarget\n" + "".join(f"cat {n}\tKatze {n}\n" for n in range(40)))
-    monkeypatch.setattr("weft.tasks.choosing.find_spec", lambda name: None)
+    monkeypatch.setattr("weft.runs.architecture.find_spec", lambda name: None)
     said: list[str] = []
     model = weft.finetune(
         str(tmp_path / "t.tsv"),

@@ -15,9 +15,9 @@ import torch
 import weft
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.tasks import vectors
-from weft.tasks.vectors import learn_vectors
-from weft.tasks.words import learn_map, open_map, open_words, read_pairs
+from weft.runs import word_vectors as vectors
+from weft.runs.word_vectors import learn_vectors
+from weft.tasks.word_vectors import learn_map, open_map, open_words, read_pairs
 from weft.training.log import read_metrics
 from weft.training.signals import Interrupted
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(
             os.kill(os.getpid(), signal.SIGTERM)  # heard at once, acted upon after the step
         return method(*arguments)
 
-    monkeypatch.setattr(f"weft.tasks.vectors.{name}.learn", stopping)
+    monkeypatch.setattr(f"weft.runs.word_vectors.{name}.learn", stopping)
     with pytest.raises(Interrupted, match="stopped after step 4 of .*, all saved; go on with: weft resume"):
         learned(text, tmp_path / "parts", **plan)
     assert not (tmp_path / "parts" / "model.safetensors").exists()

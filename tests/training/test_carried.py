@@ -26,8 +26,8 @@ from weft.data.streams import Streams
 from weft.errors import UserError
 from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import NextToken
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.training.judging import evaluate
 from weft.training.log import read_metrics
 from weft.training.passes import Passes

@@ -19,10 +19,10 @@ from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, Packed
 from weft.data.shards import Corpus
-from weft.tasks.driving import device_for, half_precision
-from weft.tasks.finetune import finetune
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
+from weft.runs.driver import device_for, half_precision
+from weft.runs.finetune import finetune
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.training.log import memory_used, peak_of, read_metrics
 from weft.training.optim import set_rate
 from weft.training.passes import Passes
@@ -105,7 +105,7 @@ def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak_of(CUDA) == 312e12 and memory_used(CUDA) == 123 and half_precision(CUDA) == "bf16"
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("weft.tasks.driving.device_of", torch.device)
+    monkeypatch.setattr("weft.runs.driver.device_of", torch.device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert device_for(None, None) == torch.device("cuda", 0) and chosen == [torch.device("cuda", 0)]

@@ -17,8 +17,8 @@ from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.streams import Streams
 from weft.objectives.carrying import CarriedToken, Memory
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.optim import set_rate
 from weft.training.plan import Training

@@ -22,7 +22,7 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import speak
 from weft.nn.rows import Batch
 from weft.objectives.sequences import Writing
-from weft.tasks.finetune import finetune
+from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
 from weft.training.optim import set_rate
 from weft.training.passes import _shapes

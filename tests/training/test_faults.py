@@ -20,8 +20,8 @@ from tests.training.small import stories
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
 from weft.objectives.language import NextToken
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.run import Run
 
@@ -66,7 +66,7 @@ def started(values: dict[str, Any], patch: str = "") -> ForkedChild:
     code = (
         "import json, sys, time\n"
         f"{patch}\n"
-        "from weft.tasks.pretrain import pretrain\nfrom weft.training.signals import Interrupted\n"
+        "from weft.runs.pretrain import pretrain\nfrom weft.training.signals import Interrupted\n"
         "try:\n    pretrain(None, json.loads(sys.argv[1]))\n"
         "except Interrupted as interrupted:\n"
         "    print(f'weft: {interrupted}', file=sys.stderr); sys.exit(128 + interrupted.number)\n"
@@ -247,7 +247,7 @@ def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     large, small = (settings(tmp_path, name, pass_tokens=tokens) for name, tokens in (("a", 256), ("b", 64)))
     for values in (large, small):
         values["model"] |= dropless
-    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Small)
+    monkeypatch.setattr("weft.runs.pretrain.NextToken", Small)
     heard: list[str] = []
     pretrain(None, large, say=heard.append)
     assert max(Small.tried) == 256
@@ -263,7 +263,7 @@ def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("rows", ["stream", "apart"])
 def test_memory_for_not_even_a_row(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Small)
+    monkeypatch.setattr("weft.runs.pretrain.NextToken", Small)
     monkeypatch.setattr(Small, "room", 8)
     values = settings(tmp_path, "run")
     values["objective"]["rows"] = rows
@@ -358,7 +358,7 @@ class Bad(NextToken):
 
 @pytest.mark.parametrize("value, word", [(float("nan"), "nan"), (1000.0, r"\d{4}")])
 def test_no_number(value: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Bad)
+    monkeypatch.setattr("weft.runs.pretrain.NextToken", Bad)
     monkeypatch.setattr(Bad, "value", value)
     monkeypatch.setattr(Bad, "step", 0)
     with pytest.raises(UserError, match=f"the loss of step 6 is .*{word}") as caught:
@@ -381,7 +381,7 @@ class Steep(Bad):
 
 
 def test_a_gradient_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Steep)
+    monkeypatch.setattr("weft.runs.pretrain.NextToken", Steep)
     monkeypatch.setattr(Steep, "step", 0)
     with pytest.raises(UserError, match="the loss of step 6 is .* its gradient (nan|inf) long"):
         pretrain(None, settings(tmp_path, "run", save_every=2), say=quietly)
@@ -391,7 +391,7 @@ def test_a_gradient_that_is_no_number(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_has_been_kept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ends before its first checkpoint, but after its first evaluation, leaves a whole model."""
-    monkeypatch.setattr("weft.tasks.pretrain.NextToken", Bad)
+    monkeypatch.setattr("weft.runs.pretrain.NextToken", Bad)
     monkeypatch.setattr(Bad, "step", 0)
     with pytest.raises(UserError, match="there is no checkpoint"):
         pretrain(None, settings(tmp_path, "run", save_every=100), say=quietly)

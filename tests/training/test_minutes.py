@@ -13,8 +13,8 @@ import torch
 
 from tests.training.small import stories
 from weft.errors import UserError
-from weft.tasks.pretrain import pretrain
-from weft.tasks.resume import resume
+from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.loop import MEASURED, Pace
 from weft.training.plan import Training
@@ -97,7 +97,7 @@ def test_mistakes(text: Path, tmp_path: Path) -> None:
         Training(minutes=0.0)
     with pytest.raises(UserError, match="steps and epochs cannot both"):
         Training(steps=1, epochs=1.0, minutes=1.0)
-    from weft.tasks.recipes import Tuning
+    from weft.runs.recipes import Tuning
 
     with pytest.raises(UserError, match="minutes are for pre-training"):
         Tuning(minutes=1.0)

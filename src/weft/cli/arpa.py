@@ -45,7 +45,7 @@ def read(
     with leaving_at_once():
         from weft.checkpoint.folder import save_folder
         from weft.checkpoint.ngram import read_arpa
-        from weft.tasks.saying import to_stderr
+        from weft.progress import to_stderr
 
     with progress("reading", "lines") as heard:
         found = read_arpa(file, to_stderr, heard)

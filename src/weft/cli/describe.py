@@ -149,9 +149,9 @@ def _rows(
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
     from weft.data.tables import Table
+    from weft.progress import log_notes, to_stderr
     from weft.tasks.describe import check_length, vector_in
     from weft.tasks.reading import Example, examples_of
-    from weft.tasks.saying import tell, to_stderr
     from weft.text.records import Record, Skipped
 
     files, skipped = Table(data, columns, format, delimiter, names, on_bad_row, encoding, "test"), Skipped()
@@ -166,7 +166,7 @@ def _rows(
 
     for example in examples_of(files, ("vector",), read, skipped):
         yield example.target
-    tell(skipped, to_stderr)
+    log_notes(skipped.lines(), to_stderr)
 
 
 @contextmanager

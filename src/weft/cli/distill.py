@@ -126,9 +126,9 @@ def distill(
 
     Example: weft distill distill-reviews runs/reviews --text unlabelled.txt --data reviews.csv --out runs/small
     """
-    from weft.compress.recipe import recipe_of
     from weft.config import merged, settings_of
-    from weft.tasks.recipes import shipped
+    from weft.distill.recipe import recipe_of
+    from weft.runs.recipes import shipped
 
     teachers = list(given or [])
     first = teachers[0] if teachers else ""
@@ -194,8 +194,8 @@ def distill(
     check_models(plan.teacher.folders, online)
     check_device(plan.device)
     with leaving_at_once():
-        from weft.compress.distill import distill as teach
-        from weft.compress.report import read_table
+        from weft.distill.distill import distill as teach
+        from weft.distill.report import read_table
 
     found = teach(recipe=plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in found.card.metrics]

@@ -195,7 +195,7 @@ def ladder(
     Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
     """
     from weft.config import merged, settings_of
-    from weft.tasks.rungs import RUNGS
+    from weft.runs.rungs import RUNGS
 
     if only is not None:
         _only(Path(out or ""), only)
@@ -226,8 +226,8 @@ def ladder(
     check_data(text)
     check_device(device)
     with leaving_at_once():
-        from weft.tasks.ladder import ladder as climb
-        from weft.tasks.ladder_page import HEADER, failures, rows_of, verdict
+        from weft.runs.ladder import ladder as climb
+        from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
 
     found = climb(recipe, merged(said, sections_of(flags)), progress=progress)
     print(table(list(HEADER), rows_of(found)))
@@ -252,8 +252,8 @@ def _number(text: str) -> int:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.tasks.climbing import Place
-    from weft.tasks.ladder import here
+    from weft.runs.ladder import here
+    from weft.runs.rung_run import Place
 
     place = Place(folder)
     parent = os.getppid()
@@ -269,7 +269,7 @@ def _only(folder: Path, name: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # whoever wanted this rung is gone: save it and end
 
     threading.Thread(target=watch, daemon=True).start()
-    from weft.tasks.saying import to_stderr
+    from weft.progress import to_stderr
 
     here(place, name, to_stderr, progress)
     if place.failure(name).is_file():

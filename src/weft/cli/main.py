@@ -37,7 +37,7 @@ from weft.cli.guard import debugging, out_of_memory
 from weft.cli.guard import describe as describe_fault
 from weft.errors import UserError, hint
 from weft.files import reason
-from weft.tasks.saying import on_terminal, to_stderr
+from weft.progress import on_terminal, to_stderr
 from weft.terminal import escaped_streams, open_streams
 from weft.training.signals import Interrupted
 from weft.version import VERSION

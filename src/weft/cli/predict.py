@@ -82,7 +82,7 @@ def predict(
         find_model(name, online)
     model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     from weft.data.tables import Table
-    from weft.tasks.predicting import COLUMNS
+    from weft.tasks.predict_table import COLUMNS
     from weft.text.records import Skipped
 
     if model.task not in COLUMNS:
@@ -158,7 +158,7 @@ def _write(
 ) -> None:
     """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
     from weft.data.table_writer import PartialTable, check_table
-    from weft.tasks.predicting import predict_table, source_of
+    from weft.tasks.predict_table import predict_table, source_of
 
     check_table(out, model.task, overwrite)
     with (
@@ -215,7 +215,7 @@ def _pairs(texts: list[str] | None, what: str) -> Iterator[tuple[str, str]]:
 
 def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], counts: _Counts, jsonl: bool) -> None:
     """Every answer on its line, in the order of the rows; nothing waits for the next rows."""
-    from weft.tasks.predicting import answered
+    from weft.tasks.predict_table import answered
 
     human = sys.stdout is not None and sys.stdout.isatty()
     with progress("reading", "texts") as tick:
@@ -243,8 +243,8 @@ def _object(row: Row, answer: Any) -> dict[str, Any]:
 def _tabbed(task: str, row: Row, answer: Any) -> str:
     """One answer for a program: the columns that --out adds, then the text; of a model that writes its text alone."""
     from weft.data.table_writer import cell
-    from weft.tasks.predicting import COLUMNS, columns_of
-    from weft.tasks.recipes import WRITES
+    from weft.tasks.predict_table import COLUMNS, columns_of
+    from weft.tasks.registry import WRITES
     from weft.tasks.understand import wants_two
 
     added = dict.fromkeys(COLUMNS[task]) if answer is None else columns_of(answer)
@@ -266,7 +266,7 @@ def _line(text: str) -> str:
 
 def _layout(row: Row, answer: Any) -> str:
     """One answer for people."""
-    from weft.tasks.predicting import spans_of
+    from weft.tasks.predict_table import spans_of
 
     text = _line(" | ".join(_inputs(row)))
     text = text if len(text) <= 100 else text[:97] + "..."

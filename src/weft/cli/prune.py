@@ -61,7 +61,7 @@ def prune(
 
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabelled.txt --out runs/reviews-8k
     """
-    from weft.compress.prune_options import check_pruning
+    from weft.prune.options import check_pruning
 
     check_pruning(
         layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
@@ -74,7 +74,7 @@ def prune(
     with leaving_at_once():
         import torch
 
-        from weft.compress.prune import prune as run
+        from weft.prune.prune import prune as run
 
     found = run(
         folder,

@@ -53,8 +53,8 @@ def quantise(
     check_written(folder, out, online)
     check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
-        from weft.compress.quantise import Quantised, Refused
-        from weft.compress.quantise import quantise as run
+        from weft.quantize.quantize import Quantised, Refused
+        from weft.quantize.quantize import quantise as run
 
     def show(found: Quantised) -> None:
         print(f"{found.summary()}\n")

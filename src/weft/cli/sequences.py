@@ -144,7 +144,7 @@ def is_model(name: str) -> bool:
 def writing_model(folder: str, device: str | None, online: bool, trust: bool) -> Model:
     """A model that writes one text from another; a published one that says nothing of a task is taken for one."""
     model = opened(folder, None, device, online, trust)
-    from weft.tasks.recipes import WRITES
+    from weft.tasks.registry import WRITES
 
     if model.opened.family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from weft.errors import escaped
-from weft.tasks.saying import live as progress
+from weft.progress import live as progress
 from weft.training.signals import heard_signals
 
 __all__ = ["Ticker", "amount", "leaving_at_once", "progress", "sections_of", "table"]

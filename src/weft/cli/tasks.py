@@ -110,7 +110,7 @@ def finetune(
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     from weft.config import merged, settings_of
-    from weft.tasks.recipes import TaskName, check_has_model, task_recipe
+    from weft.runs.recipes import TaskName, check_has_model, task_recipe
 
     task = "summarise" if task == "summarize" else task
     check_choices(
@@ -172,8 +172,8 @@ def finetune(
     check_reading(d.format, d.columns, d.files, d.dev, d.source, d.target, d.dev_source, d.dev_target)
     check_device(plan.device)
     with leaving_at_once():
-        from weft.tasks.finetune import finetune as train
-        from weft.tasks.seeds import with_seeds
+        from weft.runs.finetune import finetune as train
+        from weft.runs.seeds import with_seeds
 
     if seeds is not None:
         summary = with_seeds(recipe, said, seeds, online=online, progress=progress)

@@ -92,7 +92,7 @@ def pretrain(
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
     from weft.config import merged, settings_of
-    from weft.tasks.recipes import Recipe, check_has_model, read_recipe, shipped
+    from weft.runs.recipes import Recipe, check_has_model, read_recipe, shipped
 
     names = list(given or [])
     a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
@@ -131,7 +131,7 @@ def pretrain(
     check_data(plan.text.files, plan.text.dev)
     check_device(plan.device)
     with leaving_at_once():
-        from weft.tasks.pretrain import pretrain as train
+        from weft.runs.pretrain import pretrain as train
 
     train(plan, progress=progress)
 
@@ -144,8 +144,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
-        from weft.compress.resume import resume as go_on
-        from weft.tasks.ladder import is_ladder
+        from weft.distill.resume import resume as go_on
+        from weft.runs.ladder import is_ladder
 
     if is_ladder(Path(run)):
         climb(out=run)
@@ -161,7 +161,7 @@ def curves(
 
     Example: weft curves runs/* --out curves.html
     """
-    from weft.tasks.curves import write_curves
+    from weft.runs.curves import write_curves
 
     kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
     for other in runs:  # runs/* may hold models that were never trained
@@ -178,7 +178,7 @@ def recipes(
 
     Example: weft recipes shakespeare-gpt > mine.toml
     """
-    from weft.tasks.recipes import find_recipe, shipped
+    from weft.runs.recipes import find_recipe, shipped
 
     if name is not None:
         print(find_recipe(name)[0], end="")

@@ -58,7 +58,7 @@ def learn(
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
     from weft.config import merged, settings_of
-    from weft.tasks.vectors_recipe import vectors_recipe
+    from weft.runs.word_vectors_recipe import vectors_recipe
 
     names = list(files or [])
     if names and text is None:
@@ -87,7 +87,7 @@ def learn(
     check_data(plan.text.files)
     check_device(plan.device)
     with leaving_at_once():
-        from weft.tasks.vectors import learn_vectors
+        from weft.runs.word_vectors import learn_vectors
 
     learn_vectors(plan, progress=progress)
 
@@ -96,7 +96,7 @@ def _opened(vectors: str) -> WordSpace:
     if not Path(vectors).is_file() and Path(vectors).suffix not in (".txt", ".bin", ".vec", ".gz", ".xz", ".zip"):
         find_model(vectors)
     with leaving_at_once():
-        from weft.tasks.words import open_words
+        from weft.tasks.word_vectors import open_words
 
     return open_words(vectors)
 
@@ -129,7 +129,7 @@ def near(
     space = _opened(vectors)
     led: Any = None
     if through is not None:
-        from weft.tasks.words import open_map
+        from weft.tasks.word_vectors import open_map
 
         led = open_map(through, space)
     for number, word in enumerate(words):
@@ -197,7 +197,7 @@ def evaluate(
     Example: weft vectors evaluate runs/w2v --data words/EN-WS-353-ALL.txt --data words/questions-words.txt.xz
     """
     space = _opened(vectors)
-    from weft.tasks.words import judge_words
+    from weft.tasks.word_vectors import judge_words
 
     found = judge_words(space, [*data, *(more or [])], multiply)
     if jsonl:
@@ -233,7 +233,7 @@ def convert(
     Example: weft vectors convert runs/w2v vectors.bin --format binary
     """
     with leaving_at_once():
-        from weft.tasks.words import convert as written
+        from weft.tasks.word_vectors import convert as written
 
     words, width = written(source, target, format)
     print(f"{target}: {words:,} words of {width} numbers")
@@ -256,8 +256,8 @@ def learn_map(
     Example: weft vectors map runs/english runs/german --pairs dictionary.tsv --out runs/map
     """
     with leaving_at_once():
-        from weft.tasks.words import learn_map as learned
-        from weft.tasks.words import read_pairs
+        from weft.tasks.word_vectors import learn_map as learned
+        from weft.tasks.word_vectors import read_pairs
 
     _, found = learned(
         source, target, read_pairs(pairs), out, normalise=normalise, centre=centre, holdout=holdout, seed=seed

@@ -17,8 +17,8 @@ from weft.cli.show import Ticker, leaving_at_once, progress
 from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
+    from weft.tasks.generation import Stream
     from weft.tasks.model import Model
-    from weft.tasks.writing import Stream
 
 Folder = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or a name in the local cache.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")]

@@ -55,7 +55,7 @@ def perplexity(
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
-    from weft.text.detokenise import DETOKENISERS
+    from weft.text.detokenize import DETOKENISERS
     from weft.text.records import find_files
 
     if detokenise is not None:

@@ -15,7 +15,7 @@ from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
+from weft.tasks.forward import Outcome, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, text_in, value_in
 from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record

@@ -11,10 +11,10 @@ from weft.errors import UserError
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
 from weft.tasks.describe import limit_for, vectors_of
-from weft.tasks.passing import tokenizer_of
+from weft.tasks.forward import tokenizer_of
+from weft.tasks.generation import Stream, Writer, check_width, manner_of
 from weft.tasks.translate import around, limit_of
 from weft.tasks.unseen import unseen_in_words
-from weft.tasks.writing import Stream, Writer, check_width, manner_of
 from weft.text.windows import frame
 
 ENDLESS = 1 << 20  # tokens: a context that nothing written fills

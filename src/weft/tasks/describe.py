@@ -18,11 +18,11 @@ from weft.data.pairs import Sequences, Side, Vectors
 from weft.errors import UserError, shown
 from weft.generation.speaker import Ensemble
 from weft.tasks.answers import Text
-from weft.tasks.passing import Outcome
+from weft.tasks.forward import Outcome
+from weft.tasks.generation import Writer, check_width, manner_of
 from weft.tasks.reading import Example, list_in, text_in
-from weft.tasks.sequences import CHUNK, SequenceTask, chrf_near, end_of, too_long
+from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
-from weft.tasks.writing import Writer, check_width, manner_of
 from weft.text.records import Record
 from weft.text.windows import Framing
 

@@ -18,14 +18,14 @@ from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
+from weft.progress import ProgressChoice, Say, log, log_notes, progress_of
 from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
+from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.parallel import Parallel, swapped, swapped_line
-from weft.tasks.passing import framing_for
 from weft.tasks.reading import Example, examples_of, long_note
-from weft.tasks.saying import ProgressChoice, Say, log, progress_of, tell
-from weft.tasks.sequences import SequenceTask
+from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
 from weft.text.metrics import Numbers
@@ -211,7 +211,7 @@ def evaluate(
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing, examples, progress=told)
-    tell(skipped.without_bad(), say)
+    log_notes(skipped.without_bad().lines(), say)
     if scheme is not None and (note := scheme.note()):
         say(f"weft: note: {where}: {note}")
     return evaluation_of(found, name, where, files.hash(), skipped)

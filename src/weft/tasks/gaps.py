@@ -16,7 +16,7 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.finite import check_finite
-from weft.tasks.passing import tokenizer_of
+from weft.tasks.forward import tokenizer_of
 from weft.text.tokenizer import Encoded, Tokenizer
 
 LONGEST = 32  # tokens for one gap at most

@@ -9,11 +9,11 @@ from typing import Any
 from weft.data.columns import NAMES, file_of, find_columns, paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
+from weft.progress import log, log_notes
 from weft.tasks.describe import vector_in
-from weft.tasks.passing import framing_for
+from weft.tasks.forward import framing_for
 from weft.tasks.reading import LONG, long_note, value_in
-from weft.tasks.recipes import FROM_TEXT
-from weft.tasks.saying import log, tell
+from weft.tasks.registry import FROM_TEXT
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
 from weft.text.long_texts import check_length
@@ -64,7 +64,7 @@ def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[
         likely = record.likely or likely
         if record.problem is None and (file := file_of(record.where, before or "")) != before:
             found, before = _columns(model, table.columns, replace(record, likely=likely), skipped), file
-            tell(Skipped(notes={note: None for note in skipped.notes if note not in noted}), log)
+            log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), log)
             noted.update(skipped.notes)
         yield record, found
 

@@ -10,11 +10,11 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
-from weft.tasks.passing import CHUNK, Outcome
+from weft.tasks.classify import TextTask
+from weft.tasks.forward import CHUNK, Outcome
 from weft.tasks.reading import Example
-from weft.tasks.sequences import SequenceTask
+from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask
-from weft.tasks.texts import TextTask
 from weft.text.metrics import Worst
 from weft.text.resampling import Score
 from weft.text.windows import Framing

@@ -23,8 +23,9 @@ from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
+from weft.progress import Progress, ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
-from weft.tasks.calls import APART, CHUNK, inputs_in_call
+from weft.tasks.call_inputs import APART, CHUNK, inputs_in_call
 from weft.tasks.central import central
 from weft.tasks.choose import choose
 from weft.tasks.complete import complete, stream
@@ -32,13 +33,12 @@ from weft.tasks.describe import describe
 from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.fill import fill
+from weft.tasks.generation import Stream
 from weft.tasks.next import follows
 from weft.tasks.rank import rank
-from weft.tasks.recipes import WRITES
-from weft.tasks.saying import Progress, ProgressChoice, progress_of, silent
+from weft.tasks.registry import WRITES
 from weft.tasks.translate import translate
 from weft.tasks.understand import understand
-from weft.tasks.writing import Stream
 from weft.text.tokenizer import Tokenizer
 from weft.version import VERSION
 
@@ -181,11 +181,11 @@ class Model:
 
         The model becomes what was learned; with other labels than it had, its head is replaced.
         """
-        from weft.tasks.finetune import finetune
+        import weft  # the runs stand on a higher floor; the package hands them out
 
         recipe.setdefault("task", self.task if self.task in HEADS else None)
         device = self.opened.device
-        found = finetune(data, base=self, **recipe)
+        found = weft.finetune(data, base=self, **recipe)
         self.opened, self.task, self.folder = found.opened, found.task, found.folder
         return self.to(device)
 

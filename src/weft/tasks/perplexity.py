@@ -18,7 +18,7 @@ from weft.checkpoint.folder import Opened
 from weft.errors import UserError, one_of
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
 from weft.text.compressed import Source, open_sources, read_lines
-from weft.text.detokenise import DETOKENISERS
+from weft.text.detokenize import DETOKENISERS
 from weft.text.documents import DOCUMENTS
 from weft.text.formats import SUFFIXES
 from weft.text.paths import Patterns, find_files

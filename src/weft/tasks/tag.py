@@ -20,7 +20,7 @@ from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.passing import Outcome, outcome, through, tokenizer_of
+from weft.tasks.forward import Outcome, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record

@@ -21,9 +21,9 @@ from weft.generation.spoken import Reason, Spoken
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.finite import naming
+from weft.tasks.forward import ON_GPU, tokenizer_of
+from weft.tasks.generation import check_width
 from weft.tasks.parallel import nearer_to_other, swapped_line
-from weft.tasks.passing import ON_GPU, tokenizer_of
-from weft.tasks.writing import check_width
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame

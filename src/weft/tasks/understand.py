@@ -7,11 +7,13 @@ from typing import Any
 
 from weft.checkpoint.folder import Opened
 from weft.errors import UserError, shown
-from weft.tasks import answer, describe, sequences, tag, texts
+from weft.tasks import answer, describe, tag
+from weft.tasks import classify as texts
+from weft.tasks import seq2seq as sequences
 from weft.tasks.answers import Answer
+from weft.tasks.forward import framing_for
 from weft.tasks.judging import Task, chunked
-from weft.tasks.passing import framing_for
-from weft.tasks.recipes import WRITES
+from weft.tasks.registry import WRITES
 
 
 def task_of(opened: Opened, name: str) -> Task:

@@ -1,0 +1,124 @@
+"""Rows that several models are asked about: with their right answers where a file has them, without them where not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.data.columns import find_columns
+from weft.data.tables import Table
+from weft.errors import UserError, shown
+from weft.progress import log, log_notes
+from weft.tasks.judging import Task
+from weft.tasks.parallel import Parallel
+from weft.tasks.partial_rows import Reader, labelled
+from weft.tasks.reading import Example, read_all, text_in
+from weft.tasks.seq2seq import SequenceTask
+from weft.tasks.tag import TagTask, normalized
+from weft.text.records import Record, Skipped
+from weft.text.tags import Normalizer
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The examples of some files, one at a time."""
+
+    examples: Iterable[Example]
+    where: str
+    hash: str
+    skipped: Skipped
+    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
+
+
+def named(given: Paths | None) -> tuple[str, ...]:
+    """One path or several, as words."""
+    several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
+    return tuple(os.fspath(each) for each in several)
+
+
+def asked_of(
+    task: Task | None,
+    card_columns: Mapping[str, str],
+    data: Any = None,
+    *,
+    source: Paths = (),
+    target: Paths = (),
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    names: Sequence[str] = (),
+    on_bad_row: str = "stop",
+    encoding: str | None = None,
+) -> Asked:
+    """The rows of a task, or, where there is none (vectors, language models), texts."""
+    sources, targets, told = named(source), named(target), columns or {}
+    if bool(sources or targets) == (data is not None):
+        raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
+    if (sources or targets) and not isinstance(task, SequenceTask):
+        raise UserError("only models that write have a source and a target: give --data")
+    files: Table | Parallel
+    if targets:
+        files = Parallel(sources, targets, on_bad_row, encoding=encoding)
+    elif sources:  # lines of which nobody says what is right
+        files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
+    else:
+        files = Table(data, told, format, delimiter, tuple(names), on_bad_row, encoding, "test")
+        first = next(files.records(Skipped()), None)
+        # The columns of the training data may be called otherwise here.
+        known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
+        known |= (
+            {"source": "text"} if isinstance(task, SequenceTask) and first and set(first.values) == {"text"} else {}
+        )
+        files = replace(files, columns={**known, **told})
+    where = files.name
+    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
+    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
+
+
+def _read(
+    task: Task | None,
+    files: Table | Parallel,
+    told: Mapping[str, str],
+    where: str,
+    skipped: Skipped,
+    scheme: Normalizer | None,
+) -> Iterator[Example]:
+    """Every row as an example; a bad one stops, or is passed over and counted."""
+
+    def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
+        columns, read = _reader(task, record, files.columns, told, where, skipped.note)
+
+        def checked(record: Record) -> Example:
+            example = read(record)
+            if task is not None and labelled(example):
+                # A rare tag that was never seen is a mistake like any other.
+                task.formed(example) if isinstance(task, TagTask) else task.check([example])
+            return normalized(example, scheme)
+
+        return columns, checked
+
+    yield from read_all(files, begin, skipped)
+    log_notes(skipped.without_bad().lines(), log)
+
+
+def _reader(
+    task: Task | None,
+    record: Record,
+    columns: Mapping[str, str],
+    told: Mapping[str, str],
+    where: str,
+    note: Callable[[str], None],
+) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
+    """How a row of a file that begins with this one becomes an example."""
+    if task is None:
+        found = find_columns(("text",), columns, record, note)
+        return found, lambda row: Example((text_in(row, found["text"]),), None, row.where)
+    reader = Reader.of(task, record, columns, note)
+    lost = [name for name in told if name not in {*reader.asked, *reader.right}]
+    if lost:
+        raise UserError(f"{where}: no column {shown(told[lost[0]])!r}, which --column says is {lost[0]}")
+    return reader.asked, reader.read

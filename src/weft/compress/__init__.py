@@ -1,1 +1,0 @@
-"""Smaller models: distilled, quantised, pruned, exported, and what each of them has kept."""

@@ -1,0 +1,168 @@
+"""How long work tells what it does: messages of the logger `weft`, and a count of what is done."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+from weft.errors import escaped
+from weft.terminal import unescaped
+
+Say = Callable[[str], None]
+Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
+ProgressChoice = Progress | bool | None  # as a caller may ask for it: see `progress_of`
+
+NOTE = "weft: note: "
+PAUSE = 0.2  # seconds between two states of a line that is written over
+logger = logging.getLogger("weft")
+
+
+def log(text: str) -> None:
+    """The usual `say`: a message of the logger `weft`; a note is a warning, all else information."""
+    logger.log(_level(text), text.removeprefix(NOTE))
+
+
+def _level(text: str) -> int:
+    return logging.WARNING if text.startswith(NOTE) else logging.INFO
+
+
+def to_stderr(text: str) -> None:
+    with suppress(OSError):  # nobody may be reading any more
+        print(text, file=sys.stderr)
+
+
+class Terminal(logging.Handler):
+    """Messages as the command line prints them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        to_stderr(NOTE * (record.levelno >= logging.WARNING) + record.getMessage())
+
+
+@contextmanager
+def on_terminal() -> Iterator[None]:
+    """For the command line: all messages are lines of standard error meanwhile."""
+    handler, level = Terminal(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def log_notes(lines: Iterable[str], say: Say) -> None:
+    """Log what reading has noted of its files: what it decided about them, and which rows it left out."""
+    for line in lines:
+        say(f"weft: note: {line}")
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+
+
+@contextmanager
+def silent(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    yield lambda more: None
+
+
+@contextmanager
+def live(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A live count on the terminal for work whose end is not known; silent where nobody watches."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    counted = TextColumn("{task.completed:,} {task.fields[unit]}", markup=False)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), counted, TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
+        task = bar.add_task(escaped(what), total=None, unit=unit)
+        yield lambda more: bar.advance(task, more)
+
+
+@contextmanager
+def live_anywhere(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A live count wherever it is asked for; in a notebook, or a file, a line that is written over."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        with live(what, unit) as count:
+            yield count
+        return
+    begin, line, done = time.monotonic(), Line(), 0
+
+    def state() -> str:
+        return f"{what}: {done:,} {unit}, {time.monotonic() - begin:.0f} s"
+
+    def count_more(more: int) -> None:
+        nonlocal done
+        done += more
+        line.write(state)
+
+    try:
+        yield count_more
+    finally:
+        line.end(state())
+
+
+class Line:
+    """A line that is written over, by nothing but a carriage return, which notebooks know too."""
+
+    def __init__(self) -> None:
+        self.width, self.due = 0, 0.0
+
+    def write(self, text: Callable[[], str]) -> None:
+        """Show a new state, unless the last one has just been shown."""
+        if time.monotonic() >= self.due:
+            self.due = time.monotonic() + PAUSE
+            self._write(text())
+
+    def end(self, text: str | None = None) -> None:
+        """Go to the next line; what stands there stays, or `text` in its place."""
+        if text is not None:
+            self._write(text)
+        if self.width:
+            self._print("\n")
+            self.width = 0
+
+    def _write(self, text: str) -> None:
+        text = escaped(text)
+        self._print(f"\r{text.ljust(self.width)}")
+        self.width = len(text)
+
+    def _print(self, text: str) -> None:
+        with suppress(OSError, AttributeError):  # nobody may be reading, or there may be no standard error
+            unescaped(sys.stderr).write(text)
+            sys.stderr.flush()
+
+
+def progress_of(asked: ProgressChoice) -> Progress:
+    """What a caller asked for: True for live counts, False for none, None for live counts in an interactive session."""
+    if asked is None:
+        asked = hasattr(sys, "ps1")  # also in notebooks
+    return asked if callable(asked) else live_anywhere if asked else silent
+
+
+@contextmanager
+def lines_of_a_run(say: Say, progress: Progress) -> Iterator[tuple[Say | None, Say | None]]:
+    """Where the lines of training go: those that stay, and the passing ones; None for both: to the terminal as ever."""
+    if say is to_stderr or (say is log and any(isinstance(handler, Terminal) for handler in logger.handlers)):
+        yield None, None
+        return
+    if progress is not live_anywhere:
+        yield say, None
+        return
+    line = Line()
+
+    def stays(text: str) -> None:
+        if say is log and not logger.isEnabledFor(_level(text)):
+            return  # nothing will be shown, so the live line goes on
+        line.end()
+        say(text)
+
+    try:
+        yield stays, lambda text: line.write(lambda: text)
+    finally:
+        line.end()

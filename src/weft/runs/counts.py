@@ -1,0 +1,250 @@
+"""Models that are counted, not trained: one pass over the text, and what the tables weigh."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.checkpoint.card import Card, Made, Metric, TextLayout
+from weft.checkpoint.families import Family, find_size, usual_heads
+from weft.checkpoint.folder import Opened
+from weft.checkpoint.ngram import from_tables
+from weft.checkpoint.outline import measure
+from weft.config import changed, write_toml
+from weft.data.counts import count
+from weft.data.rows import Frame, Framed
+from weft.data.shards import Corpus
+from weft.data.smoothing import tables
+from weft.errors import UserError, listed
+from weft.files import write_text
+from weft.models.ngram import Ngram, NgramConfig
+from weft.nn.rows import Ragged
+from weft.picture import Line, line_chart, page, paragraph, table
+from weft.progress import Progress, Say
+from weft.runs.architecture import sizes_of
+from weft.runs.corpus import gather
+from weft.runs.driver import Altered
+from weft.runs.recipes import Aim, Recipe
+from weft.tasks.model import Model, load
+from weft.text.tokenizer import Tokenizer
+from weft.training.log import Log
+from weft.training.plan import Training
+from weft.training.run import Run
+from weft.training.signals import Stop
+from weft.version import VERSION
+
+JUDGED = 1 << 16  # tokens that are looked up at a time
+OURS = ("entries", "silent", "end")  # keys of the config that the text decides
+
+
+def check_counting(recipe: Recipe) -> None:
+    """Refuse what means nothing where nothing is trained."""
+    if "base" in recipe.model:
+        raise UserError("an n-gram model is counted anew from its text: it cannot go on from --base")
+    if recipe.model.get("smoothing") == "back-off":
+        raise UserError("smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney")
+    told = [key for key in OURS if key in recipe.model]
+    if told:
+        raise UserError(f"[model]: {listed(told)} cannot be set: the text decides")
+    plain = Training()
+    set_to = [key for key in vars(plain) if getattr(recipe.training, key) != getattr(plain, key)]
+    if set_to:
+        raise UserError(f"an n-gram model is counted in one pass: {listed(set_to)} of [training] means nothing")
+    if recipe.objective not in (Aim(), Aim(name="next")):
+        raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
+
+
+def count_text(
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    tokenizer: Tokenizer,
+    fresh: bool,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> Model:
+    """Count a text, judge the model by what is held out, and leave it in the run folder."""
+    sizes = {"vocabulary": tokenizer.vocabulary, **sizes_of(recipe.model)}
+    config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
+    if tokenizer.vocabulary > config.vocabulary:
+        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    frame = frame_of(tokenizer)
+    aim = replace(recipe.objective, rows="documents")
+    material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, say, progress)
+    corpus, dev = material.corpus, material.dev
+    about: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": recipe.seed,
+        "device": "cpu",
+        "parameters": 0,
+        "text": {"hash": corpus.hash, "tokens": corpus.size},
+        "held_out": {"hash": dev.hash, "tokens": dev.size} if dev else None,
+    }
+    if fresh or not run.about.exists():
+        write_toml(recipe, run.recipe)
+        run.describe(about)
+    elif any(getattr(run.info(), key) != about[key] for key in ("text", "held_out")):
+        raise Altered(f"{run.folder}: the text is not the one that the run began with")
+    if not fresh and run.metrics.exists() and run.lines():  # the last to be written
+        say(f"{run.folder}: this run has finished already")
+        return load(run.folder)
+    judged = f", held out {dev.size:,}" if dev is not None else ""
+    say(
+        f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
+        f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
+    )
+    began = time.monotonic()
+    config, network = counted(corpus, tokenizer, config, frame, stop, say, progress)
+    seconds = time.monotonic() - began
+    card = Card(
+        weft=VERSION,
+        task=family.task,
+        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
+        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+        text=TextLayout(documents=recipe.text.documents, rows="documents"),
+    )
+    opened = Opened(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
+    rows = storage(config)
+    say(storage_lines(rows, config))
+    line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
+    metrics: tuple[Metric, ...] = ()
+    if dev is not None:
+        loss, never, of = held_out(network, dev, frame, stop, progress)
+        about_it = f"perplexity {math.exp(loss):.2f} of {of:,} tokens, the ends of documents among them"
+        if never:
+            loss_of_others = f"{never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
+            about_it = f"perplexity infinite: {loss_of_others}"
+        say(f"held out: {about_it}")
+        line["never"] = never
+        if not never:
+            line |= {"validation_loss": loss, "validation_words": loss}
+            metrics = (Metric(data=dev.hash, name="loss", value=loss),)
+    _picture(run, config, rows)
+    run.save_model(opened, metrics)
+    log = Log(run.metrics, 0)
+    try:
+        log.record(line)
+    finally:
+        log.close()
+    say(f"{run.folder}: counted in {seconds:.1f} s")
+    return load(run.folder)
+
+
+def frame_of(tokenizer: Tokenizer) -> Frame:
+    """What stands before and after each document: one token each, as lmplz has it."""
+    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
+    start = end if start is None else start
+    if start is None:
+        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
+    return Frame((start,), () if end is None else (end,))
+
+
+def counted(
+    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, stop: Stop, say: Say, progress: Progress
+) -> tuple[NgramConfig, Ngram]:
+    """The model of a text."""
+    framed = Framed(corpus, frame)
+    longest = int(np.diff(framed.starts).max())
+    if longest < config.order:
+        raise UserError(
+            f"the text is shorter than the order: its longest document has {longest} tokens, those around it "
+            f"among them, and an n-gram of order {config.order} needs {config.order}; try model.order={longest}"
+        )
+    start = frame.before[0]
+    with progress(f"counting up to order {config.order}", "tokens") as read:
+
+        def heard(more: int) -> None:
+            stop.check("stopped while counting")
+            read(more)
+
+        found = count(framed, config.order, config.vocabulary, start, heard)
+    # What begins a text is never said, but for vocabularies where it also ends one; what fills rows up is no word.
+    silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
+    told = tuple(sorted(token for token in silent if token is not None))
+    stop.check("stopped while counting")
+    stored = tables(found, config.smoothing, config.k, config.prune, told, say)
+    return from_tables(stored, replace(config, silent=told, end=frame.after[0] if frame.after else None))
+
+
+@torch.inference_mode()
+def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress: Progress) -> tuple[float, int, int]:
+    """Nats per token of a text, ends of documents counted; how many tokens have no chance at all; and of how many."""
+    framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
+    reach = network.config.reach
+    with progress("judging by the held-out text", "tokens") as read:
+        for first in range(0, framed.size, JUDGED):
+            stop.check("stopped while judging")
+            # A chunk begins with what its first tokens follow on.
+            places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
+            ids, documents, _ = framed.read(places)
+            texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
+            hidden = network(texts.tokens, texts.rows)[:-1]
+            asked = torch.from_numpy((np.diff(documents) == 0) & (places[1:] >= first))
+            found = network.said(hidden[asked], texts.tokens[1:][asked])
+            lost = int(found.isinf().sum())
+            never, tokens = never + lost, tokens + len(found)
+            nats.append(-float(found[~found.isinf()].sum()))
+            read(len(places))
+    return (math.inf if never else math.fsum(nats) / max(1, tokens)), never, tokens
+
+
+# ---------------------------------------------------------------------------------------------- what it weighs
+
+
+def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
+    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far.
+
+    A table has a key, a chance and a back-off weight for each n-gram, 8 bytes each; single words need no key, and the
+    longest no weight.
+    """
+    found = []
+    for order, entries in enumerate(config.entries, 1):
+        size = entries * 8 * (1 + (order > 1) + (order < config.order))
+        found.append((order, entries, size, mlp_parameters(config.vocabulary, order)))
+    return found
+
+
+def mlp_parameters(vocabulary: int, order: int) -> int:
+    """Of Bengio's model, in its usual size here, that sees as many words as an n-gram of this order."""
+    family, config = find_size("mlp")
+    config = replace(config, vocabulary=vocabulary, window=max(1, order - 1))
+    return measure(family, config, usual_heads(family, config)).parameters
+
+
+def storage_lines(rows: list[tuple[int, int, int, int]], config: NgramConfig) -> str:
+    """The storage report for a terminal."""
+    lines = [f"{'order':>5} {'n-grams stored':>15} {'of possible':>12} {'bytes':>15} {'an MLP, parameters':>19}"]
+    for order, entries, size, beside in rows:
+        lines.append(f"{order:>5} {entries:>15,} {entries / config.vocabulary**order:>12.2g} {size:>15,} {beside:>19,}")
+    entries, size = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    return "\n".join([*lines, f"{'all':>5} {entries:>15,} {'':>12} {size:>15,} {rows[-1][3]:>19,}"])
+
+
+def _picture(run: Run, config: NgramConfig, rows: list[tuple[int, int, int, int]]) -> None:
+    """The run's page: how tables grow with the order, and a network that looks back as far beside them."""
+    growth = line_chart(
+        "What is stored, by order",
+        [
+            Line("n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]),
+            Line("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+            Line("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+        ],
+        "order",
+        "numbers",
+        log_y=True,
+    )
+    header = ["order", "n-grams stored", "of possible", "bytes", "an MLP of the same window, parameters"]
+    cells = [[str(o), f"{n:,}", f"{n / config.vocabulary**o:.2g}", f"{b:,}", f"{m:,}"] for o, n, b, m in rows]
+    words = (
+        "A table of n-grams can grow by the size of the vocabulary with each word more that it looks back at; what a "
+        "text really holds grows until nearly every n-gram of it occurs once. An MLP grows by one matrix per word."
+    )
+    write_text(run.report, page(f"Run {run.folder.name}", [table(header, cells), growth, paragraph(words)]))

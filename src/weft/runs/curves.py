@@ -1,0 +1,264 @@
+"""The page of a run, and the curves of several: runs whose losses can be compared share a chart, others never do."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.folder import TARGET
+from weft.config import build, read_record
+from weft.errors import UserError
+from weft.files import read_text, write_text
+from weft.picture import Line, Point, entries, heading, line_chart, page, paragraph, table
+from weft.tasks.evaluate import Evaluation
+from weft.tasks.evaluation_page import evaluation_parts
+from weft.tasks.registry import WRITES
+from weft.text.resampling import Score
+from weft.training.log import time_left
+from weft.training.run import Run
+
+PERCENT = ("bleu", "chrf")  # scores between 0 and 100
+ERRORS = ("mse", "mae")  # scores in the unit of the data
+NAMED = 6  # labels named in a heading
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineScore:
+    """What one linear model reached."""
+
+    name: str
+    score: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRecord:
+    """`baseline.json`: linear models that were trained beside a run."""
+
+    metric: str
+    baselines: tuple[dict[str, Any], ...]  # of each its name, its score under the name of the metric, and seconds
+    difference: Score  # of the model and the best of them
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says of its training."""
+
+    name: str
+    folder: Path
+    lines: list[dict[str, Any]]
+    recipe: dict[str, Any]
+    unit: str  # in words: what its loss is of; losses of one unit can be compared
+    key: str  # equal for runs of one unit
+
+    @property
+    def scores(self) -> list[str]:
+        """The scores that its evaluations have beside the loss, that by which the model is chosen first."""
+        judged = [line for line in self.lines if "validation_loss" in line]
+        # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
+        parts = {f"validation_{name}" for line in self.lines if "validation_loss" not in line for name in line}
+        names = {name for line in judged for name in line if name.startswith("validation_")} - parts
+        known = [name for name in sorted(names) if any(line.get(name) != line["validation_loss"] for line in judged)]
+        chosen = self.recipe.get("task", {}).get("metric") or self.recipe.get("distill", {}).get("metric")
+        return sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
+
+
+def write_curves(folders: Sequence[Path], out: Path) -> None:
+    """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
+    records = [_record(folder) for folder in folders]
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(record.key, []).append(record)
+    alone = records[0] if len(records) == 1 else None
+    parts = [] if alone is None else _reached(alone)
+    rows = [_row(record) for record in records]
+    facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
+    parts.append(heading("Training") + facts)
+    if len(groups) > 1:
+        note = "Losses of different objectives or vocabularies cannot be compared: each has charts of its own."
+        parts.append(paragraph(note))
+    for group in groups.values():
+        charts = [*([] if alone else _metrics(group)), *_losses_and_rates(group)]
+        if len(groups) > 1:
+            charts[0] = heading(group[0].unit) + charts[0]
+        parts += charts
+    title = f"Run {folders[0].name}" if len(folders) == 1 else f"{len(folders)} runs"
+    write_text(out, page(title, parts))
+
+
+def _record(folder: Path) -> RunRecord:
+    run = Run(folder)
+    if not run.metrics.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+    recipe = _recipe(run.recipe)
+    unit, key = _unit(folder, recipe)
+    return RunRecord(str(folder), folder, run.lines(), recipe, unit, key)
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    """The parts of a recipe, whatever it trains, that say what its loss is of; {} where it cannot be read."""
+    try:
+        values = tomllib.loads(read_text(path)) if path.is_file() else {}
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[str, Any] = {
+        name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values
+    }
+    named = {"task": ("name", "metric"), "distill": ("metric",), "objective": ("name",)}
+    if not all(isinstance(section, dict) for section in found.values()):
+        raise UserError(f"{path}: {', '.join(found)} must be sections")
+    for section, keys in named.items():
+        for key in keys:
+            if not isinstance(found.get(section, {}).get(key, ""), str):
+                raise UserError(f"{path} [{section}]: {key} must be a text")
+    for section, key in (("task", "labels"), ("teacher", "folders")):
+        items = found.get(section, {}).get(key, [])
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise UserError(f"{path} [{section}]: {key} must be a list, each a text")
+    return found
+
+
+def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
+    """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
+    task = recipe.get("task", {})
+    labels = task.get("labels", [])
+    if task.get("name") and task["name"] not in (*WRITES, "answer"):
+        named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+        return f"{task['name']}: {named}" if named else task["name"], "\n".join([task["name"], *labels])
+    teachers = recipe.get("teacher", {}).get("folders", [])
+    if teachers:
+        name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
+    else:
+        name = task.get("name") or recipe.get("objective", {}).get("name") or "next"
+    # A loss by token: of other tokens, it is another measure.
+    paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
+    digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
+    unit = f"{name}, vocabulary {digest}"
+    return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
+
+
+# ----------------------------------------------------------------------------------------------------------- charts
+
+
+def _reached(record: RunRecord) -> list[str]:
+    """What the best model of a single run reached on the held-out rows, and its scores over time."""
+    path = Run(record.folder).evaluation
+    first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
+    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
+
+
+def _baselines(folder: Path) -> str:
+    """The linear models that were trained beside, where there are some."""
+    path = Run(folder).inside / "baseline.json"
+    if not path.is_file():
+        return ""
+    found = read_record(BaselineRecord, path)
+    gap, rows = found.difference, []
+    for each in found.baselines:
+        values = {"name": each.get("name"), "score": each.get(found.metric), "seconds": each.get("seconds")}
+        one = build(BaselineScore, values, str(path), "baselines")
+        rows.append([one.name, f"{one.score:.4f}", f"{one.seconds:.1f} s"])
+    note = f"Model minus best baseline, paired: {gap.value:+.4f} (95 % {gap.low:+.4f} to {gap.high:+.4f})."
+    return heading("Linear baselines") + table(["baseline", found.metric, "time"], rows) + paragraph(note)
+
+
+def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
+    """Losses, learning rate and gradient of runs that can be compared."""
+    charts = []
+    for by, name in (("step", "step"), ("tokens", "tokens read")):
+        charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
+    charts.append(line_chart("Learning rate", _lines(group, "rate"), "step", "rate"))
+    charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
+    return charts
+
+
+def _metrics(group: Sequence[RunRecord]) -> list[str]:
+    """A chart for each scale of scores: of a single run all its scores, of several the first score of each."""
+    scales: dict[str, list[Line]] = {}
+    for record in group:
+        for score in record.scores if len(group) == 1 else record.scores[:1]:
+            points = [(line["step"], line[key]) for line in record.lines if (key := f"validation_{score}") in line]
+            scale = score if score in ERRORS else "score, 0 to 100" if score in PERCENT else "score"
+            faint = len(group) == 1 and scale not in ERRORS and score != record.scores[0]
+            name = score if len(group) == 1 else f"{record.name}: {score}"
+            scales.setdefault(scale, []).append(Line(name, points, faint=faint))
+    return [
+        line_chart(f"Held-out {scale if scale in ERRORS else 'scores'} by step", lines, "step", scale)
+        for scale, lines in scales.items()
+    ]
+
+
+def _losses(group: Sequence[RunRecord], by: str) -> list[Line]:
+    found = []
+    for record in group:
+        tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
+        at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in record.lines}
+
+        def points(key: str, record: RunRecord = record, at: dict[int, int | None] = at) -> list[Point]:
+            pairs = [(at[line["step"]], line[key]) for line in record.lines if key in line]
+            return [(place, value) for place, value in pairs if place is not None]
+
+        judged = points("validation_loss")
+        name = "" if len(group) == 1 else f"{record.name}: "
+        found.append(Line(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
+        if judged:
+            found.append(Line(f"{name}held out", judged, group=record.name))
+    return found
+
+
+def _lines(group: Sequence[RunRecord], key: str) -> list[Line]:
+    return [
+        Line(
+            record.name if len(group) > 1 else "",
+            [(line["step"], math.nan if line[key] is None else line[key]) for line in record.lines if key in line],
+            group=record.name,
+        )
+        for record in group
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ table
+
+HEADER = [
+    "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
+    "time", "tokens/s",
+]  # fmt: skip
+
+
+def _row(record: RunRecord) -> list[str]:
+    run = Run(record.folder)
+    parameters = run.info().parameters if run.about.exists() else 0
+    train = [line for line in record.lines if "loss" in line]
+    judged = [line for line in record.lines if "validation_loss" in line]
+    last = train[-1] if train else {}
+    best = min(judged, key=lambda line: line["validation_loss"], default={})
+    words = best.get("validation_words")
+    return [
+        record.name,
+        record.unit,
+        f"{parameters:,}",
+        f"{last.get('step', 0):,}",
+        f"{last.get('tokens', 0):,}",
+        f"{last['loss']:.4f}" if last else "",
+        f"{best['validation_loss']:.4f}" if best else "",
+        f"{best['step']:,}" if best else "",
+        f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
+        _best_score(record, judged),
+        time_left(last.get("seconds", 0)),
+        f"{last.get('tokens_per_second', 0):,}",
+    ]
+
+
+def _best_score(record: RunRecord, judged: Sequence[dict[str, Any]]) -> str:
+    if not record.scores:
+        return ""
+    name = record.scores[0]
+    values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+    finite = [value for value in values if math.isfinite(value)]
+    best = (min if name in ERRORS else max)(finite, default=math.nan)
+    return f"{name} {best:.4f}"

@@ -1,0 +1,208 @@
+"""The rows of a fine-tuning run: read, checked, and parted into those to learn from and those to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from weft.data.tables import Table
+from weft.errors import UserError, listed
+from weft.progress import Progress, Say, log_notes
+from weft.runs.recipes import TaskRecipe
+from weft.tasks import seq2seq as sequences
+from weft.tasks.answer import AnswerTask
+from weft.tasks.classify import TextTask
+from weft.tasks.describe import DescribeTask
+from weft.tasks.judging import Task
+from weft.tasks.parallel import Parallel, swapped, swapped_line
+from weft.tasks.reading import Example, alike_note, check_rows, examples_of, long_note, split, split_whole
+from weft.tasks.registry import WRITES
+from weft.tasks.tag import TagTask, normalized
+from weft.text.column_names import USUAL, folded
+from weft.text.records import Problems, Skipped
+from weft.text.tags import Normalizer
+from weft.text.windows import Framing
+from weft.training.signals import Stop
+
+
+def fresh_task(recipe: TaskRecipe) -> Task:
+    """The task of a recipe, before anything is known of its rows."""
+    work = recipe.task
+    balanced = work.class_weights == "balanced"
+    if balanced and work.name not in ("classify", "pair"):
+        raise UserError(f"class_weights balanced means nothing for {work.name}")
+    if work.words and work.name in ("tag", "answer", *WRITES):
+        raise UserError(f"next words are learned beside what is said of whole texts, not beside {work.name}")
+    if work.labels and work.name in ("regress", "answer", *WRITES):
+        raise UserError(f"{work.name} has no labels, so none can be given")
+    if work.name == "describe":
+        if work.prefix is not None:
+            raise UserError("a prefix is put before texts that are read, and describe reads vectors")
+        return DescribeTask("describe", smoothing=work.smoothing, judged=work.judged)
+    if work.name in WRITES:
+        return sequences.fresh(recipe.task, recipe.data)
+    if work.prefix is not None:
+        raise UserError(f"a prefix is put before what an encoder-decoder reads, not before texts to {work.name}")
+    if work.name == "tag":
+        return TagTask()
+    if work.name == "answer":
+        return AnswerTask()
+    kind = {"multilabel": "labels", "regress": "value"}.get(work.name, "label")
+    return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
+
+
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
+    """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
+    d = recipe.data
+    source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
+    names = d.dev if dev else d.files
+    if source or target:
+        if names:
+            raise UserError(
+                f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
+            )
+        return Parallel(source, target, d.on_bad_row, encoding=d.encoding)
+    return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row, d.encoding)
+
+
+def read_examples(
+    task: Task, files: Table | Parallel, skipped: Skipped, say: Say, progress: Progress, stop: Stop | None = None
+) -> tuple[Task, list[Example]]:
+    """All rows of some files; what they hold may decide what kind of task it is."""
+    first = next(files.records(Skipped()), None)
+    where = files.name
+    if first is None:
+        raise UserError(f"{where}: there are no rows")
+    task, needed = task.needed(first, files.columns)
+    if isinstance(task, TextTask) and task.indicators and "labels" not in needed:
+        say(f"weft: note: {where}: the columns {listed(task.indicators, 12)} of 0 and 1 are taken for the labels")
+    with progress(f"reading {where}", "rows") as read:
+
+        def heard(more: int) -> None:
+            if stop is not None:
+                stop.check("stopped while reading")
+            read(more)
+
+        examples = list(examples_of(files, needed, task.read, skipped, heard))
+    log_notes(skipped.lines(), say)
+    return task, examples
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run learns from and is judged by."""
+
+    task: Task
+    train: list[Example]
+    dev: list[Example]
+    hashes: dict[str, str]
+    held: list[str] | None  # where the held-out rows stand, where they were drawn from the others
+    columns: Mapping[str, str]  # what the file calls those that have no usual name
+
+
+def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
+    """The rows of a run, read and checked; some are held out where no others are given."""
+    files = files_of(recipe)
+    skipped = Skipped()
+    task, rows = read_examples(fresh_task(recipe), files, skipped, say, progress, stop)
+    # What no name tells is remembered with the model.
+    columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
+    where = files.name
+    check_rows(len(rows), where)
+    hashes = {"data": files.hash()}
+    scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
+    rows = in_one_scheme(rows, scheme, where, say)
+    if isinstance(task, sequences.SequenceTask):
+        rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
+        check_rows(len(rows), where)
+    if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
+        other = files_of(recipe, dev=True)
+        _, dev = read_examples(task, other, Skipped(), say, progress, stop)
+        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
+        dev = in_one_scheme(dev, scheme, other.name, say)
+        task = _learned(task, rows, recipe, where, say)
+        rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
+        check_rows(len(rows), where)
+        check_dev(len(dev), other)
+        if (
+            isinstance(task, sequences.SequenceTask)
+            and task.profiles
+            and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
+        ):
+            say(f"weft: note: {swapped_line(other.name)}")
+        return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
+    task = _learned(task, rows, recipe, where, say)
+    rows = checked(task, rows, files, say)
+    check_rows(len(rows), where)
+    groups = task.groups(rows)
+    if groups is None or isinstance(task, DescribeTask):
+        together = groups or [row.texts[1] for row in rows]
+        kept, held = split_whole(together, recipe.data.holdout, recipe.data.split)
+    else:
+        kept, held = split(groups, recipe.data.holdout, recipe.data.split)
+        learned = {rows[number].texts for number in kept}  # a row that is there twice must not be on both sides
+        twice = {number for number in held if rows[number].texts in learned}
+        if len(twice) < len(held):
+            kept, held = sorted({*kept, *twice}), [number for number in held if number not in twice]
+    dev = [rows[number] for number in held]
+    return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
+
+
+def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, say: Say) -> Task:
+    """The task with what its rows say; a note where labels look like one that is written in several ways."""
+    task = task.learned(rows, recipe.task.labels)
+    if isinstance(task, TextTask) and (note := alike_note(task.labels)):
+        say(f"weft: note: {where}: {note}")
+    return task
+
+
+def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
+    """The rows with their tags in one scheme, and a note where they were written otherwise."""
+    if scheme is None:
+        return rows
+    rows = [normalized(row, scheme) for row in rows]
+    if note := scheme.note():
+        say(f"weft: note: {where}: {note}")
+    return rows
+
+
+def announce_long(material: Material, framing: Framing, say: Say) -> None:
+    """A note on each of the first texts that will take long."""
+    how = framing.stride, framing.cutting
+    notes = [note for row in (*material.train, *material.dev) if (note := long_note(row.texts, row.where, *how))]
+    for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
+        say(f"weft: note: {note}")
+
+
+def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
+    """A note where rows look as if they were to teach a base the other way round."""
+    rows = material.train
+    if profiles and swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
+        say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
+
+
+def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) -> list[Example]:
+    """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
+    skipped, problems = Skipped(), Problems()
+    with suppress(UserError):  # most often all is well
+        task.check(rows)
+        return rows
+    kept = []
+    for row in rows:
+        try:
+            task.check([row])
+            kept.append(row)
+        except UserError as error:
+            if files.on_bad_row == "stop":
+                problems.add(error)
+            else:
+                skipped.add(str(error))
+    problems.check()
+    log_notes(skipped.lines(), say)
+    return kept
+
+
+def check_dev(count: int, files: Table | Parallel) -> None:
+    if not count:
+        raise UserError(f"{files.name}: there are no rows")

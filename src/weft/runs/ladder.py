@@ -1,0 +1,365 @@
+"""`weft.ladder`: every language model of the line on one text with one budget, side by side."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import signal
+import subprocess
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checksums import digests, is_sound, read_manifest, write_manifest
+from weft.child import COMMAND_LINE, start_child
+from weft.config import build, merged, read_record, read_toml, values_of, write_toml
+from weft.data.shards import Text
+from weft.errors import UserError, listed, shown
+from weft.files import held, write_json, write_text
+from weft.progress import Progress, ProgressChoice, Say, log, progress_of
+from weft.runs.driver import device_for
+from weft.runs.ladder_page import page_of, value_of
+from weft.runs.recipes import find_recipe
+from weft.runs.rung_run import Failure, LadderRecipe, Place, climb
+from weft.runs.rungs import rung_of
+from weft.text.learning import learn
+from weft.training.signals import Interrupted, Stop, listening
+
+LEAST = 2000  # characters of text, with fewer of which nothing can be told
+CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters, unless said
+HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
+ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
+PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
+ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
+FREE = {"models", "parallel"}  # what may change when a ladder is gone on with
+
+
+def ladder(
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    say: Say = log,
+    progress: ProgressChoice = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Train every model of the ladder on one text with equal budgets, or go on with a ladder; what came of it.
+
+    `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
+    on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
+    """
+    progress, given = progress_of(progress), merged(settings or {}, more)
+    if recipe is not None:
+        given = merged(_read(recipe), given)
+    out = given.get("out")
+    if not isinstance(out, str | os.PathLike):
+        raise UserError("where should the ladder go? give --out FOLDER")
+    place = Place(Path(out))
+    if place.run.recipe.is_file():
+        asked = _gone_on(place, given)
+    else:
+        place.run.check_new()
+        usual = {"text": {"documents": "file"}}  # a text is one run of words, its empty lines included
+        asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
+        if not asked.text.files:
+            raise UserError("no text: give --text FILE")
+        asked = _resolved(asked)
+    with listening() as stop, place.run.held():
+        write_toml(asked, place.run.recipe)
+        try:
+            _prepare(place, asked, stop, say, progress)
+        except UserError:
+            if not place.about.exists():
+                place.run.discard()
+            raise
+        return _climb(place, asked, stop, say, progress)
+
+
+def is_ladder(folder: Path) -> bool:
+    """Whether a folder holds a ladder rather than a run."""
+    path = Place(folder).run.recipe
+    with suppress(OSError, UnicodeDecodeError):
+        return path.is_file() and "\n[ladder]" in f"\n{path.read_text(encoding='utf-8')}"
+    return False
+
+
+def _read(name: str) -> dict[str, Any]:
+    import tomllib
+
+    text, where = find_recipe(name)
+    try:
+        values = tomllib.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+    build(LadderRecipe, values, where)  # so that a slip in the file is not blamed on a flag
+    return values
+
+
+def _gone_on(place: Place, given: Mapping[str, Any]) -> LadderRecipe:
+    """The recipe of a ladder that is there already; what its models were promised must not change."""
+    if not is_ladder(place.folder):
+        raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
+    before = read_toml(LadderRecipe, place.run.recipe)
+    new = dict(given) | {"out": before.out}
+    text = dict(new.get("text", {}))
+    if "files" in text:  # the run may be gone on with from any folder
+        text["files"] = [str(path.absolute()) for path in Text(tuple(text["files"])).paths()]
+        new["text"] = text
+    rungs = new.get("rungs", {})
+    begun = [name for name in rungs if place.rung(name).exists() and rungs[name] != before.rungs.get(name, {})]
+    if begun:
+        raise UserError(f"{place.folder}: {begun[0]} has begun already; remove {place.rung(begun[0])} to begin it anew")
+    after = build(LadderRecipe, merged(values_of(before), new), "--set")
+    names = dict.fromkeys((*before.ladder.models, *after.ladder.models))
+    after = replace(after, ladder=replace(after.ladder, models=tuple(names)))
+    same = replace(
+        after,
+        rungs=before.rungs,
+        ladder=replace(after.ladder, models=before.ladder.models, parallel=before.ladder.parallel),
+    )
+    if same != before:
+        old, now = (_flat(values_of(each)) for each in (before, same))
+        key = next(key for key in {**old, **now} if old.get(key) != now.get(key))
+        raise UserError(
+            f"{place.folder}: already holds a ladder with {key} {old.get(key, 'unset')}, not {now.get(key, 'unset')}; "
+            f"go on with it (weft ladder --out {place.folder}) or choose another --out"
+        )
+    return after
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found = dict[str, Any]()
+    for key, value in values.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
+
+
+def _resolved(recipe: LadderRecipe) -> LadderRecipe:
+    """The recipe with every open choice made, so that the folder says it all."""
+    device = device_for(recipe.device, None)
+    paths = Text(recipe.text.files).paths()
+    budget = recipe.ladder
+    if budget.tokens is None:
+        budget = replace(budget, minutes=budget.minutes or 3.0)
+    budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
+    files = tuple(str(path.absolute()) for path in paths)
+    return replace(recipe, ladder=budget, device=str(device), text=replace(recipe.text, files=files, dev=()))
+
+
+# ------------------------------------------------------------------------------------------------------- preparation
+
+
+def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> None:
+    """The text in two parts and one vocabulary: what all rungs share; made once."""
+    if place.about.exists():
+        place.text(whole=True)
+        return
+    t = recipe.text
+    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
+    train, held_out = split(documents, t.holdout)
+    if len(train) + len(held_out) < LEAST or not held_out.strip():
+        raise UserError(
+            f"{listed(map(os.path.basename, t.files), 2)}: {len(train) + len(held_out):,} characters are too few to "
+            f"compare models by; {LEAST:,} are the least"
+        )
+    write_text(place.train, train)
+    write_text(place.held_out, held_out)
+    stop.check("stopped while reading the text")
+    size = len(train.encode()) + len(held_out.encode())
+    asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
+    with progress("learning the vocabulary", "texts") as heard:
+        if asked == "characters":  # of the whole text: which letters there are is no knowledge of what follows what
+            tokenizer = learn([train, held_out], "character", ALPHABET)
+        else:
+            tokenizer = learn(train.splitlines(keepends=True), "bpe", int(asked), progress=heard)
+    tokenizer.save(place.vocabulary)
+    ids = tokenizer.ids([train, held_out], specials=False)
+    about: dict[str, Any] = {
+        "files": [os.path.basename(name) for name in t.files],
+        "vocabulary": {"kind": tokenizer.kind, "tokens": tokenizer.vocabulary},
+        "train_bytes": len(train.encode()),
+        "train_tokens": len(ids[0]),
+        "held_out_bytes": len(held_out.encode()),
+        "held_out_tokens": len(ids[1]),
+        "unknown": sum(token == tokenizer.id_of("unknown") for token in ids[1]),
+        "prompt": recipe.ladder.prompt or beginning_of(held_out),
+        "xz_bits_per_byte": packed(train, held_out) if size <= PACKED else None,
+    }
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if recipe.ladder.parallel > 1:
+        about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
+    made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
+    inside = place.about.parent
+    write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
+    say(
+        f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
+        f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
+    )
+
+
+def split(documents: Sequence[str], share: float, most: int = HELD_OUT) -> tuple[str, str]:
+    """A text and its last share, at most so many bytes, where that begins with a document or at least with a line."""
+    parts = [(text if text.endswith("\n") else f"{text}\n").encode() for text in documents]
+    whole = b"".join(parts)
+    wanted = min(len(whole) * (share or 0.05), most)
+    cut = len(whole) - round(wanted)
+    borders = list(accumulate(map(len, parts[:-1]))) if len(parts) > 20 else []
+    nearest = min(borders, key=lambda border: abs(border - cut), default=0)
+    marks = (whole.find(mark, cut, cut + round(0.5 * wanted)) for mark in (b"\n", b" "))
+    if borders and abs(nearest - cut) < 0.5 * wanted:
+        cut = nearest
+    elif (mark := next((place for place in marks if place >= 0), None)) is not None:
+        cut = mark + 1
+    else:
+        while cut < len(whole) and whole[cut] & 0xC0 == 0x80:  # a byte inside a character
+            cut += 1
+    return whole[:cut].decode(), whole[cut:].decode()
+
+
+def subwords(size: int) -> int:
+    """A vocabulary for a text of so many bytes: one token for each thousand of them, between 1,000 and 16,000."""
+    return max(1000, min(16_000, 1000 * round(size / 1e6)))
+
+
+def beginning_of(text: str, most: int = 60) -> str:
+    """The first words of a text, of one line."""
+    line = next(line.strip() for line in text.splitlines() if line.strip())
+    if len(line) <= most:
+        return line
+    return line[:most].rpartition(" ")[0] or line[:most]
+
+
+def packed(train: str, held_out: str) -> float:
+    """Bits that xz adds for each byte of the held-out text when it has seen the rest: what a packer knows of it."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
+    sizes = [
+        len(lzma.compress(text.encode(), lzma.FORMAT_RAW, filters=filters)) for text in (train, f"{train}{held_out}")
+    ]
+    return 8 * (sizes[1] - sizes[0]) / len(held_out.encode())
+
+
+# ---------------------------------------------------------------------------------------------------------- climbing
+
+
+def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> dict[str, Any]:
+    """Every rung that is not finished, several at once where asked for; the page grows with each."""
+    names = list(recipe.ladder.models)
+    waiting = [name for name in names if not is_sound(place.result(name))]
+    if len(waiting) < len(names):
+        say(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
+    for name in waiting:  # what failed before, or has been damaged since, is tried again
+        place.failure(name).unlink(missing_ok=True)
+        place.result(name).unlink(missing_ok=True)
+    going = dict[str, subprocess.Popen[bytes]]()
+    try:
+        _wait_for_orphans(place, waiting, stop)
+        while waiting or going:
+            stop.check()
+            if not recipe.ladder.parallel:
+                name = waiting.pop(0)
+                say(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
+                here(place, name, say, progress)
+                _told(place, recipe, name, 0, say)
+                continue
+            while waiting and len(going) < recipe.ladder.parallel:
+                name = waiting.pop(0)
+                say(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
+                going[name] = _started(place, name, recipe.ladder.parallel > 1)
+            time.sleep(0.1)
+            for name in [name for name, process in going.items() if process.poll() is not None]:
+                _told(place, recipe, name, going.pop(name).returncode, say)
+    except (Interrupted, KeyboardInterrupt) as interrupted:
+        for process in going.values():
+            process.send_signal(signal.SIGTERM)  # each saves what it has
+        for process in going.values():
+            process.wait()
+        number = interrupted.number if isinstance(interrupted, Interrupted) else signal.SIGINT
+        write(place, recipe)
+        raise Interrupted(number, f"stopped, all saved; go on with: weft ladder --out {place.folder}") from None
+    found = write(place, recipe)
+    failed = [rung["name"] for rung in found["rungs"] if "failed" in rung]
+    again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
+    say(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
+    return found
+
+
+def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
+    """The process of a rung saves it and ends soon after the ladder that started it has been killed."""
+    end = time.monotonic() + ORPHANED
+    for lock in (place.rung(name) / "run" / "lock" for name in names):
+        while lock.exists() and time.monotonic() < end:
+            with held(lock) as free:
+                if free:
+                    break
+            stop.check()
+            time.sleep(0.1)
+
+
+def here(place: Place, name: str, say: Say, progress: Progress) -> None:
+    """One rung in this process; that it fails is written down and loses nothing else."""
+    try:
+        climb(place, name, say, progress)
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
+        if not isinstance(error, UserError):
+            say(traceback.format_exc())
+        write_json(place.failure(name), {"reason": said})
+
+
+def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
+    """A rung in a process of its own: if that is killed, the others are not."""
+    command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
+    # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
+    if not several:
+        return start_child(*command, stdin=subprocess.DEVNULL, start_new_session=True)
+    place.log(name).parent.mkdir(parents=True, exist_ok=True)
+    with open(place.log(name), "ab") as log:
+        return start_child(*command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:
+    """What became of a rung, in one line, on the page and in ladder.json."""
+    if place.result(name).is_file():
+        place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
+        found = read_manifest(place.result(name))[0]
+        say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
+    elif not place.failure(name).is_file():
+        why = f"signal {-status}" if status < 0 else f"exit status {status}"
+        why += " (out of memory, or somebody ended it)" if status == -9 else ""
+        write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
+    if place.failure(name).is_file() and not place.result(name).is_file():
+        say(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
+    write(place, recipe)
+
+
+def write(place: Place, recipe: LadderRecipe) -> dict[str, Any]:
+    """ladder.json and the page, of all that is known by now."""
+    rungs = list[dict[str, Any]]()
+    for name in recipe.ladder.models:
+        rung = rung_of(name, recipe.rungs)
+        about = {"name": name, "title": rung.title, "about": rung.about, "sees": rung.sees}
+        if place.result(name).is_file():
+            rungs.append({**about, **read_manifest(place.result(name))[0]})
+        elif place.failure(name).is_file():
+            rungs.append({**about, "failed": read_record(Failure, place.failure(name)).reason})
+        else:
+            rungs.append({**about, "waiting": True})
+    budget = values_of(recipe.ladder)
+    found = {
+        "text": read_manifest(place.about)[0],
+        "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
+        "device": recipe.device,
+        "seed": recipe.seed,
+        "rungs": rungs,
+    }
+    write_json(place.found, found)
+    write_text(place.page, page_of(found))
+    return found

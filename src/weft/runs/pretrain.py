@@ -1,0 +1,214 @@
+"""`weft.pretrain`: from text to a trained model, in a run folder that can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.families import Family
+from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.locate import find_folder
+from weft.config import changed, read_toml
+from weft.errors import UserError, listed
+from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.sequences import Writing
+from weft.progress import Progress, ProgressChoice, Say, log, log_notes, progress_of
+from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
+from weft.runs.corpus import documents_found, text_of
+from weft.runs.counts import check_counting, count_text
+from weft.runs.driver import begun, device_for
+from weft.runs.language import learn_text
+from weft.runs.recipes import Recipe, overlaid, read_recipe
+from weft.runs.word_vectors_start import Start, begun_from, fill_table, find_vectors
+from weft.tasks.model import Model, new
+from weft.text.records import Skipped
+from weft.text.tokenizer import Tokenizer
+from weft.training.run import Run
+from weft.training.signals import Stop
+
+
+def pretrain(
+    recipe: Recipe | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    say: Say = log,
+    progress: ProgressChoice = None,
+    **more: Any,
+) -> Model:
+    """Train a language model on text: a recipe, settings in its place, or both.
+
+    `weft.pretrain(model={"family": "gpt2", "size": "4x128"}, text={"files": ["corpus.txt"]}, out="runs/gpt")`
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
+    if recipe.out is None:
+        raise UserError("where should the run go? give --out FOLDER")
+    run = Run(Path(recipe.out))
+    run.check_new()
+    family = _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
+    paths = text_of(recipe).paths()
+    if not paths:
+        raise UserError("no text: give --text FILE")
+    dev = replace(text_of(recipe), files=recipe.text.dev).paths()
+    both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
+    if both:
+        raise UserError(f"{min(both)}: is both text and held out")
+    recipe = _from_anywhere(recipe, paths, dev)
+    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
+    with begun(run, recipe) as stop:
+        return _go(run, recipe, family, True, stop, say, progress_of(progress))
+
+
+def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+    """Go on with a run that was broken off; where it had finished, its model."""
+    recipe = read_toml(Recipe, run.recipe)
+    return _go(run, recipe, _family(recipe), False, stop, say, progress)
+
+
+def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
+    """The recipe with whole paths, so that the run can be gone on with from any folder."""
+    values: dict[str, Any] = {
+        "text": {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
+    }
+    base, folder = recipe.model.get("base"), recipe.tokenizer.folder
+    if base is not None and Path(base).is_dir():
+        values["model"] = {"base": str(Path(base).absolute())}
+    if "vectors" in recipe.model:
+        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
+    if folder is not None:
+        values["tokenizer"] = {"folder": str(Path(folder).absolute())}
+    return changed(recipe, values)
+
+
+def _family(recipe: Recipe) -> Family:
+    """The family to train, with every choice of the model and the objective checked."""
+    family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
+    if "words" not in family.names.heads:
+        raise UserError(f"{family.name} has no head for words, so it cannot be pre-trained")
+    if not family.objectives:
+        raise UserError(f"{family.name} learns from pairs: weft finetune --task translate")
+    name = recipe.objective.name
+    if name in ("mlm+nsp", "mlm+sop") and recipe.objective.rows not in (None, "stream", "documents"):
+        raise UserError(
+            f"objective {name} makes pairs of texts: rows may be stream or documents, not {recipe.objective.rows}"
+        )
+    if family.counts:
+        check_counting(recipe)
+    if recipe.training.watch_gradients and not hasattr(family.network, "unrolled"):
+        raise UserError(f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru")
+    if (recipe.objective.rows or family.rows) == "carried":
+        if not hasattr(family.network, "beginning"):
+            raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
+        if recipe.objective.short is not None:
+            raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
+    if recipe.tensorboard and find_spec("tensorboard") is None:
+        raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
+    if name is not None and name not in family.objectives:
+        raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}")
+    return family
+
+
+def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
+    """The sizes of a fresh model; its context is the length of the rows unless said, or where it has no end."""
+    sizes = sizes_of(recipe.model)
+    if recipe.objective.length is not None and family.row is None:
+        sizes.setdefault("context", recipe.objective.length)
+    return sizes
+
+
+def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+    if family.counts:
+        words = _tokenizer(run, recipe, family, "next", None, stop, say, progress)
+        return count_text(run, recipe, family, words, fresh, stop, say, progress)
+    seed = recipe.seed
+    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
+    base = recipe.model.get("base")
+    name = recipe.objective.name or family.objectives[0]
+    rows = recipe.objective.rows or family.rows
+    objective = _objective(name)
+    opened = _continued(base, objective, seed) if base is not None else None
+    start: Start | None = None
+    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+        model, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=model)
+    like = None if start is None else start.tokenizer
+    tokenizer = (
+        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, say, progress)
+    )
+    if tokenizer is None:
+        raise UserError(f"{base}: has no tokenizer")
+    if opened is None:
+        settings = {key: recipe.model.get(key) for key in ("family", "size")}
+        made = new(
+            str(settings["family"]),
+            tokenizer,
+            size=settings["size"],
+            settings=_sizes(recipe, family),
+            heads=objective.heads,
+            seed=seed,
+            where="[model]",
+        )
+        opened = made.opened
+        if start is not None:
+            fill_table(opened.network, tokenizer, start, seed, say)
+    recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
+    return learn_text(
+        run,
+        recipe,
+        opened,
+        objective,
+        fresh,
+        stop,
+        say,
+        progress,
+        base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
+        share=1.0 if base is None else 0.2,  # of the usual rate: what is known already is not to be lost
+        evaluate_first=base is not None,
+    )
+
+
+def _objective(name: str) -> Objective:
+    if name == "spans":
+        return Writing()
+    return NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
+
+
+def _continued(base: str, objective: Objective, seed: int) -> Opened:
+    """A model to go on from, with the heads that the objective needs; those it lacks begin fresh."""
+    folder = find_folder(base)
+    opened = open_folder(folder)
+    wanted = {
+        head: opened.config.vocabulary if outputs is None else outputs for head, outputs in objective.heads.items()
+    }
+    missing = {head: outputs for head, outputs in wanted.items() if head not in opened.heads}
+    if missing:
+        opened = open_folder(folder, missing, [head for head in wanted if head in opened.heads], seed)
+    opened.network.float()
+    return opened
+
+
+def _tokenizer(
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    name: str,
+    like: Tokenizer | None,
+    stop: Stop,
+    say: Say,
+    progress: Progress,
+) -> Tokenizer:
+    skipped = Skipped()
+    texts = text_of(recipe).read(skipped)
+    try:
+        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, say, progress, like=like)
+    except UserError as error:
+        if str(error).startswith(recipe.text.files):  # a bad file names itself
+            raise
+        raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
+    log_notes(skipped.lines(), say)
+    return found

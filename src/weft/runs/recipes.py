@@ -1,0 +1,331 @@
+"""Recipes: everything that decides a training run, in one TOML file; and those that come with the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+from weft.config import build, merged
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import read_text
+from weft.tasks.registry import WRITES
+from weft.training.plan import Schedule, Training
+
+T = TypeVar("T")
+ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """`[text]`: what is read."""
+
+    files: tuple[str, ...] = ()  # names, globs, folders; also looked for under $WEFT_DATA
+    dev: tuple[str, ...] = ()  # held-out text; without it, the last part of the text
+    holdout: float = 0.05  # how much of the text that is
+    column: str = "text"
+    delimiter: str | None = None
+    encoding: str | None = None
+    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
+    on_bad_row: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.holdout <= 0.5:
+            raise UserError(f"holdout must be between 0 and 0.5, not {self.holdout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """`[tokenizer]`: a folder, or what is learned from the text."""
+
+    folder: str | None = None
+    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
+    size: int | None = None  # 8000; of a model that counts, every word of the text
+    apart: bool = False  # one for what is read and another for what is written, rather than one for both
+    lowercase: bool | None = None
+    minimum_count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """`[objective]`: what is learned, and how documents become rows."""
+
+    name: ObjectiveName | None = None  # next for models that speak, spans for T5, mlm for the others
+    length: int | None = None  # tokens of a row; as the model's context
+    short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
+    short_share: float = 0.9  # share of the steps that are so
+    # stream: full rows, across documents; carried where a state goes from row to row
+    rows: Literal["stream", "apart", "documents", "carried"] | None = None
+    mask: float = 0.15  # share of the tokens that are hidden
+    span: float = 3.0  # tokens that are hidden together, on average; for spans
+    whole_words: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask < 1:
+            raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
+        if not 1 <= self.span <= 1000:
+            raise UserError(f"span must be between 1 and 1000 tokens, not {self.span}")
+        if self.length is not None and not 2 <= self.length < 1 << 24:
+            raise UserError(f"length must be at least 2, not {self.length}")
+        if self.short is not None and not 2 <= self.short < (self.length or 1 << 24):
+            raise UserError(f"short must be at least 2 and below the length of a row, not {self.short}")
+        if not 0 < self.short_share < 1:
+            raise UserError(f"short_share must be above 0 and below 1, not {self.short_share}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One pre-training run."""
+
+    verb: ClassVar = "pretrain"
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None  # the first GPU where there is one
+    tensorboard: bool = False
+    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
+    text: Words = Words()
+    tokenizer: Vocabulary = Vocabulary()
+    objective: Aim = Aim()
+    training: Training = Training()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
+# ------------------------------------------------------------------------------------------------------ fine-tuning
+
+TaskName = Literal[
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+]
+# The family that serves a task best from nothing; what is not here needs weights to begin with.
+FROM_SCRATCH = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
+    "tag": "lstm",
+    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    "describe": "vec2seq",
+}
+# How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
+# The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
+FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
+FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """`[data]`: the rows of a task."""
+
+    files: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()  # rows to judge by; without them, a share of the others
+    holdout: float = 0.1
+    split: int = 0  # which rows are held out: the same for every seed of the run
+    columns: dict[str, str] = field(default_factory=dict)  # text = "review", label = "stars"
+    format: str | None = None  # where the name of a file does not tell
+    delimiter: str | None = None
+    names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    encoding: str | None = None  # utf-8, cp1252, utf-16 ...; else as the bytes of each file show
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
+    target: tuple[str, ...] = ()  # ... and what is to be written, line for line
+    dev_source: tuple[str, ...] = ()
+    dev_target: tuple[str, ...] = ()
+    ratio: float | None = None  # a side may be so many times as long as the other; 0: any; 9 to translate
+    copies: Literal["keep", "drop"] | None = None  # pairs of equal texts; dropped to translate
+
+    def __post_init__(self) -> None:
+        if not 0 < self.holdout <= 0.5:
+            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        if self.ratio is not None and not (self.ratio == 0 or 1 <= self.ratio < 1e6):
+            raise UserError(f"ratio must be at least 1, or 0 for any, not {self.ratio}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """`[task]`: what is learned."""
+
+    name: TaskName
+    labels: tuple[str, ...] = ()  # in this order; without them, those of the rows
+    class_weights: Literal["none", "balanced"] = "none"  # balanced: rows of rare labels count more
+    metric: str | None = None  # the score that decides which model is kept
+    words: float = 0.0  # how much the next tokens count beside the task; for models that speak
+    freeze: str | None = None  # encoder, tokens (their table alone), or all-but-K: what is not trained
+    mix: bool = False  # the head reads a learned mix of all layers
+    length: int | None = None  # tokens of a window; as the model's context, 384 for answers
+    stride: int | None = None  # tokens from one window to the next
+    long: Literal["windows", "cut"] = "windows"
+    prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
+    smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
+    own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
+    baseline: bool = True  # a linear model is trained beside, and the result says which is better
+    judged: int = 500  # pairs at most that are written out to judge a model in training
+
+    def __post_init__(self) -> None:
+        for name, share in (("smoothing", self.smoothing), ("own", self.own)):
+            if not 0 <= share < 1:
+                raise UserError(f"{name} must be at least 0 and below 1, not {share}")
+        if self.judged < 1:
+            raise UserError(f"judged must be at least 1, not {self.judged}")
+        if not 0 <= self.words <= 10:
+            raise UserError(f"words must be between 0 and 10, not {self.words}")
+        for name, value, least in (("length", self.length, 4), ("stride", self.stride, 1)):
+            if value is not None and not least <= value < 1 << 24:
+                raise UserError(f"{name} must be at least {least}, not {value}")
+        if self.freeze is not None and not re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze):
+            raise UserError(f"freeze must be encoder, tokens or all-but-K such as all-but-2, not {self.freeze!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Training):
+    """`[training]` of a fine-tuning run: as the papers on BERT have it."""
+
+    schedule: Schedule = "linear"
+    warmup: float = 0.06
+    floor: float = 0.0
+    weight_decay: float = 0.01
+    beta2: float = 0.999
+    keep: int = 1
+    explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
+    head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 of few rows
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_rate is not None and not 0 < self.head_rate <= 1000:
+            raise UserError(f"head_rate must be above 0 and at most 1000, not {self.head_rate}")
+        if self.minutes is not None:
+            raise UserError("minutes are for pre-training; give steps or epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecipe:
+    """One fine-tuning run."""
+
+    verb: ClassVar = "finetune"
+    task: Work
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None
+    tensorboard: bool = False
+    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
+    data: Rows = Rows()
+    tokenizer: Vocabulary = Vocabulary()  # of a model from scratch
+    training: Tuning = Tuning()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
+def shipped() -> dict[str, str]:
+    """The recipes of the package: name and text."""
+    folder = resources.files("weft.recipes")
+    return {
+        path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
+        for path in sorted(folder.iterdir(), key=lambda path: path.name)
+        if path.name.endswith(".toml")
+    }
+
+
+def find_recipe(name: str) -> tuple[str, str]:
+    """The text of a recipe and what messages call it: a file, or one that comes with the package."""
+    path = Path(name)
+    if path.is_file():
+        if path.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow", ".xlsx", ".conll", ".txt"):
+            raise UserError(f"{shown(name)}: is not a recipe; rows are named by --data, text by --text")
+        return read_text(path), path.name
+    known = shipped()
+    plain = path.name.removesuffix(".toml")
+    if plain in known and len(path.parts) <= 2 and path.parts[0] in ("recipes", path.name):
+        return known[plain], f"{plain}.toml"
+    raise UserError(
+        f"{shown(name)}: neither a file nor a recipe of the package ({listed(known, 20)}){did_you_mean(plain, known)}"
+    )
+
+
+# Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
+SECTIONS = {
+    "finetune": ("task",),
+    "distill": ("teacher", "student", "distill", "stages"),
+    "vectors learn": ("vectors",),
+    "ladder": ("ladder", "rungs"),
+}
+
+
+def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
+    """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
+    found, section = next(
+        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
+    )
+    if found != kind.verb:
+        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        raise UserError(f"{where}: has {has} and is for weft {found}, not for weft {kind.verb}")
+
+
+def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recipe without those that settings replace under another name: epochs by steps."""
+    lengths = {"steps", "epochs", "minutes"}
+    kept = {key: value for key, value in values.items() if not (key in lengths and lengths & set(settings))}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and isinstance(kept.get(key), Mapping):
+            kept[key] = _room_for(value, kept[key])
+    return kept
+
+
+def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
+    """Refuse a run that says neither which model it trains nor from which it begins, where its task has none."""
+    if {"base", "family"} & set(model) or task in FROM_SCRATCH:
+        return
+    if task is None:
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
+    raise UserError(
+        f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
+        "(or --model FAMILY to begin from scratch all the same)"
+    )
+
+
+def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
+    """The recipe of a fine-tuning run; its task must be given by either."""
+    if name is None and "name" not in settings.get("task", {}):
+        known = get_args(TaskName)
+        raise UserError(f"which task? give --task {', '.join(known[:-1])} or {known[-1]}")
+    return read_recipe(name, settings, TaskRecipe)
+
+
+def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with settings in place of some; sections are changed key by key, at any depth."""
+    return merged(_room_for(settings, values), settings)
+
+
+def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
+    """A recipe with these settings in place of its own; without a name, the settings alone."""
+    values: dict[str, Any] = {}
+    where = "--set"
+    if name is not None:
+        if not isinstance(name, str | os.PathLike):
+            kind_given = type(name).__name__
+            raise UserError(
+                f"a recipe is a file or a name of `weft recipes`, not a {kind_given}; text to learn from is given as "
+                "text={'files': ['corpus.txt']}"
+            )
+        text, where = find_recipe(name)
+        try:
+            values = tomllib.loads(text)
+        except ValueError as error:
+            raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+        except RecursionError:
+            raise UserError(f"{where}: nested too deeply") from None
+        _check_kind(kind, values, where)
+        build(kind, values, where)  # so that a slip in the file is not blamed on a flag
+    values = overlaid(values, settings)
+    task, model = values.get("task"), values.get("model")
+    if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
+        given = values.get("training", {})
+        values["training"] = {**FROM_NOTHING, **given} if isinstance(given, dict) else given
+    if isinstance(model, dict) and "vectors" in model:
+        given = values.get("tokenizer", {})
+        values["tokenizer"] = {**FROM_VECTORS, **given} if isinstance(given, dict) else given
+    return build(kind, values, "--set" if settings else where)

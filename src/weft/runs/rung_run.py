@@ -1,0 +1,323 @@
+"""One rung of a ladder: an ordinary pre-training run on the ladder's text, and what it is worth on held-out text."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from weft.checkpoint.folder import Opened
+from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write_manifest
+from weft.config import build, merged, read_toml
+from weft.errors import UserError, one_of
+from weft.files import read_text
+from weft.progress import Progress, Say
+from weft.runs.driver import device_for
+from weft.runs.pretrain import pretrain
+from weft.runs.recipes import Recipe, Words
+from weft.runs.resume import resume
+from weft.runs.rungs import RUNGS, SIZES, recipe_of, rung_of
+from weft.tasks.complete import complete
+from weft.tasks.contexts import by_context
+from weft.tasks.model import Model, load, new
+from weft.tasks.perplexity import perplexity
+from weft.text.resampling import Score
+from weft.training.run import Run
+
+SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """`[ladder]`: which models, and how much each of them may learn from the text."""
+
+    minutes: float | None = None  # of training, for each model; 3 unless tokens are given
+    tokens: int | None = None  # or: tokens that each model reads
+    models: tuple[str, ...] = tuple(RUNGS)
+    vocabulary: str | None = None  # characters, or the size of a sub-word vocabulary; by the size of the text
+    size: Literal["tiny", "small", "large"] | None = None  # small on a CPU, large on a GPU
+    prompt: str | None = None  # what the samples begin with; the beginning of the held-out text
+    parallel: int = 1  # models that are trained at once, each in a process of its own; 0: one by one in this one
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and self.tokens is not None:
+            raise UserError("minutes and tokens cannot both be given")
+        if self.minutes is not None and not 0 < self.minutes < 1e5:
+            raise UserError(f"minutes must be above 0, not {self.minutes:g}")
+        if self.tokens is not None and not 1 <= self.tokens < 1 << 50:
+            raise UserError(f"tokens must be at least 1, not {self.tokens}")
+        if not 0 <= self.parallel <= 64:
+            raise UserError(f"parallel must be between 0 and 64, not {self.parallel}")
+        if not self.models:
+            raise UserError(f"no models: the rungs are {', '.join(RUNGS)}")
+        if self.size is not None:
+            one_of(self.size, SIZES, "size")
+        twice = [name for place, name in enumerate(self.models) if name in self.models[:place]]
+        if twice:
+            raise UserError(f"model {twice[0]!r} is there twice")
+        size = self.vocabulary
+        if size is not None and size != "characters" and not (size.isdecimal() and 258 <= int(size) <= 200_000):
+            raise UserError(f"vocabulary must be characters or a number between 258 and 200000, not {size!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRecipe:
+    """One ladder: a text, a budget, and what rungs have of their own."""
+
+    ladder: Budget = Budget()
+    out: str | None = None
+    seed: int = 0
+    device: str | None = None
+    text: Words = Words()
+    rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
+
+    def __post_init__(self) -> None:
+        for name, values in self.rungs.items():
+            if not isinstance(values, dict) or not all(isinstance(section, dict) for section in values.values()):
+                raise UserError(f"rungs.{name} must be sections of a recipe, such as rungs.{name}.model.width")
+            wrong = set(values) - {"model", "objective", "training"}
+            if wrong:
+                raise UserError(f"rungs.{name}: {min(wrong)} is none of model, objective, training")
+        for name in self.ladder.models:
+            rung_of(name, self.rungs)
+        for name in self.rungs:
+            rung_of(name, self.rungs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderText:
+    """`text.json`: the text that all rungs learn from and are judged by, with the hashes of its files."""
+
+    files: tuple[str, ...]
+    vocabulary: dict[str, Any]
+    train_bytes: int
+    train_tokens: int
+    held_out_bytes: int
+    held_out_tokens: int
+    unknown: int
+    prompt: str
+    xz_bits_per_byte: float | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rung failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """The names of what is in the folder of a ladder."""
+
+    folder: Path
+
+    @property
+    def run(self) -> Run:
+        return Run(self.folder)
+
+    @property
+    def train(self) -> Path:
+        return self.run.inside / "text" / "train.txt"
+
+    @property
+    def held_out(self) -> Path:
+        return self.run.inside / "text" / "held-out.txt"
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.run.inside / "vocabulary"
+
+    @property
+    def about(self) -> Path:
+        """What was found out about the text, the last thing that is made before the first rung."""
+        return self.run.inside / "text.json"
+
+    @property
+    def found(self) -> Path:
+        return self.folder / "ladder.json"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "index.html"
+
+    def text(self, whole: bool = False) -> LadderText:
+        """What was found out about the text; `whole`: after a look at its files too."""
+        try:
+            values = (read_checked if whole else read_manifest)(self.about)[0]
+        except Damaged as error:
+            raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
+        return build(LadderText, values, str(self.about))
+
+    def rung(self, name: str) -> Path:
+        return self.folder / name
+
+    def result(self, name: str) -> Path:
+        return self.rung(name) / "run" / "rung.json"
+
+    def failure(self, name: str) -> Path:
+        return self.run.inside / "failed" / f"{name}.json"
+
+    def log(self, name: str) -> Path:
+        return self.run.inside / "log" / f"{name}.txt"
+
+
+def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, Any]:
+    """Train one rung, or go on with it, and judge it; what was found is kept in its folder."""
+    if is_sound(place.result(name)):
+        return read_manifest(place.result(name))[0]
+    text = place.text(whole=True)
+    ladder = read_toml(LadderRecipe, place.run.recipe)
+    folder = place.rung(name)
+    if not rung_of(name, ladder.rungs).learns:
+        model = _as_made(place, ladder, name)
+    elif Run(folder).recipe.is_file():
+        model = resume(folder, say=say, progress=progress)
+    else:
+        model = pretrain(_recipe(place, ladder, name), say=say, progress=progress)
+    device = device_for(ladder.device, None)
+    model.to(device)
+    found = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
+    found["device"] = device.type
+    write_manifest(place.result(name), found)
+    return found
+
+
+def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
+    """A model that has learned nothing."""
+    folder = place.rung(name)
+    if not (folder / "config.json").is_file():
+        family = dict(recipe_of(name, "", ladder.rungs)["model"])
+        new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+    return load(folder)
+
+
+def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
+    budget, text = ladder.ladder, place.text()
+    characters = text.vocabulary.get("kind") == "character"
+    values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
+    shared: dict[str, Any] = {
+        "out": str(place.rung(name)),
+        "seed": ladder.seed,
+        "text": {"files": [str(place.train)], "dev": [str(place.held_out)], "documents": "file"},
+        "tokenizer": {"folder": str(place.vocabulary)},
+    }
+    shared |= {} if ladder.device is None else {"device": ladder.device}
+    if "training" in values:
+        plan, told = values["training"], dict[str, Any]()
+        if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
+            pass  # a rung with a budget of its own
+        elif budget.tokens is not None:
+            rows = values.get("objective", {}).get("length", 64) * plan["batch"]
+            told["steps"] = max(1, round(budget.tokens / rows))
+            plan = values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
+            told["warmup"] = min(plan.get("warmup", 0), told["steps"] // 4)
+        else:
+            told["minutes"] = budget.minutes or 3.0
+        if text.threads:
+            told["threads"] = text.threads
+        shared["training"] = told
+    return build(Recipe, merged(values, shared), name)
+
+
+def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
+    """What a rung's own record tells: time, tokens, and the held-out loss on the way."""
+    run = Run(folder)
+    if not run.recipe.is_file():
+        nothing = {"steps": 0, "tokens": 0, "epochs": 0.0, "seconds": 0.0, "getting_ready": 0.0}
+        return {**nothing, "tokens_per_second": None, "curve": []}
+    lines = run.lines()
+    told = [line for line in lines if "seconds" in line]
+    last = told[-1] if told else {}
+    tokens = int(last.get("tokens", text.train_tokens))
+    seconds = float(last.get("seconds", 0.0))
+    ready = 0.0
+    if len(told) > 2 and "tokens" in told[1]:  # the first line also tells of compiling and capturing
+        pace = (told[-1]["seconds"] - told[0]["seconds"]) / max(1, told[-1]["tokens"] - told[0]["tokens"])
+        ready = max(0.0, told[0]["seconds"] - pace * told[0]["tokens"])
+    bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
+    at = {line["step"]: max(0.0, line["seconds"] - ready) for line in told}
+    curve, before = list[dict[str, float]](), 0.0
+    for line in lines:
+        before = at.get(line["step"], before)
+        if "validation_loss" in line and math.isfinite(line["validation_loss"]):
+            curve.append(
+                {
+                    "seconds": round(_seconds_at(told, line.get("tokens", tokens), before, ready), 3),
+                    "tokens": line.get("tokens", tokens),
+                    "bits_per_byte": line["validation_loss"] * bits,
+                }
+            )
+    return {
+        "steps": int(last.get("step", 0)) if "tokens" in last else 0,
+        "tokens": tokens,
+        "epochs": tokens / text.train_tokens,
+        "seconds": round(max(0.0, seconds - ready), 3),
+        "getting_ready": round(ready, 3),
+        "tokens_per_second": round(tokens / max(1e-9, seconds - ready)),
+        "curve": curve,
+    }
+
+
+def _seconds_at(told: list[dict[str, Any]], tokens: int, usual: float, ready: float) -> float:
+    """When so many tokens had been read, between two lines of the record."""
+    before = {"tokens": 0, "seconds": ready}
+    for line in told:
+        if "tokens" not in line:
+            return usual
+        if line["tokens"] >= tokens:
+            share = (tokens - before["tokens"]) / max(1, line["tokens"] - before["tokens"])
+            return float(max(0.0, before["seconds"] + share * (line["seconds"] - before["seconds"]) - ready))
+        before = line
+    return usual
+
+
+def _judged(place: Place, ladder: LadderRecipe, name: str, opened: Opened) -> dict[str, Any]:
+    """What a rung is worth on the held-out text, what it takes, and what it writes."""
+    text = read_text(place.held_out)
+    assert opened.tokenizer is not None
+    found = perplexity(opened, [text], seed=ladder.seed)
+    bits = found.n_tokens / found.n_bytes / math.log(2)
+    ids = opened.tokenizer.ids([text], specials=False)[0]
+    try:
+        context = by_context(opened, ids)
+    except UserError:  # too little text for that; the rest can still be told
+        context = None
+    prompt = place.text().prompt
+    most = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
+    complete(opened, [prompt], most=2, temperature=1.0, slide=True)  # the first call is slower than those after it
+    begin = time.perf_counter()
+    written = complete(opened, [prompt], most=most, least=most, temperature=1.0, seed=ladder.seed, slide=True)[0]
+    seconds = time.perf_counter() - begin
+    weights = sum(parameter.numel() for parameter in opened.network.parameters())
+    return {
+        "bits_per_byte": _score(found.bits_per_byte),
+        "perplexity_per_token": _score(found.per_token),
+        "held_out": {"tokens": found.n_tokens, "bytes": found.n_bytes, "windows": found.n_windows},
+        "parameters": weights or sum(getattr(opened.config, "entries", ())),
+        "counted": not weights,
+        "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
+        "family": opened.family.name,
+        "reach": getattr(opened.config, "reach", None),
+        "context": opened.config.context if opened.config.context < 1 << 20 else None,
+        "by_context": None
+        if context is None
+        else [
+            {"context": size, "bits_per_byte": _finite(nats * bits), "error": _finite(error * bits)}
+            for size, nats, error in zip(context.contexts, context.nats, context.errors, strict=True)
+        ],
+        "useful_context": None if context is None else context.useful,
+        "sample": {"prompt": prompt, "text": written.text},
+        "generation_tokens_per_second": round(len(written.tokens) / max(1e-9, seconds), 1),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _score(score: Score) -> dict[str, float | None]:
+    return {key: _finite(value) for key, value in asdict(score).items()}

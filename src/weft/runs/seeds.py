@@ -1,0 +1,110 @@
+"""The same run with several seeds: what is luck, and what is not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.card import Metric
+from weft.checkpoint.folder import TARGET
+from weft.config import read_toml, values_of
+from weft.errors import UserError
+from weft.files import read_json, write_json
+from weft.progress import ProgressChoice, Say, log
+from weft.runs.finetune import finetune
+from weft.runs.recipes import TaskRecipe, read_recipe
+from weft.runs.resume import resume
+from weft.scratch import sweep
+from weft.tasks.model import Model
+from weft.text.resampling import summarised
+from weft.training.run import Run
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The scores of runs that differ in nothing but the seed."""
+
+    scores: dict[str, list[float]]
+    best: int  # the seed whose model stands in the folder above the runs
+
+    def rows(self) -> list[list[str]]:
+        found = []
+        for name, values in self.scores.items():
+            mean, spread, low, high = summarised(values)
+            each = ", ".join(f"{value:.4f}" for value in values)
+            found.append([name, f"{mean:.4f}", f"{spread:.4f}", f"{low:.4f}", f"{high:.4f}", each])
+        return found
+
+
+def with_seeds(
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    count: int,
+    *,
+    online: bool = False,
+    say: Say = log,
+    progress: ProgressChoice = None,
+) -> Seeds:
+    """Train with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder itself.
+
+    Called again after it was broken off, it goes on where it was.
+    """
+    if not 2 <= count <= 1000:
+        raise UserError(f"seeds must be between 2 and 1000, not {count}")
+    plan = read_recipe(recipe, settings, TaskRecipe)
+    if plan.out is None:
+        raise UserError("where should the runs go? give --out FOLDER")
+    folder = Path(plan.out)
+    note = folder / "seeds.json"
+    sweep(folder)
+    if folder.exists() and any(folder.iterdir()) and not note.exists():
+        raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
+    same = json.dumps(values_of(replace(plan, seed=0, out=None)), sort_keys=True)
+    wanted = {"count": count, "first": plan.seed, "recipe": hashlib.sha256(same.encode()).hexdigest()}
+    if note.exists() and {key: read_json(note).get(key) for key in wanted} != wanted:
+        raise UserError(f"{folder}: holds runs of another recipe or with other seeds; choose another --out")
+    write_json(note, wanted)
+    models: dict[int, Model] = {}
+    for seed in range(plan.seed, plan.seed + count):
+        run = Run(folder / f"seed-{seed}")
+        if run.recipe.exists():
+            models[seed] = resume(run.folder, say=say, progress=progress)
+        else:
+            one = replace(plan, out=os.fspath(run.folder), seed=seed)
+            try:
+                models[seed] = finetune(recipe=one, online=online, say=say, progress=progress)
+            except UserError:
+                if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
+                    shutil.rmtree(folder)
+                raise
+    by_name: dict[str, list[float]] = {}
+    for model in models.values():
+        for metric in model.card.metrics:
+            by_name.setdefault(metric.name, []).append(metric.value)
+    chosen = _deciding(Run(folder / f"seed-{plan.seed}"), by_name)
+    best = max(models, key=lambda seed: _value(models[seed].card.metrics, chosen))
+    for path in (folder / f"seed-{best}").iterdir():
+        if path.is_file():
+            shutil.copyfile(path, folder / path.name)
+        elif path.name == TARGET:
+            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+    write_json(note, {**wanted, "scores": by_name, "best": best})
+    return Seeds(by_name, best)
+
+
+def _deciding(run: Run, scores: Mapping[str, list[float]]) -> str:
+    """The score that a run was kept by."""
+    metric = read_toml(TaskRecipe, run.recipe).task.metric
+    return metric if metric is not None and metric in scores else next(iter(scores))
+
+
+def _value(metrics: tuple[Metric, ...], name: str) -> float:
+    """The more the better."""
+    sign = -1 if name == "loss" else 1
+    return next((sign * metric.value for metric in metrics if metric.name == name), float("-inf"))
