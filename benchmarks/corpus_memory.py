@@ -1,6 +1,6 @@
-"""A large corpus: how long it takes to tokenise, and the most memory that tokenising and training on it ever hold.
+"""A large corpus: how long it takes to tokenize, and the most memory that tokenizing and training on it ever hold.
 
-    WEFT_DATA=DATA python benchmarks/corpus_memory.py          # 1 GB: IMDb's unlabelled reviews, again and again
+    WEFT_DATA=DATA python benchmarks/corpus_memory.py          # 1 GB: IMDb's unlabeled reviews, again and again
 
 The whole process is measured, torch and all, so what the loader holds is less than this.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def measure(data: Path, folder: Path, size: int, vocabulary: int = 8000) -> dict[str, Any]:
-    """Learn a vocabulary from part of the text, tokenise all of it, and train a few steps on pairs of sentences."""
+    """Learn a vocabulary from part of the text, tokenize all of it, and train a few steps on pairs of sentences."""
     with lzma.open(data / "imdb" / "unsup.txt.xz") as file:
         reviews = file.read()
     (folder / "part.txt").write_bytes(reviews[:4_000_000].rpartition(b"\n")[0])

@@ -1,4 +1,4 @@
-"""Small models beside their teachers: what distillation, quantisation and the other ways keep, and what they save.
+"""Small models beside their teachers: what distillation, quantization and the other ways keep, and what they save.
 
     python benchmarks/distill.py --run JOB... --data DIR --weights DIR --out FOLDER   some jobs, one after the other
     python benchmarks/distill.py --all --processes 5 --data DIR --weights DIR --out FOLDER [--only reviews,words]
@@ -125,7 +125,7 @@ def small(place: Place) -> dict[str, Any]:
 
 
 def reviews_words(place: Place, out: str) -> dict[str, Any]:
-    """The student's first schooling: masked words of the unlabelled reviews."""
+    """The student's first schooling: masked words of the unlabeled reviews."""
     model = weft.pretrain(
         settings={
             "model": {"family": "bert", "size": place.size("3x256"), "context": 512},
@@ -157,7 +157,7 @@ def reviews_labels(place: Place, out: str, base: str | None = None) -> dict[str,
 
 
 def reviews_distilled(place: Place, out: str, student: dict[str, Any], **training: Any) -> dict[str, Any]:
-    """A student that listens to the teacher on all reviews, labelled or not."""
+    """A student that listens to the teacher on all reviews, labeled or not."""
     model = weft.distill(
         settings={
             "teacher": {"folders": [str(place.out / "reviews-teacher")]},
@@ -417,7 +417,7 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
         scratch = Path(folder)
         dev, test = some_rows(place, scratch, rows, 1), some_rows(place, scratch, rows, 2)
         try:
-            gate = weft.quantise(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
+            gate = weft.quantize(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
         except Refused as refused:
             gate = refused.found
         print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
@@ -458,9 +458,9 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **bri
 
 
 def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, str]:
-    """A model whose head says the opposite, at every door: comparing, exporting, quantising."""
+    """A model whose head says the opposite, at every door: comparing, exporting, quantizing."""
     from weft.export import export as exporting
-    from weft.quantize import quantize as quantising
+    from weft.quantize import quantize as quantizing
 
     def turned(model: weft.Model) -> weft.Model:
         model = copy.deepcopy(model)
@@ -470,13 +470,13 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
 
     turned(weft.load(student)).save(scratch / "damaged")
     said = {"compare": "; ".join(weft.compare([student, scratch / "damaged"], dev, costs=False).refused)}
-    way, kind = exporting.WAYS["onnx"], quantising.KINDS["onnx-int8"]
+    way, kind = exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"]
     try:
         exporting.WAYS["onnx"] = lambda inside, model: way(inside, turned(model))
-        quantising.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
+        quantizing.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),
-            ("quantise", lambda: weft.quantise(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"], **brief)),
+            ("quantize", lambda: weft.quantize(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"], **brief)),
         ):
             try:
                 attempt()
@@ -484,7 +484,7 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
             except weft.UserError as error:
                 said[name] = re.sub(r"on '.*?'; ", "on one of the reviews; ", str(error))
     finally:
-        exporting.WAYS["onnx"], quantising.KINDS["onnx-int8"] = way, kind
+        exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"] = way, kind
     return said
 
 

@@ -23,7 +23,7 @@ from common import machine, parse, peer, write
 import weft
 from weft.backends import runtime
 from weft.backends.opening import opened as open_exported
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.export.ct2_export import write_ct2
 from weft.export.onnx_export import write_onnx
 from weft.generation.beam import Beam
@@ -35,7 +35,7 @@ LENGTHS = (16, 64, 256)  # tokens of a text
 WRITTEN, WIDTH, READ = 24, 5, 14  # tokens written, the beam, tokens read: as a caption has them
 
 
-def carried(write: Callable[..., None], opened: Opened, task: str, precision: str) -> Any:
+def carried(write: Callable[..., None], opened: LoadedModel, task: str, precision: str) -> Any:
     """The stand-in for a network; its engine has read the files when they are gone."""
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "x"
@@ -44,7 +44,7 @@ def carried(write: Callable[..., None], opened: Opened, task: str, precision: st
         return open_exported(inside).network
 
 
-def engines(opened: Opened, task: str, names: tuple[str, ...]) -> dict[str, Any]:
+def engines(opened: LoadedModel, task: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Our own network, and the same weights in each engine that is installed, in fp32 and int8."""
     networks = {"torch": opened.network}
     for name in names:

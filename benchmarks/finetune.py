@@ -6,7 +6,7 @@
 
 The works and their settings are those of `finetune_peer.py`, which also gathers the peer's figures. Nothing is chosen
 on the data that is judged by: the model after the last step is what is scored. Seconds are those of the whole call
-(rows read, tokenised, trained, judged, saved) and compare only where one run has the machine to itself.
+(rows read, tokenized, trained, judged, saved) and compare only where one run has the machine to itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from common import RESULTS, parse, write
 from finetune_peer import WORKS, place, read_text
 
 import weft
-from weft.text.resampling import summarised
+from weft.text.resampling import summarized
 
 # How our reader is told what is in files that the peer's script reads by itself.
 READ: dict[str, dict[str, Any]] = {
@@ -162,7 +162,7 @@ def table(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         if name in ("machine", "processes") or name not in theirs:
             continue
         mine, peer = work["seeds"], theirs[name]["seeds"]
-        one, other = summarised(mine), summarised(peer)
+        one, other = summarized(mine), summarized(peer)
         width = ((one.high - one.low) ** 2 + (other.high - other.low) ** 2) ** 0.5 / 2
         gap = one.mean - other.mean
         verdict = "" if gap >= -width else " (below)"

@@ -389,7 +389,7 @@ def entity_scores(truth: list[list[str]], said: list[list[str]]) -> dict[str, fl
     return {"f1": f1, "precision": precision, "recall": recall}
 
 
-def normalised(text: str) -> list[str]:
+def normalized(text: str) -> list[str]:
     """An answer's words as SQuAD 1.1 compares them: without case, punctuation and articles."""
     bare = "".join(character for character in text.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
@@ -404,7 +404,7 @@ def answer_scores(rows: list[Any], said: list[str]) -> dict[str, float]:
     """Exact match and F1, each against the answer that fits best."""
     exact, overlap = 0.0, 0.0
     for row, text in zip(rows, said, strict=True):
-        answers, guess = [normalised(answer["text"]) for answer in row["answers"]], normalised(text)
+        answers, guess = [normalized(answer["text"]) for answer in row["answers"]], normalized(text)
         exact += max(true == guess for true in answers)
         overlap += max(word_f1(true, guess) for true in answers)
     return {"f1": overlap / len(rows), "exact": exact / len(rows)}
@@ -468,7 +468,7 @@ def settings(work: Work) -> dict[str, Any]:
 
 
 def run(name: str, seed: int, data: Path, weights: Path, limit: int | None) -> dict[str, Any]:
-    """Train one model and judge it; `seconds` are those of tokenising and training, without reading and judging."""
+    """Train one model and judge it; `seconds` are those of tokenizing and training, without reading and judging."""
     work = WORKS[name]
     rows = [row for file in work.train for row in read_rows(name, data, file)[:limit]]
     judged = read_rows(name, data, work.judged)[:limit]
@@ -488,7 +488,7 @@ def run(name: str, seed: int, data: Path, weights: Path, limit: int | None) -> d
     model = open_model(work, weights, 1 if work.kind == "regress" else len(names) or 2).to(device)
     began = clock()
     encoded = encode(rows)
-    tokenised = clock()
+    tokenized = clock()
     steps = train(work, model, encoded, tokenizer.pad_token_id, seed)
     trained = clock()
     test = encode(judged)
@@ -499,7 +499,7 @@ def run(name: str, seed: int, data: Path, weights: Path, limit: int | None) -> d
         "score": scores[work.measure],
         "scores": scores,
         "seconds": trained - began,
-        "seconds tokenising": tokenised - began,
+        "seconds tokenizing": tokenized - began,
         "seconds judging": clock() - trained,
         "rows": [len(rows), len(judged)],
         "windows": [len(encoded), len(test)],

@@ -145,7 +145,7 @@ def trained(family: str, files: tuple[str, str, str], seed: int, settings: dict[
             dev=dev,
             seed=seed,
             out=Path(folder) / "run",
-            say=lambda line: None,
+            log=lambda line: None,
             **({"training": {"steps": steps}} if steps else {}),
         )
         return model.evaluate(test).scores["accuracy"].value

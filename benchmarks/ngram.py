@@ -40,7 +40,7 @@ import torch  # noqa: E402
 from common import RESULTS, parse, write  # noqa: E402
 
 import weft  # noqa: E402
-from weft.checkpoint.folder import Opened  # noqa: E402
+from weft.checkpoint.folder import LoadedModel  # noqa: E402
 from weft.checkpoint.ngram import read_arpa, write_arpa  # noqa: E402
 from weft.nn.rows import Ragged  # noqa: E402
 from weft.text.learning import WORDS  # noqa: E402
@@ -97,7 +97,7 @@ def as_treebank(
             tokenizer={"kind": "whitespace"},
             text={"files": [str(folder / "train.txt")], "dev": [str(folder / "test.txt")], "documents": "line"},
             out=str(folder / "run"),
-            say=lambda text: None,
+            log=lambda text: None,
         )
         row: dict[str, Any] = {
             "text": name,
@@ -140,7 +140,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return found, time.perf_counter() - clock, used() - processor
 
 
-def scores(opened: Opened, lines: list[str]) -> torch.Tensor:
+def scores(opened: LoadedModel, lines: list[str]) -> torch.Tensor:
     """The log10 of the chance of every word and of every end, in one call."""
     tokenizer: Any = opened.tokenizer
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
@@ -177,7 +177,7 @@ def one_text(name: str, texts: list[str], order: int, lmplz: str | None, kenlm: 
                 model={"family": "ngram", "order": order},
                 text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                 out=str(folder / "run"),
-                say=lambda text: None,
+                log=lambda text: None,
             )
 
         model, clock, processor = timed(count)
@@ -247,7 +247,7 @@ def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
                     model={"family": "ngram", "order": order, "smoothing": smoothing},
                     text={"files": [str(train)], "holdout": 0.0, "documents": "line"},
                     out=str(folder / smoothing),
-                    say=lambda text: None,
+                    log=lambda text: None,
                 )
             )
             scores(model.opened, lines)

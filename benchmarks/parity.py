@@ -43,7 +43,7 @@ def heads(families: list[str] | None, classes: int | None) -> list[dict[str, Any
 
 
 def embeddings(folder: Path | None) -> float | None:
-    """The largest difference between normalised mean embeddings of all-MiniLM-L6-v2; None where it is not installed."""
+    """The largest difference between normalized mean embeddings of all-MiniLM-L6-v2; None where it is not installed."""
     sentence_transformers = None if folder is None else peer("sentence_transformers")
     if sentence_transformers is None:
         return None

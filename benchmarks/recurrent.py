@@ -4,7 +4,7 @@
     WEFT_DATA=DIR python benchmarks/recurrent.py --classify trec,subjectivity,imdb [--device cuda] [--seeds 3]
 
 Speed: two layers, as wide as the medium model of Zaremba et al. (2014) on a GPU and as the small one on a CPU; our
-trainer and a plain loop around torch.nn.LSTM take turns, with the same shapes, dropout, optimiser and clipping, and the
+trainer and a plain loop around torch.nn.LSTM take turns, with the same shapes, dropout, optimizer and clipping, and the
 state carried on both sides. On a GPU ours is played back from CUDA graphs, as `weft pretrain` does it; without, too.
 Classifiers: from random vectors and from GloVe's, trained by `weft.finetune` with its own defaults.
 """
@@ -105,7 +105,7 @@ def ours(
     family = FAMILIES["lstm"]
     config = family.config(vocabulary=VOCABULARY, width=width, layers=2, dropout=DROPOUT, tied=False)
     network = family.network(config, {"words": VOCABULARY})
-    network.initialise()
+    network.initialize()
     objective = CarriedToken(Memory(rows).lay_out(network.to(device)))
     framed = Framed(Corpus([stream], np.array([0, len(stream)]), None, "random"), Frame())
     setup = Setup(
@@ -241,7 +241,7 @@ def classify(
                             seed=seed,
                             device=device,
                             out=scratch / f"run-{seed}",
-                            say=lambda line: None,
+                            log=lambda line: None,
                         )
                         score = made.to(device).evaluate(test).scores["accuracy"]
                         line["accuracy"].append([score.value, score.low, score.high])

@@ -72,7 +72,7 @@ def finetuned(train: list[Row], test: list[Row], weights: str, device: str, seed
             csv.writer(out).writerows([("text", "label"), *train])
         begin = time.perf_counter()
         model = weft.finetune(
-            str(file), None, settings, task="classify", base=weights, seed=seed, device=device, say=lambda _: None,
+            str(file), None, settings, task="classify", base=weights, seed=seed, device=device, log=lambda _: None,
             out=str(Path(scratch) / "run"),
         )  # fmt: skip
         seconds = time.perf_counter() - begin

@@ -83,7 +83,7 @@ def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **mo
     torch.manual_seed(0)
     config = FAMILIES[family].config(**sizes.ours, **more)
     network = FAMILIES[family].network(config, {"words": config.vocabulary})
-    network.initialise()
+    network.initialize()
     setup = Setup(
         network=network,
         objective=objective,

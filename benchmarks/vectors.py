@@ -103,12 +103,12 @@ def cut_words(folder: Path, out: Path, text: Path) -> int:
     """The text as words with spaces between, cut as the folder's own tokenizer does; how many there are."""
     tokenizer = weft.load(folder).tokenizer
     assert tokenizer is not None
-    normalise, cut = tokenizer.library.normalizer, tokenizer.library.pre_tokenizer
-    assert normalise is not None and cut is not None
+    normalize, cut = tokenizer.library.normalizer, tokenizer.library.pre_tokenizer
+    assert normalize is not None and cut is not None
     total = 0
     with open(text, encoding="utf-8") as lines, open(out, "w", encoding="utf-8") as file:
         for line in lines:
-            words = [word for word, _ in cut.pre_tokenize_str(normalise.normalize_str(line.rstrip("\n")))]
+            words = [word for word, _ in cut.pre_tokenize_str(normalize.normalize_str(line.rstrip("\n")))]
             total += len(words)
             file.write(" ".join(words) + "\n")
     return total
@@ -194,7 +194,7 @@ def words_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str, Any
 
 
 def sentiment_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str, Any]:
-    """Averaged vectors and a linear map: trained on the 25,000 labelled reviews, judged on the others."""
+    """Averaged vectors and a linear map: trained on the 25,000 labeled reviews, judged on the others."""
     bases = {way: out / way for way in args.ways if (out / way / "model.safetensors").exists()}
     bases["glove.6B.50d"] = data / "words" / "glove.6B.50d.top30k.txt.xz"
     train, test = (str(data / "imdb" / f"{split}.tsv.xz") for split in ("train", "test"))

@@ -2,7 +2,7 @@
 
 python examples/captions.py 6000 > captions.jsonl
 
-A picture has some shapes of one colour and size in one place. Its vector is what a camera might make of that: numbers
+A picture has some shapes of one color and size in one place. Its vector is what a camera might make of that: numbers
 that each hang on all of it, with noise. Every eighth combination is left out of the rows;
 `--unseen` prints rows of those alone.
 """
@@ -26,9 +26,9 @@ Picture = tuple[str, ...]
 
 def caption(picture: Picture) -> str:
     """What is to be seen."""
-    count, size, colour, shape, place = picture
+    count, size, color, shape, place = picture
     several = {"cross": "crosses"}.get(shape, f"{shape}s")
-    return f"{count} {size} {colour} {shape if count == 'one' else several} {place}"
+    return f"{count} {size} {color} {shape if count == 'one' else several} {place}"
 
 
 def camera() -> dict[str, list[float]]:

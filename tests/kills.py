@@ -55,8 +55,8 @@ OUT = ("out", "out.jsonl", "out.html")
 MEASURES = {"report.html", "run.json", "lock", "distill.json", "distill.html", "rung.json", "ladder.json", "index.html"}
 MEASURES |= {
     "baseline.json",
-    "quantise.json",
-    "quantise.html",
+    "quantize.json",
+    "quantize.html",
     "prune.json",
     "prune.html",
     "compare.html",

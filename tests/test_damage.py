@@ -36,7 +36,7 @@ def text_in(folder: Path) -> list[str]:
 def pretrained(folder: Path, **more: Any) -> None:
     values = {"model": {"family": "gpt2", "size": "1x64"}, "objective": {"length": 16}, **more}
     files = {"text": {"files": text_in(folder)}, "tokenizer": {"size": 300}, "out": str(folder / "run")}
-    pretrain(None, {"training": {**PLAN, "ema": 0.9}, **values, **files}, say=quiet)
+    pretrain(None, {"training": {**PLAN, "ema": 0.9}, **values, **files}, log=quiet)
 
 
 def carried(folder: Path) -> None:
@@ -67,7 +67,7 @@ def climbed(folder: Path) -> None:
     (folder / "text.txt").write_text(stories(200))
     settings = {"text": {"files": [str(folder / "text.txt")]}, "out": str(folder / "ladder")}
     budget = {"tokens": 2048, "size": "tiny", "models": ["mlp"], "parallel": 0}
-    weft.ladder(None, {**settings, "ladder": budget}, say=quiet)
+    weft.ladder(None, {**settings, "ladder": budget}, log=quiet)
     shutil.copytree(folder / "ladder" / "mlp", folder / "run")
 
 
@@ -75,7 +75,7 @@ def vectors(kind: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         plan = {"kind": kind, "width": 8, "minimum_count": 1, "epochs": 1}
         learn_vectors(
-            None, {"vectors": plan, "text": {"files": text_in(folder)}, "out": str(folder / "run")}, say=quiet
+            None, {"vectors": plan, "text": {"files": text_in(folder)}, "out": str(folder / "run")}, log=quiet
         )
 
     return make
@@ -137,14 +137,14 @@ def test_an_earlier_checkpoint_takes_its_place(trained: Path) -> None:
     whole = (trained / "model.safetensors").read_bytes()
     flip(trained / "run/checkpoints/step-6/optimizer.safetensors", 1)
     said: list[str] = []
-    resume(trained, say=said.append)
+    resume(trained, log=said.append)
     notes = [line for line in said if "damaged" in line]
     assert len(notes) == 1 and "step-6/optimizer.safetensors: damaged" in notes[0]
     assert "going on from an earlier checkpoint, step 4" in notes[0]
     assert (trained / "model.safetensors").read_bytes() == whole
     assert Run(trained).checkpoints().load() is not None
     said.clear()
-    resume(trained, say=said.append)
+    resume(trained, log=said.append)
     assert not [line for line in said if "damaged" in line]
 
 
@@ -187,7 +187,7 @@ def test_another_recipe_is_noted(trained: Path) -> None:
     path = trained / "run/recipe.toml"
     path.write_text(path.read_text().replace("ema = 0.9", "ema = 0.8"))
     said: list[str] = []
-    resume(trained, say=said.append)
+    resume(trained, log=said.append)
     assert [line for line in said if "recipe.toml: is not the one that the checkpoint was saved with" in line]
 
 
@@ -197,11 +197,11 @@ def test_another_tokenizer_is_refused(tmp_path: Path, tmp_path_factory: pytest.T
     shutil.copytree(source / "run", tmp_path / "run")
     path = tmp_path / "run/tokenizer.json"
     text = path.read_text()
-    resume(tmp_path / "run", say=quiet)
+    resume(tmp_path / "run", log=quiet)
     path.write_text(text.replace('"the": ', '"thf": ') if '"the": ' in text else text.replace('"a": ', '"@": '))
     assert path.read_text() != text
     with pytest.raises(UserError, match="its tokenizer is not the one that the run began with"):
-        resume(tmp_path / "run", say=quiet)
+        resume(tmp_path / "run", log=quiet)
 
 
 def test_checkpoints_of_another_kind(trained: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_stage_begins_from_what_the_one_before_left(
         data = (stages / stage / "model.safetensors").read_bytes()
         flip(stages / stage / "model.safetensors", 1)
         with pytest.raises(UserError, match=f"{stage}/model.safetensors: damaged: .*; remove .*{stage} and"):
-            weft.resume(tmp_path / "run", say=quiet)
+            weft.resume(tmp_path / "run", log=quiet)
         (stages / stage / "model.safetensors").write_bytes(data)
 
 
@@ -262,16 +262,16 @@ def test_the_text_of_a_ladder(ladder: Path) -> None:
         data = path.read_bytes()
         flip(path, 1)
         with pytest.raises(UserError, match=f"{path.name}: damaged: .*; put it back, or remove .*ladder"):
-            weft.ladder(out=str(ladder), say=quiet)
+            weft.ladder(out=str(ladder), log=quiet)
         path.write_bytes(data)
-    weft.ladder(out=str(ladder), say=quiet)
+    weft.ladder(out=str(ladder), log=quiet)
 
 
 def test_a_damaged_result_of_a_rung_is_judged_again(ladder: Path) -> None:
     before = json.loads((ladder / "ladder.json").read_text())["rungs"][0]["bits_per_byte"]
     flip(ladder / "mlp/run/rung.json", 1)
     with pytest.warns(UserWarning, match="rung.json: damaged"):
-        found = weft.ladder(out=str(ladder), say=quiet)
+        found = weft.ladder(out=str(ladder), log=quiet)
     assert found["rungs"][0]["bits_per_byte"] == before
 
 

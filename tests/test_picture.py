@@ -75,7 +75,7 @@ def grid(chart: ElementTree.Element) -> tuple[list[float], list[float]]:
     )
 
 
-def colour(node: ElementTree.Element) -> str:
+def color(node: ElementTree.Element) -> str:
     return node.get("style", "")
 
 
@@ -220,7 +220,7 @@ def test_nothing_to_show(lines: list[Line]) -> None:
     assert "nothing yet" in table(["a", "b"], [])
 
 
-def test_groups_share_a_colour_and_faint_lies_beneath() -> None:
+def test_groups_share_a_color_and_faint_lies_beneath() -> None:
     points = [(0.0, 1.0), (1.0, 2.0)]
     whole = figure(
         Line("train", points, group="one", faint=True),
@@ -231,8 +231,8 @@ def test_groups_share_a_colour_and_faint_lies_beneath() -> None:
     )
     chart = drawing(whole)
     first, second, valid, other, alone = strokes(chart)
-    assert colour(first) == colour(valid) and colour(second) == colour(other)
-    assert len({colour(valid), colour(other), colour(alone)}) == 3
+    assert color(first) == color(valid) and color(second) == color(other)
+    assert len({color(valid), color(other), color(alone)}) == 3
     assert [float(path.get("stroke-opacity", 1)) < 1 for path in strokes(chart)] == [True, True, False, False, False]
     assert [path.get("stroke-dasharray") != "none" for path in (valid, other)] == [False, True]
     assert legend(whole) == ["train", "valid", "other", "late", "alone"]
@@ -243,7 +243,7 @@ def test_many_lines_stay_apart_and_inside(name: str) -> None:
     lines = [Line(f"run {number} with rather a long name " * 2, [(0, number), (1, 1)]) for number in range(12)]
     whole = figure(*lines, Line("長" * 500, [(0, 1)]))
     chart = drawing(whole, name)
-    looks = {(colour(path), path.get("stroke-dasharray")) for path in strokes(chart)[:12]}
+    looks = {(color(path), path.get("stroke-dasharray")) for path in strokes(chart)[:12]}
     assert len(looks) == 12
     _, _, width, height = map(float, chart.get("viewBox", "").split())
     assert width < 360 or name == "wide", "a telephone shows it without scaling"
@@ -352,12 +352,12 @@ def test_a_page_stands_alone() -> None:
     assert root.find("body/p") is not None and ElementTree.fromstring(page("Runs", [])).find("body/p") is None
 
 
-def test_the_colours_of_a_page_are_the_colours_of_its_charts() -> None:
+def test_the_colors_of_a_page_are_the_colors_of_its_charts() -> None:
     text = page("Runs", [line_chart("a", [Line("a", [(0, 1)])], "x", "y")])
     assert f"var(--line-0, {LIGHT[0]})" in text
     light, dark = text.split("prefers-color-scheme: dark")
-    for name, colours, style in (("light", LIGHT, light), ("dark", DARK, dark)):
-        for place, wanted in enumerate(colours):
+    for name, colors, style in (("light", LIGHT, light), ("dark", DARK, dark)):
+        for place, wanted in enumerate(colors):
             assert f"--line-{place}: {wanted};" in style, name
     assert "LIGHT" not in text and "DARK" not in text
 
@@ -375,7 +375,7 @@ def test_numbers_in_tables_stand_to_the_right() -> None:
         table(["a", "b"], [["1"]])
 
 
-# How colours look to those who lack one of the three kinds of cones (Machado et al., 2009, at full strength).
+# How colors look to those who lack one of the three kinds of cones (Machado et al., 2009, at full strength).
 SIGHT = {
     "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
@@ -400,17 +400,17 @@ def lab(vector: list[float]) -> tuple[float, float, float]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-@pytest.mark.parametrize("colours, ground", [(LIGHT, "#ffffff"), (DARK, "#15181c")])
-def test_colours_can_be_told_apart(colours: tuple[str, ...], ground: str) -> None:
+@pytest.mark.parametrize("colors, ground", [(LIGHT, "#ffffff"), (DARK, "#15181c")])
+def test_colors_can_be_told_apart(colors: tuple[str, ...], ground: str) -> None:
     assert ground.replace("#ffffff", "#fff") in page("t", [])
     assert len(LIGHT) == len(DARK)
 
     def light(name: str) -> float:
         return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear(name), strict=True)) + 0.05
 
-    for name in colours:
+    for name in colors:
         assert max(light(name), light(ground)) / min(light(name), light(ground)) >= 3, name
     for sight, matrix in SIGHT.items():
-        for one, other in itertools.combinations(colours, 2):
+        for one, other in itertools.combinations(colors, 2):
             apart = math.dist(lab(turned(matrix, linear(one))), lab(turned(matrix, linear(other))))
             assert apart >= 20, (sight, one, other, apart)

@@ -34,12 +34,12 @@ def made(folder: Path) -> None:
     model = {"family": "bert", "size": "1x64", "context": 64}
     training = {"steps": 4, "batch": 8, "evaluate_every": 2, "log_every": 1}
     settings = {"model": model, "tokenizer": {"size": 300}, "training": training}
-    weft.finetune(data, None, settings, task="classify", out=folder / "task", say=quiet)
+    weft.finetune(data, None, settings, task="classify", out=folder / "task", log=quiet)
     (folder / "text.txt").write_text(stories(40))
     settings = {"model": {"family": "lstm", "width": 16}, "tokenizer": {"size": 300}, "objective": {"length": 8}}
     training = {**training, "watch_gradients": True}
     files = {"text": {"files": [str(folder / "text.txt")]}, "out": str(folder / "words")}
-    weft.pretrain(None, {**settings, **files, "training": training}, say=quiet)
+    weft.pretrain(None, {**settings, **files, "training": training}, log=quiet)
 
 
 @pytest.fixture

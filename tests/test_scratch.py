@@ -12,7 +12,7 @@ import pytest
 
 from tests.children import ForkedChild
 from weft import scratch
-from weft.data.shards import Text, tokenised
+from weft.data.shards import Text, tokenized
 from weft.errors import UserError
 from weft.files import check_new_run, unwritable, whole_file, whole_folder, write_text
 from weft.scratch import sweep, temporary_folder
@@ -159,7 +159,7 @@ def test_a_full_disk_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(os, "fsync", full)
         monkeypatch.setattr(Path, "mkdir", full_folder)
         with pytest.raises(UserError) as caught:
-            tokenised(text, tokenizer)
+            tokenized(text, tokenizer)
         message = str(caught.value)
         assert f"the disk of the cache, {tmp_path / f'cache-{calls}'}, is full" in message, calls
         assert "no space left on device" in message and "set WEFT_CACHE to a folder on another disk" in message

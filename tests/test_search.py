@@ -101,9 +101,9 @@ def test_layers_are_those_of_transformers(name: str, request: pytest.FixtureRequ
 @pytest.mark.parametrize("layers", ["last", "1", "last2-sum", "all-concat"])
 def test_in_company_is_alone_and_in_order(bert: Any, pooling: str, layers: str) -> None:
     texts = [LINES[0], "", " ".join(LINES * 5), "the loom", " ".join(LINES), LINES[1]]
-    together = vectors(bert.opened, texts, pooling=pooling, layers=layers, normalise=True)
+    together = vectors(bert.opened, texts, pooling=pooling, layers=layers, normalize=True)
     for text, vector in zip(texts, together, strict=True):
-        alone = vectors(bert.opened, [text], pooling=pooling, layers=layers, normalise=True)[0]
+        alone = vectors(bert.opened, [text], pooling=pooling, layers=layers, normalize=True)[0]
         assert numpy.abs(alone - vector).max() < 1e-6
 
 
@@ -157,7 +157,7 @@ def test_maximum_pooling_is_that_of_sentence_transformers(tmp_path: Path) -> Non
     texts = [*LINES, "", "Zwei Hunde spielen im Schnee. 二匹の犬"]
     (tmp_path / "m" / "weft.json").unlink()
     again = weft.load(tmp_path / "m")
-    assert again.card.pooling == "max" and again.card.normalise is True
+    assert again.card.pooling == "max" and again.card.normalize is True
     assert numpy.abs(peer.encode(texts) - vectors(again.opened, texts)).max() < 1e-5
     assert numpy.abs(vectors(again.opened, texts) - vectors(model.opened, texts)).max() > 1e-2
 
@@ -207,8 +207,8 @@ QUERIES = ["an old loom", POOL[7], "the evening"]
 
 def by_hand(bert: Any, **options: Any) -> Any:
     """All cosines, written out."""
-    texts = vectors(bert.opened, POOL, normalise=True, **options)
-    return vectors(bert.opened, QUERIES, normalise=True, **options) @ texts.T
+    texts = vectors(bert.opened, POOL, normalize=True, **options)
+    return vectors(bert.opened, QUERIES, normalize=True, **options) @ texts.T
 
 
 @pytest.mark.parametrize("held", [1 << 24, 7])
@@ -238,7 +238,7 @@ def test_other_vectors_other_order(bert: Any) -> None:
     row = by_hand(bert, pooling="max", layers="last2-sum")[0]
     found = rank(bert.opened, QUERIES[:1], POOL, top=8, pooling="max", layers="last2-sum")[0].hits
     assert numpy.allclose([hit.score for hit in found], numpy.sort(row)[::-1][:8], atol=1e-6)
-    plain = Index(bert.opened, POOL, normalise=False).ask(QUERIES[:1], top=3)[0].hits
+    plain = Index(bert.opened, POOL, normalize=False).ask(QUERIES[:1], top=3)[0].hits
     products = vectors(bert.opened, POOL) @ vectors(bert.opened, QUERIES[:1])[0]
     assert numpy.allclose([hit.score for hit in plain], numpy.sort(products)[::-1][:3], rtol=1e-5)
 
@@ -293,14 +293,14 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     scores: dict[str, float]
 
 
 def test_a_model_for_pairs_as_re_ranker() -> None:
     pairs = [("q", "a"), ("q", "bbb")]
     assert pair_scores(lambda pairs: [Value(len(text)) for _, text in pairs])(pairs) == [1.0, 3.0]
-    labels = [Labelled({"yes": 0.9, "no": 0.1}), Labelled({"yes": 0.4, "no": 0.6})]
+    labels = [Labeled({"yes": 0.9, "no": 0.1}), Labeled({"yes": 0.4, "no": 0.6})]
     assert pair_scores(lambda pairs: labels)(pairs) == [0.1, 0.6]
     assert pair_scores(lambda pairs: labels, positive="yes")(pairs) == [0.9, 0.4]
     with pytest.raises(UserError, match="label 'yse' is not one of yes, no; did you mean 'yes'"):
@@ -340,7 +340,7 @@ def test_sentences_and_where_they_stand(bert: Any) -> None:
               "The loom is new."]  # fmt: skip
     assert [sentence.text for sentence in answer.sentences] == wanted
     assert all(TEXT[sentence.start : sentence.end] == sentence.text for sentence in answer.sentences)
-    found = vectors(bert.opened, wanted, normalise=True)
+    found = vectors(bert.opened, wanted, normalize=True)
     cosines = found @ found.T
     numpy.fill_diagonal(cosines, numpy.nan)
     scores = numpy.nanmean(cosines, axis=1)
@@ -444,14 +444,14 @@ def test_next_asks_for_pairs_and_for_a_head(bert: Any, gpt: Any) -> None:
 
 @pytest.fixture
 def weft_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    def say(*arguments: Any, given: str = "", status: int = 0) -> str:
+    def log(*arguments: Any, given: str = "", status: int = 0) -> str:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         found = run([str(argument) for argument in arguments])
         said = capsys.readouterr()
         assert found == status, said.err
         return said.out if status == 0 else said.err
 
-    return say
+    return log
 
 
 def test_the_verb_embed(bert: Any, folder: Path, tmp_path: Path, weft_says: Callable[..., str]) -> None:

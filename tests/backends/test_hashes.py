@@ -112,7 +112,7 @@ def test_notes_beside_a_model_and_folders_without_a_record(exports: dict[str, Pa
     shutil.copytree(exports["ctranslate2"], folder)
     (folder / "README.md").write_text("mine")
     (folder / "run").mkdir()
-    (folder / "run" / "quantise.json").write_text("{}")
+    (folder / "run" / "quantize.json").write_text("{}")
     before = answer(weft.load(folder))
     card = json.loads((folder / "weft.json").read_text())
     del card["files"]
@@ -128,10 +128,10 @@ def test_a_copy_of_a_model_has_no_record_of_another_folder(exports: dict[str, Pa
     assert weft.load(tmp_path / "copy").task == "classify"
 
 
-def test_a_quantised_folder_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quantized_folder_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = model_for("classify", 3, vocabulary(), ("a", "b", "c"))
     rows = write_rows(tmp_path / "rows.jsonl", [{"text": row["text"]} for row in kinds(8)])
-    found = weft.quantise(
+    found = weft.quantize(
         model, rows, out=tmp_path / "x", max_drop=100, prefer="small", kinds=["onnx-int8"], seconds=0.2
     )
     assert found.chosen == "onnx-int8"

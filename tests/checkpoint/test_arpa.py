@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.ngram import read_arpa, write_arpa
 from weft.errors import UserError
 from weft.nn.rows import Ragged
@@ -44,12 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model={"family": "ngram", "order": 4},
         text={"files": [str(where / "text.txt")], "holdout": 0.0},
         out=str(where / "run"),
-        say=lambda text: None,
+        log=lambda text: None,
     )
     return where / "run"
 
 
-def scored(opened: Opened, text: str) -> torch.Tensor:
+def scored(opened: LoadedModel, text: str) -> torch.Tensor:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
@@ -93,7 +93,7 @@ def test_one_token_for_begin_and_end(tmp_path: Path) -> None:
         tokenizer={"kind": "bpe", "size": 300},
         text={"files": [str(tmp_path / "text.txt")], "holdout": 0.0},
         out=str(tmp_path / "run"),
-        say=lambda text: None,
+        log=lambda text: None,
     )
     write_arpa(made.opened, tmp_path / "model.arpa")
     theirs = read_arpa(tmp_path / "model.arpa")
@@ -178,7 +178,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
             tokenizer=kind,
             text={"files": [str(tmp_path / "text.txt")], "holdout": 0.0},
             out=str(tmp_path / f"run{number}"),
-            say=lambda text: None,
+            log=lambda text: None,
         )
         with pytest.raises(UserError, match=words):
             write_arpa(made.opened, tmp_path / "out.arpa")

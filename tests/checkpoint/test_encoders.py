@@ -142,7 +142,7 @@ def test_segments_that_a_family_does_not_have() -> None:
     segments = torch.ones_like(batch.tokens)
     for family in ("roberta", "distilbert", "albert"):
         network = FAMILIES[family].network(CASES[family].config(), {}).eval()
-        network.initialise()
+        network.initialize()
         same = torch.equal(network(batch.tokens, batch.rows, segments), network(batch.tokens, batch.rows))
         assert same == (family != "albert")
 
@@ -200,7 +200,7 @@ def test_a_head_is_known_without_its_architecture(family: str, architecture: str
 def test_where_nothing_is_dropped_out(family: str, place: str) -> None:
     """The published code has dropout after one of the two parts of a layer, not after both."""
     network = FAMILIES[family].network(CASES[family].config(dropout=0.5, attention_dropout=0.0), {}).train()
-    network.initialise()
+    network.initialize()
     other = {"attention": "feedforward", "feedforward": "attention"}[place]
     layer, rows = network.layers[0], Ragged.of([[1, 2, 3]]).rows
     x = torch.randn(3, 48)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import weft
 from weft.checkpoint.families import FAMILIES, find_size
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.outline import measure
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.cli.main import run
@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def scores_of(opened: Opened, texts: list[str]) -> Tensor:
+def scores_of(opened: LoadedModel, texts: list[str]) -> Tensor:
     assert opened.tokenizer is not None
     batch = Ragged.of(opened.tokenizer.ids(texts))
     network: Any = opened.network
@@ -133,7 +133,7 @@ def test_a_folder_of_vectors_is_a_model_like_others(
 def network_of(heads: dict[str, int], **settings: Any) -> Any:
     torch.manual_seed(3)
     network = Vectors(VectorsConfig(vocabulary=30, width=8, **settings), heads)
-    network.initialise()
+    network.initialize()
     return network
 
 

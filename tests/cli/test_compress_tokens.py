@@ -1,4 +1,4 @@
-"""`weft distill` for tags, answers and vectors: rows that nobody has labelled, students with other tokens, mistakes."""
+"""`weft distill` for tags, answers and vectors: rows that nobody has labeled, students with other tokens, mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.compress.lessons import model
 from tests.tasks.small import questions, sentences, spanned, write_conll, write_rows
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.cli.main import run
 from weft.tasks.model import Model
 
@@ -24,10 +24,10 @@ SMALL = ["--student", "1x64", "--tokenizer", "learned", "--vocabulary", "200", "
 def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Teachers that have learned nothing, and say it with conviction."""
     folder = tmp_path_factory.mktemp("teachers")
-    made: dict[str, Opened] = {
+    made: dict[str, LoadedModel] = {
         "tag": model("wordpiece", {"tag": 4}, labels=LABELS, task="tag"),
         "answer": model("wordpiece", {"answer": 2}, length=40, task="answer"),
-        "embed": model("wordpiece", {}, task="embed", normalise=True),
+        "embed": model("wordpiece", {}, task="embed", normalize=True),
     }
     for task, opened in made.items():
         Model(opened, task).save(folder / task)
@@ -111,9 +111,9 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     said = capsys.readouterr()
-    assert all(name in said.out for name in ("agreement", "spearman", "pearson", "neighbours"))
+    assert all(name in said.out for name in ("agreement", "spearman", "pearson", "neighbors"))
     small = weft.load("small")
-    assert (small.task, small.card.pooling, small.card.normalise) == ("embed", "mean", True)
+    assert (small.task, small.card.pooling, small.card.normalize) == ("embed", "mean", True)
     vector = small("Ada goes").values  # type: ignore[attr-defined]
     assert sum(value**2 for value in vector) == pytest.approx(1, abs=1e-5)
     assert run(["embed", "small", "Ada goes"]) == 0

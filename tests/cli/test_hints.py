@@ -44,7 +44,7 @@ def test_every_word_that_is_proposed_exists() -> None:
     verbs = commands()
     options = {name.lstrip("-") for verb in verbs.values() for each in verb.params for name in each.opts}
     keys = {"inner", "heads", "layers", "width"}  # of the config of a model
-    known = {*verbs, *options, *keys, *get_args(TaskName), *get_args(ObjectiveName), *SIZE_NAMES, "quantise"}
+    known = {*verbs, *options, *keys, *get_args(TaskName), *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
     for word, ours in SYNONYMS.items():
         assert word == word.casefold() and "_" not in word
         assert set(ours) <= known, f"{word}: {set(ours) - known}"
@@ -104,7 +104,7 @@ def test_a_synonym_is_proposed_only_where_it_is_a_choice() -> None:
 
 
 def test_american_spelling_and_the_usual_names_of_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb, word in (("quantize", "quantise"), ("summarize", "summarise")):
+    for verb, word in (("quantize", "quantize"), ("summarize", "summarize")):
         assert run([verb, "--help"]) == 0 and run([word, "--help"]) == 0
         capsys.readouterr()
         assert run(["--help"]) == 0
@@ -177,7 +177,7 @@ EARLY = {
     "describe model --data none.csv": "none.csv: no such file",
     "perplexity model --text none.txt": "none.txt: no such file",
     "choose model x": "no choices",
-    "choose model x --choice y --normalise word": "is not one of none, token",
+    "choose model x --choice y --normalize word": "is not one of none, token",
     "embed model x --pooling maen": "did you mean 'mean'",
     "rank model --query x": "and --texts",
     "suggest model": "at least one model folder",

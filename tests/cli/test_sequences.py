@@ -39,7 +39,7 @@ def test_lines_in_lines_out(made: Path, capsys: pytest.CaptureFixture[str], monk
     assert run(["translate", str(made)]) == 0
     right = [pair[1] for pair in PAIRS]
     assert capsys.readouterr().out == "\n".join([*right[:3], "", *right[3:]]) + "\n"
-    for verb in ("summarise", "rewrite", "predict"):
+    for verb in ("summarize", "rewrite", "predict"):
         assert run([verb, str(made), sources[0], sources[1]]) == 0
         assert capsys.readouterr().out.splitlines() == right[:2]
 

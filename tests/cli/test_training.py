@@ -303,7 +303,7 @@ def test_the_special_tokens_of_each_family(here: Path) -> None:
             objective={"length": 24},
             training={"steps": 1, "batch": 2},
             out=family,
-            say=lambda _: None,
+            log=lambda _: None,
         )
         tokenizer = model.tokenizer
         assert tokenizer is not None and tokenizer.kind == FAMILIES[family].tokenizer
@@ -335,7 +335,7 @@ def runs(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 1.0, 1.5, 2.5])
 def test_an_interrupt_at_any_moment(delay: float, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While Python imports, learns, tokenises or trains: one line, status 130, and the run can be gone on with."""
+    """While Python imports, learns, tokenizes or trains: one line, status 130, and the run can be gone on with."""
     # What comes before our first line is Python's own, and takes as long as the machine is busy.
     begin = "import weft.cli; print('begun', flush=True); weft.cli.main()"
     command = [sys.executable, "-c", begin, *GPT, "--steps", "4000", "--text", "corpus.txt", "--out", "r"]

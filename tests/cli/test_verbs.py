@@ -188,7 +188,7 @@ def test_fill_and_embed(place: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(lines) == 3, "one vector per line, blank ones too"
     assert len(lines[0]["values"]) == 64 and lines[1]["n_tokens"] == 2
     assert lines[0]["n_windows"] == 1 and lines[2]["n_windows"] > 3 and not lines[2]["truncated"]
-    ok(capsys, "embed", place / "bert", "The loom.", "--out", place / "v.npy", "--normalise")
+    ok(capsys, "embed", place / "bert", "The loom.", "--out", place / "v.npy", "--normalize")
     vector = numpy.load(place / "v.npy")
     assert vector.shape == (1, 64) and numpy.isclose(numpy.linalg.norm(vector), 1.0)
 
@@ -323,7 +323,7 @@ def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) 
         "finetune",
         "evaluate",
         "translate",
-        "summarise",
+        "summarize",
         "rewrite",
         "choose",
         "perplexity",

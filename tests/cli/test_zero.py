@@ -59,15 +59,15 @@ def test_perplexity(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ok(capsys, "perplexity", place / "gpt2", "--text", place / "a.txt", "--documents", "line", "--jsonl")
     )
     assert lines["n_documents"] == len(LINES) and lines["n_words"] == found["n_words"]
-    said = ok(capsys, "perplexity", place / "gpt2", "--text", place / "b.txt", "--detokenise", "wikitext")
+    said = ok(capsys, "perplexity", place / "gpt2", "--text", place / "b.txt", "--detokenize", "wikitext")
     raw, clean = (place / "b.txt").read_text(), "= Loom =\nThe loom's age-old thread, was old.\n"
     assert "bits per byte read" in said and f"{len(raw)} bytes, 1 document;" in said
-    assert f"read as {len(clean)} bytes after --detokenise wikitext" in said
+    assert f"read as {len(clean)} bytes after --detokenize wikitext" in said
 
 
 def test_choose(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     choices = ["--choice", "said that", "--choice", "warp"]
-    said = ok(capsys, "choose", place / "gpt2", "The weaver", *choices, "--normalise", "byte")
+    said = ok(capsys, "choose", place / "gpt2", "The weaver", *choices, "--normalize", "byte")
     assert "probability" in said and "said that" in said and len(said.splitlines()) == 3
     told = [
         json.loads(line) for line in ok(capsys, "choose", place / "gpt2", "a", "b", *choices, "--jsonl").splitlines()
@@ -84,8 +84,8 @@ def test_choose(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("questions.jsonl", "questions.csv"):
-        said = ok(capsys, "choose", place / "gpt2", "--data", place / name, "--normalise", "prior")
-        assert "accuracy" in said and "2 questions, normalise: prior" in said
+        said = ok(capsys, "choose", place / "gpt2", "--data", place / name, "--normalize", "prior")
+        assert "accuracy" in said and "2 questions, normalize: prior" in said
     lines = ok(capsys, "choose", place / "gpt2", "--data", place / "questions.csv", "--jsonl").splitlines()
     assert [json.loads(line)["right"] for line in lines] == [0, 1]
     assert json.loads(lines[1])["choices"] == ["a", "b|c"]
@@ -102,7 +102,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ),
         ("perplexity gpt2 --text a.txt --stride 0", "a stride of 0 tokens"),
         ("perplexity gpt2 --text a.txt --length 33", "a window of 33 tokens: this model reads between 1 and 32"),
-        ("perplexity gpt2 --text a.txt --detokenise wiki", "--detokenise 'wiki' is not one of wikitext, ptb"),
+        ("perplexity gpt2 --text a.txt --detokenize wiki", "--detokenize 'wiki' is not one of wikitext, ptb"),
         ("perplexity gpt2 --text a.txt --documents page", "--documents 'page' is not one of auto, line, block, file"),
         ("perplexity bert --text a.txt", "this bert model does not write text"),
         ("choose bert The --choice a", "this bert model does not write text"),
@@ -110,7 +110,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("choose gpt2 --choice a", "what should be continued?"),
         ("choose gpt2 The --choice a --choice ", "prompt 1: choice 2 is empty"),
         ("choose gpt2 The --choice a --choice a", "choice 'a' is there twice"),
-        ("choose gpt2 The --choice a --normalise words", "--normalise 'words' is not one of none, token, byte, prior"),
+        ("choose gpt2 The --choice a --normalize words", "--normalize 'words' is not one of none, token, byte, prior"),
         ("choose gpt2 The --data questions.csv", "--data brings its own prompts and choices"),
         ("choose gpt2 --data nowhere.csv", "nowhere.csv: no such file"),
         (

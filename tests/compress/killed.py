@@ -21,7 +21,7 @@ from weft.distill import run as running
 from weft.distill import teacher_outputs as teaching
 from weft.distill.distill import distill
 from weft.distill.resume import resume
-from weft.training.log import Log
+from weft.training.log import RunLog
 
 
 def end() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     settings, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     teaching.SHARD = 16
     running.report = lambda *given: None  # it measures, which takes longer than all the rest
-    cache, write, record = os.environ["WEFT_CACHE"], teaching._write, Log.record
+    cache, write, record = os.environ["WEFT_CACHE"], teaching._write, RunLog.record
     os.environ["WEFT_CACHE"] = f"{cache}-whole"  # the broken run has a teacher of its own to ask
     assert in_a_fork(lambda: distill(None, None, {**settings, "out": f"{out}-whole"})) == 0
     os.environ["WEFT_CACHE"] = cache
@@ -55,7 +55,7 @@ def main() -> None:
         written.append(1)
         write(*given) if len(written) < 2 else end()
 
-    def later(self: Log, values: dict[str, Any]) -> None:
+    def later(self: RunLog, values: dict[str, Any]) -> None:
         record(self, values) if values["step"] < 9 else end()
 
     def killed_in_the_teacher() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         distill(None, None, {**settings, "out": str(out)})
 
     def killed_in_a_step() -> None:
-        Log.record = later  # type: ignore[method-assign]
+        RunLog.record = later  # type: ignore[method-assign]
         resume(out)
 
     killed = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import weft
 from tests.tasks.small import LINES
 from weft.checkpoint.card import Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, batch_of
 from weft.nn.rows import Batch
 from weft.objectives.language import Objective
@@ -32,7 +32,7 @@ def vocabulary(kind: str) -> Tokenizer:
 
 def model(
     kind: str, heads: dict[str, int], length: int = 24, stride: int = 10, scale: float = 5.0, **card: Any
-) -> Opened:
+) -> LoadedModel:
     """A model with one layer whose weights are random and large; its card says in which windows it reads."""
     made = weft.new("bert", vocabulary(kind), size="1x64", settings={"context": 48}, heads=dict(heads), seed=1).opened
     with torch.no_grad():
@@ -70,7 +70,9 @@ def loss(objective: Objective, network: Any, batch: Batch) -> Tensor:
     return sum((sums[name] / counts[name] for name in sums), torch.zeros(()))
 
 
-def learned(student: Opened, objective: Objective, table: Examples, steps: int = 60, rate: float = 3e-3) -> list[float]:
+def learned(
+    student: LoadedModel, objective: Objective, table: Examples, steps: int = 60, rate: float = 3e-3
+) -> list[float]:
     """Train a student on everything at once; its losses."""
     batch, found = whole(table), []
     weights = list(student.network.parameters())

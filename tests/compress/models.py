@@ -79,11 +79,11 @@ def drawn(case: Case, tokenizer: Tokenizer, seed: int, width: int = 64) -> Model
     card = replace(made.card, task=case.task, labels=case.labels, window=window)
     model = Model(replace(made.opened, card=card), case.task)
     if case.head == "classify":
-        centre(model, case.rows(24))
+        center(model, case.rows(24))
     return model
 
 
-def centre(model: Model, rows: list[dict[str, Any]]) -> None:
+def center(model: Model, rows: list[dict[str, Any]]) -> None:
     """Let every label have its turn: the mean of its scores over these rows becomes that of the others."""
     said = list[torch.Tensor]()
     hook = output_of(model).register_forward_hook(lambda _, given, scores: said.append(scores))
@@ -117,9 +117,9 @@ def knowing(case: Case, tokenizer: Tokenizer, rows: list[dict[str, Any]], seed: 
     return model
 
 
-def written(case: Case, folder: Path, count: int = 24, labelled: bool = True) -> Path:
+def written(case: Case, folder: Path, count: int = 24, labeled: bool = True) -> Path:
     """The rows of a task in a file."""
     rows = case.rows(count)
-    if not labelled:
+    if not labeled:
         rows = [{name: value for name, value in row.items() if name != case.right} for row in rows]
-    return write_rows(folder / f"{case.task}-{labelled}.jsonl", rows)
+    return write_rows(folder / f"{case.task}-{labeled}.jsonl", rows)

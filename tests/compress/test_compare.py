@@ -17,14 +17,14 @@ import weft
 from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, output_of, tokenizer_for, written
 from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.cli.main import run
 from weft.compare.compare import NOT_FINITE, compare, compared, parties_of
 from weft.compare.kinds import OfTexts
 from weft.compare.masked import hidden_of
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
-from weft.tasks.forward import Outcome
+from weft.tasks.forward import Prediction
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
 from weft.text.tokenizer import Tokenizer
@@ -45,9 +45,9 @@ class Scripted(OfTexts):
         super().__init__(TextTask("classify", "label", labels=LABELS), LABELS)
         self.answers = answers
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         said = [self.answers[int(example.texts[0])] for example in examples]
-        return [Outcome(np.array([0.0, 2.0 if each == "yes" else -2.0]), 1, 1, False) for each in said]
+        return [Prediction(np.array([0.0, 2.0 if each == "yes" else -2.0]), 1, 1, False) for each in said]
 
 
 def scripted(model: Model, gold: Sequence[str], *answers: Sequence[str]) -> Any:
@@ -78,7 +78,7 @@ def test_known_answers_give_known_figures_and_a_paired_interval(anyone: Model) -
     assert two.difference["accuracy"].value == pytest.approx(b.mean() - a.mean())
     assert two.kept.value == pytest.approx(b.mean() / a.mean())
     assert two.agreement["same"].value == pytest.approx(np.mean(np.array(first) == np.array(second)))
-    assert two.costs is None and found.examples == found.labelled == 600 and not found.refused
+    assert two.costs is None and found.examples == found.labeled == 600 and not found.refused
 
     # The plain way: draw rows with replacement, for both models the same ones.
     rows = chance.integers(0, 600, (4000, 600))
@@ -146,10 +146,10 @@ def test_every_task_agrees_with_itself_and_not_with_others(
         evaluated = one.evaluate(data).scores if case.right else {}
         assert {name: found.models[0].scores[name] for name in evaluated} == evaluated
     else:
-        assert found.chosen is None and not found.labelled
+        assert found.chosen is None and not found.labeled
     assert json.loads(json.dumps(found.values()))["models"][2]["name"] == "model 3"
     if case.right:
-        blind = compare([one, two], written(case, tmp_path, labelled=False), **QUICK)
+        blind = compare([one, two], written(case, tmp_path, labeled=False), **QUICK)
         assert blind.chosen is None and not blind.models[1].scores
         assert blind.models[1].agreement == other.agreement
 
@@ -270,7 +270,7 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     with pytest.raises(UserError, match="the model itself is damaged: its mcc of -0.500 .*; nothing was written"):
         weft.export(tmp_path / "shuffled", "onnx", data=data, out=tmp_path / "onnx")
     with pytest.raises(UserError, match="the model itself is damaged: its mcc of -0.500"):
-        weft.quantise(tmp_path / "shuffled", data, out=tmp_path / "onnx", kinds=["onnx-fp32"], seconds=0.1, texts=4)
+        weft.quantize(tmp_path / "shuffled", data, out=tmp_path / "onnx", kinds=["onnx-fp32"], seconds=0.1, texts=4)
     assert not (tmp_path / "onnx").exists()
 
 
@@ -382,6 +382,6 @@ def test_labels_known_of_some_rows_alone(anyone: Model, tmp_path: Path) -> None:
     half = [row if number % 2 else {"text": row["text"], "label": None} for number, row in enumerate(rows)]
     found = compare([anyone, anyone], write_rows(tmp_path / "half.jsonl", half), **QUICK)
     right = compare([anyone], write_rows(tmp_path / "right.jsonl", rows[1::2]), **QUICK)
-    assert (found.examples, found.labelled) == (40, 20)
+    assert (found.examples, found.labeled) == (40, 20)
     assert found.models[0].scores["accuracy"].value == right.models[0].scores["accuracy"].value
     assert len(KINDS) == 3

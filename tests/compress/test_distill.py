@@ -57,7 +57,7 @@ def texts(here: Path) -> Path:
 
 def test_a_student_of_a_layer_says_what_its_teacher_says(teacher: Path, texts: Path, here: Path) -> None:
     said: list[str] = []
-    student = taught_by(teacher, text=texts, out=here / "small", say=said.append)
+    student = taught_by(teacher, text=texts, out=here / "small", log=said.append)
     assert "from layer 0 of the teacher" in "".join(said) and student.config.layers == 1
     others = [row["text"] for row in kinds_of(60, 9)]
     assert agreement(weft.load(teacher), student, others) > 0.9
@@ -150,7 +150,7 @@ def test_layers_that_do_not_fit_are_refused(teacher: Path, here: Path) -> None:
 
 def test_a_larger_student_is_warned_of(teacher: Path, texts: Path) -> None:
     said: list[str] = []
-    taught_by(teacher, "3x64", 1, text=texts, say=said.append)
+    taught_by(teacher, "3x64", 1, text=texts, log=said.append)
     assert any("note: the student is not smaller than its teacher" in line for line in said)
 
 
@@ -203,7 +203,7 @@ def test_the_teacher_reads_once(teacher: Path, texts: Path, here: Path, monkeypa
     taught_by(teacher, text=texts, out=here / "one", training={"steps": None, "epochs": 3})
     assert sum(read) == 120 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
     said: list[str] = []
-    taught_by(teacher, "lstm:1x32", 3, text=texts, out=here / "two", say=said.append)
+    taught_by(teacher, "lstm:1x32", 3, text=texts, out=here / "two", log=said.append)
     assert sum(read) == 120 and "teacher: 120 texts, 0 read anew, all from the cache" in said
     assert json.loads((here / "two" / "run" / "run.json").read_text())["teacher_forwards"] == 0
 
@@ -356,9 +356,9 @@ def test_several_labels_of_a_text(here: Path) -> None:
 def test_pairs_come_in_rows_with_labels_or_without(here: Path) -> None:
     teacher = teacher_of("pair", 2, ("greater", "not"), here)
     blank = [{key: value for key, value in row.items() if key != "label"} for row in pairs(40, seed=1)]
-    files = [write_rows(here / "blank.jsonl", blank), write_rows(here / "labelled.jsonl", pairs(60, seed=2))]
+    files = [write_rows(here / "blank.jsonl", blank), write_rows(here / "labeled.jsonl", pairs(60, seed=2))]
     said: list[str] = []
-    student = taught_by(teacher, "1x64", 2, data=[str(path) for path in files], out=here / "run", say=said.append)
+    student = taught_by(teacher, "1x64", 2, data=[str(path) for path in files], out=here / "run", log=said.append)
     assert " of them with a right answer; 3 to judge by (drawn" in "".join(said)
     assert student.card.metrics[0].name == "accuracy"
     with pytest.raises(weft.UserError, match="reads two texts at a time: give rows"):

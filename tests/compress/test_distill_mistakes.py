@@ -56,7 +56,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["--text", "texts.txt"], "a distillation needs a teacher"),
         (["nobody", "--text", "texts.txt"], "'nobody' is neither a folder nor in the local"),
-        (["t"], "no text to learn from: give --text FILE of unlabelled texts, or --data FILE of rows"),
+        (["t"], "no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows"),
         (["t", "--text", "empty.txt"], "empty.txt: there is no text in it"),
         (
             ["t", "--data", "questions.jsonl"],
@@ -126,7 +126,7 @@ def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytes
     monkeypatch.undo()
     monkeypatch.chdir(rows)
     monkeypatch.setenv("WEFT_CACHE", str(here / "cache"))
-    assert weft.resume("out", say=quiet).card.teacher == "t"
+    assert weft.resume("out", log=quiet).card.teacher == "t"
     shutil.rmtree("out")
 
 

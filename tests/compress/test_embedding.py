@@ -12,7 +12,7 @@ import torch
 import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.distill.embed import Directions, EmbedLesson, EmbedTask, task_of
 from weft.errors import UserError
 from weft.nn.rows import Ragged
@@ -32,11 +32,11 @@ def rows(texts: list[str]) -> list[Example]:
     return [Example((text,), None, f"row {number}") for number, text in enumerate(texts)]
 
 
-def lesson(teacher: Opened) -> EmbedLesson:
+def lesson(teacher: LoadedModel) -> EmbedLesson:
     return EmbedLesson(task_of(teacher))
 
 
-def wide(heads: int = 2) -> Opened:
+def wide(heads: int = 2) -> LoadedModel:
     made = weft.new("bert", vocabulary("wordpiece"), size=f"1x{64 * heads}", settings={"context": 64}, heads={}, seed=3)
     with torch.no_grad():
         for parameter in made.network.parameters():
@@ -65,10 +65,10 @@ def test_the_student_learns_on_the_vectors_that_embed_gives(pooling: Any) -> Non
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_the_gradient_is_that_of_the_written_out_loss(pooling: Any, normalise: bool) -> None:
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_gradient_is_that_of_the_written_out_loss(pooling: Any, normalize: bool) -> None:
     teacher, student = wide(), model("bpe", {}, scale=3.0)
-    taught = EmbedLesson(EmbedTask(pooling, normalise))
+    taught = EmbedLesson(EmbedTask(pooling, normalize))
     examples, framing = rows(LONG), framing_for(student)
     said = taught.said(teacher, framing_for(teacher), examples)
     taught = taught.settled(examples, said)
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_the_written_out_loss(pooling: Any, normalise: b
         vector = _by_hand(Embedder(student, pooling=pooling), example.texts[0], pooling)
         wanted = torch.tensor(said[number]["vector"] @ taught.directions.basis[:, :64]).float()
         total = total + 2 * (1 - vector @ wanted / vector.norm() / wanted.norm()) / near
-        total = total + (0.0 if normalise else (vector - wanted).square().sum() / far)
+        total = total + (0.0 if normalize else (vector - wanted).square().sum() / far)
     (total / len(examples)).backward()
     for name, parameter in student.network.named_parameters():
         if parameter.grad is not None:
@@ -151,12 +151,12 @@ def test_teachers_side_by_side_have_the_mean_of_their_cosines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "normalise"), [pytest.param("wordpiece", False, marks=pytest.mark.slow), ("bpe", True)]
+    ("kind", "normalize"), [pytest.param("wordpiece", False, marks=pytest.mark.slow), ("bpe", True)]
 )
-def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
+def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     """Half as wide, and with other tokens: judged as a run judges it, by texts it has learned by heart."""
     teacher = wide()
-    teacher = replace(teacher, card=replace(teacher.card, normalise=normalise))
+    teacher = replace(teacher, card=replace(teacher.card, normalize=normalize))
     taught, examples = lesson(teacher), rows(TEXTS)
     said = taught.said(teacher, framing_for(teacher), examples)
     taught = taught.settled(examples, said)
@@ -172,7 +172,7 @@ def test_a_student_learns_where_texts_lie(kind: str, normalise: bool) -> None:
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
     card = taught.task.carded(student.card)
-    assert (card.pooling, card.normalise) == ("mean", normalise)
+    assert (card.pooling, card.normalize) == ("mean", normalize)
 
 
 @pytest.mark.parametrize(("family", "width"), [("lstm", 128), ("cnn", 300), ("vectors", 64)])
@@ -222,7 +222,7 @@ def test_likeness_is_that_of_all_pairs() -> None:
             for s in (ours, gold)
         ]
         same += len({*near[0]} & {*near[1]})
-    assert found["neighbours"].value == pytest.approx(same / 160)
+    assert found["neighbors"].value == pytest.approx(same / 160)
     for score in found.values():
         assert score.low < score.value < score.high and score.high - score.low < 0.5
 

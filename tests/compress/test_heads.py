@@ -16,7 +16,7 @@ from tests.table import ATTENTIVE, CASES, PLAIN, READERS
 from tests.tasks.small import kinds, model_for, questions, vocabulary
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.prune.heads import attentions_of, gated, importance, least, with_heads
@@ -74,7 +74,7 @@ def test_what_has_no_heads_of_its_own_is_refused(name: str) -> None:
     family, config = FAMILIES[CASES[name].family], CASES[name].config()
     network = opened_of(name).network if name in PLAIN else family.network(config, {"words": 101})
     with pytest.raises(UserError, match=f"^heads are taken out of encoders and of GPTs, not of {name}: "):
-        attentions_of(Opened(family, config, network, {}, None, Card()))
+        attentions_of(LoadedModel(family, config, network, {}, None, Card()))
 
 
 def test_configs_that_no_model_can_have() -> None:
@@ -130,12 +130,12 @@ def test_importance_is_what_a_gate_changes() -> None:
         assert float(ours.norm()) == pytest.approx(1.0)
 
 
-def wider(opened: Opened) -> Opened:
+def wider(opened: LoadedModel) -> LoadedModel:
     """The same with more heads, and random ones."""
     family, config = opened.family, replace(opened.config, heads=4, layers=2)
     torch.manual_seed(2)
     network = family.network(config, opened.heads)
-    network.initialise()
+    network.initialize()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.dim() > 1:

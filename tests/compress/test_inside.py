@@ -17,11 +17,11 @@ from torch import Tensor
 import weft
 from tests.training.small import stories
 from tests.training.test_accumulation import joined
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed
-from weft.data.shards import Text, tokenised
+from weft.data.shards import Text, tokenized
 from weft.distill.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.distill.recipe import Lessons
 from weft.errors import UserError
@@ -35,7 +35,7 @@ from weft.runs.recipes import Tuning
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer
 from weft.training.judging import total
-from weft.training.log import Log
+from weft.training.log import RunLog
 from weft.training.loop import train
 from weft.training.passes import Passes
 from weft.training.setup import Setup
@@ -51,7 +51,9 @@ def tokenizer(kind: str = "wordpiece", size: int = 120) -> Tokenizer:
     return learn(stories(40).splitlines(), kind, size)
 
 
-def opened(family: str, layers: int, width: int, heads: int, scale: float = 0.3, seed: int = 0, **more: Any) -> Opened:
+def opened(
+    family: str, layers: int, width: int, heads: int, scale: float = 0.3, seed: int = 0, **more: Any
+) -> LoadedModel:
     """A small model in float64 that drops nothing out."""
     settings = {"layers": layers, "width": width, "heads": heads, "inner": 2 * width, "context": 32, **more}
     drops = ["dropout", "attention_dropout", "head_dropout", *(["embedding_dropout"] if family == "gpt2" else [])]
@@ -157,7 +159,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def both(case: str, scale: float) -> tuple[Opened, Opened]:
+def both(case: str, scale: float) -> tuple[LoadedModel, LoadedModel]:
     found = []
     for seed, (family, layers, width, heads, *more) in enumerate(CASES[case]):
         found.append(opened(family, layers, width, heads, scale, seed, **(more[0] if more else {})))
@@ -344,7 +346,7 @@ def _only(words: Tokenizer, kept: list[int]) -> Tokenizer:
 # ------------------------------------------------------------------------------------------------------- in a run
 
 
-def narrow() -> tuple[Opened, Matched]:
+def narrow() -> tuple[LoadedModel, Matched]:
     """A student half as wide as its teacher, in float32 and with dropout, that learns by all terms."""
     size = {"layers": 2, "width": 32, "heads": 2, "inner": 64, "context": 32}
     teacher = weft.new("bert", tokenizer(), settings=size, heads={"words": None}).opened
@@ -358,7 +360,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     student, objective = narrow()
     text = folder.parent / "text.txt"
     text.write_text(stories(20))
-    corpus = tokenised(Text((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
+    corpus = tokenized(Text((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
     source = Packed(Framed(corpus, Frame((2,), (3,))), 24, 0, True, 0)
     masking = Masking.of(words, 0.15, False, 0)
     plan = Tuning(batch=8, rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0)
@@ -377,7 +379,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     )
     found = checkpoints.load()
     state, stored = (State(pass_tokens=100), None) if found is None else found[:2]
-    log = Log(folder / "metrics.jsonl", state.metrics, None, state.step, lambda line: None)
+    log = RunLog(folder / "metrics.jsonl", state.metrics, None, state.step, lambda line: None)
     with listening() as stop:
         train(setup, state, stored, checkpoints, log, stop, lambda scores: None)
     log.close()

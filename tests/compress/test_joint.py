@@ -17,7 +17,7 @@ from weft.compare.kinds import OfAnswers
 from weft.compare.rows import asked_of
 from weft.distill.report import Report, report_of
 from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.forward import Outcome, framing_for
+from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
 from weft.tasks.translate import translate
@@ -110,9 +110,9 @@ def test_answers_by_the_mean_of_the_chances() -> None:
     """Two that are half sure of the same answer outweigh what each likes best; and nothing is an answer too."""
     kinds = [OfAnswers(AnswerTask(threshold=1.0)), OfAnswers(AnswerTask(threshold=0.0))]
 
-    def said(threshold: float, nothing: float, *chances: tuple[float, int, int]) -> Outcome:
+    def said(threshold: float, nothing: float, *chances: tuple[float, int, int]) -> Prediction:
         choices = tuple((float(np.log(chance)), start, end) for chance, start, end in chances)
-        return Outcome(Found(choices, float(np.log(nothing)) + threshold), 1, 1, False)
+        return Prediction(Found(choices, float(np.log(nothing)) + threshold), 1, 1, False)
 
     one, two = said(1.0, 0.1, (0.5, 0, 3), (0.4, 7, 9)), said(0.0, 0.1, (0.5, 4, 6), (0.4, 7, 9))
     both = joint(kinds, [one, two])

@@ -17,7 +17,7 @@ from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.data.rows import Framed, Packed
-from weft.data.shards import Text, tokenised
+from weft.data.shards import Text, tokenized
 from weft.distill.distill import distill
 from weft.distill.resume import resume
 from weft.distill.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
@@ -63,7 +63,7 @@ def speaking(family: str = "gpt2", seed: int = 1, kind: str = "bpe", **more: Any
 
 def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> Asked:
     tokenizer: Any = models[0].tokenizer
-    framed = Framed(tokenised(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
+    framed = Framed(tokenized(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
     opened = [model.opened for model in models]
     digests = [str(float(next(model.network.parameters()).detach().sum())) for model in models]
     return Asked(opened, digests, framed, tokenizer.vocabulary, temperature, top)
@@ -230,7 +230,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tokenizer={"size": 290},
             training={"steps": 40, "batch": 16, "rate": 5e-3},
             out=str(folder / "run"),
-            say=quiet,
+            log=quiet,
         )
 
     return once(tmp_path_factory, "speaker", make) / "run"
@@ -290,8 +290,8 @@ def test_going_on_ends_as_the_whole_run(teacher: Path, monkeypatch: pytest.Monke
     plan = {"steps": 10, "evaluate_every": 10, "batch": 8, "save_every": 5}
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Passes, "step", killed)
-        distill(teacher, text="text.txt", student="1x64", out="broken", say=quiet, training=plan)
-    resume("broken", say=quiet)
+        distill(teacher, text="text.txt", student="1x64", out="broken", log=quiet, training=plan)
+    resume("broken", log=quiet)
     assert Path("broken/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 

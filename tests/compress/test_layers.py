@@ -14,7 +14,7 @@ from tests.contracts.test_families import TEXTS, hidden_of, network_of
 from tests.table import CASES, PLAIN, READERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.prune.layers import can_take
@@ -23,11 +23,11 @@ from weft.prune.prune import evenly, with_layers
 STACKED = [name for name in PLAIN if hasattr(CASES[name].config(), "layers")]
 
 
-def opened_of(name: str, **sizes: Any) -> Opened:
+def opened_of(name: str, **sizes: Any) -> LoadedModel:
     network = network_of(name, **sizes)
     heads = {head: 3 if head == "classify" else network.config.vocabulary for head in network.heads}
     heads |= {"next": 2} if "next" in heads else {}
-    return Opened(FAMILIES[CASES[name].family], network.config, network, heads, None, Card())
+    return LoadedModel(FAMILIES[CASES[name].family], network.config, network, heads, None, Card())
 
 
 def test_which_layers_stay() -> None:
@@ -71,15 +71,15 @@ def test_both_sides_of_an_encoder_decoder(name: str) -> None:
     family = FAMILIES[name]
     if name not in ("transformer", "marian", "t5"):
         network = family.network(CASES[name].config(), {"words": 101})
-        opened = Opened(family, CASES[name].config(), network, {"words": 101}, None, Card())
+        opened = LoadedModel(family, CASES[name].config(), network, {"words": 101}, None, Card())
         with pytest.raises(UserError, match=f"^{name} has no stack of layers"):
             with_layers(opened, [0])
         assert not can_take(opened)  # so that a student of its width begins from nothing
         return
     config = CASES[name].config(layers=3, decoder_layers=4)
     network = family.network(config, {"words": 101}).double().eval()
-    network.initialise()
-    opened = Opened(family, config, network, {"words": 101}, None, Card())
+    network.initialize()
+    opened = LoadedModel(family, config, network, {"words": 101}, None, Card())
     assert not can_take(opened) and can_take(with_layers(opened, [0], [1]))
     with pytest.raises(UserError, match="what writes has 4 layers, what reads 3: say which"):
         with_layers(opened, [0, 2])

@@ -18,7 +18,7 @@ from weft.backends.onnx import GRAPH
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.compare.agreement import said, samples
 from weft.errors import UserError
 from weft.export import export as exporting
@@ -34,7 +34,7 @@ TASKS = [(family, task) for family in WRITTEN for task in ("classify", "tag", "a
 LENGTHS = (1, 40, 7, 7, 3, 23, 2, 40)
 
 
-def model_of(family: str, task: str, **settings: Any) -> Opened:
+def model_of(family: str, task: str, **settings: Any) -> LoadedModel:
     """A small network with large random weights and a card that says what it is for."""
     found, config = FAMILIES[family], CASES[family].config(**settings)
     head, outputs = HEADS.get(task, (None, 0))
@@ -43,15 +43,15 @@ def model_of(family: str, task: str, **settings: Any) -> Opened:
         config = replace(config, pooler=any(name in found.network.POOLED for name in heads))
     torch.manual_seed(0)
     network = found.network(config, heads)
-    network.initialise()
+    network.initialize()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0, 0.2) if parameter.dim() > 1 else parameter.add_(0.1 * torch.randn_like(parameter))
     labels = tuple("abcde"[:outputs]) if head in ("classify", "tag") else None
-    return Opened(found, config, network.eval(), heads, None, Card(task=task, labels=labels))
+    return LoadedModel(found, config, network.eval(), heads, None, Card(task=task, labels=labels))
 
 
-def both(opened: Opened, task: str, folder: Path, precision: Any = "fp32", **more: Any) -> tuple[Any, Any]:
+def both(opened: LoadedModel, task: str, folder: Path, precision: Any = "fp32", **more: Any) -> tuple[Any, Any]:
     """What the network and its graph say of the same ragged rows."""
     folder.mkdir()
     write_onnx(folder, opened, task, precision, **more)

@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "objective": {"name": "mlm", "length": 24},
             "training": {"steps": 40, "batch": 16, "rate": 5e-3, "evaluate_every": 40, "log_every": 40},
         }
-        pretrain(None, settings, say=quiet)
+        pretrain(None, settings, log=quiet)
 
     folder = tmp_path_factory.mktemp("teacher")  # a test changes the teacher, so each process has a copy
     return shutil.copytree(once(tmp_path_factory, "pretrained", make), folder, dirs_exist_ok=True)
@@ -131,7 +131,7 @@ def test_a_student_of_the_teachers_layers(place: Path, tmp_path: Path) -> None:
         "objective": {"name": "mlm", "length": 24},
         "training": {"steps": 8, "batch": 16, "rate": 3e-3, "evaluate_every": 8, "log_every": 8, "threads": 1},
     }
-    pretrain(None, alone, say=quiet)
+    pretrain(None, alone, log=quiet)
     assert kept[-1] < losses(tmp_path / "alone")[-1] - 0.5
     compared = json.loads((tmp_path / "layers/run/kept.json").read_text())
     assert compared["student"]["loss"] == min(kept)
@@ -155,7 +155,7 @@ def test_killed_and_gone_on_with(place: Path, tmp_path: Path) -> None:
     assert (tmp_path / "whole/run/checkpoints/step-4/beside.safetensors").exists()
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     shutil.rmtree(tmp_path / "parts/run/checkpoints/step-4")
-    resume(tmp_path / "parts", say=quiet)
+    resume(tmp_path / "parts", log=quiet)
     for out in (tmp_path / "whole", tmp_path / "parts"):  # read by name below
         path = out / "run/checkpoints/step-4/beside.safetensors"
         path.rename(out / "beside.safetensors")
@@ -169,7 +169,7 @@ def test_killed_and_gone_on_with(place: Path, tmp_path: Path) -> None:
     try:  # another teacher in the place of the one that the run began with
         (place / "bert/weft.json").write_text(held.replace('"fill"', '"fill" '))
         with pytest.raises(UserError, match="the teacher is not the one that the run began with"):
-            resume(tmp_path / "parts", say=quiet)
+            resume(tmp_path / "parts", log=quiet)
     finally:
         (place / "bert/weft.json").write_text(held)
 

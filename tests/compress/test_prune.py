@@ -36,7 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             task="classify",
             tokenizer={"size": 300},
             training={"steps": 30, "batch": 16, "rate": 3e-3, "evaluate_every": 30, "warmup": 0.1},
-            say=quiet,
+            log=quiet,
         )
 
     return once(tmp_path_factory, "three-layers", make)
@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_heads_layers_and_tokens_at_once(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
     asked: dict[str, Any] = {"layers": 2, "heads": 0.25, "vocabulary": 60, "data": trained / "dev.jsonl"}
-    found = prune(trained / "model", out=out, **asked, seconds=0.05, say=quiet)
+    found = prune(trained / "model", out=out, **asked, seconds=0.05, log=quiet)
     before, after = weft.load(trained / "model"), weft.load(out)
     assert after.config.layers == 2 and found.layers == (0, 1)
     assert found.heads is not None and sum(map(len, found.heads)) == 6
@@ -100,7 +100,7 @@ def test_a_pruned_model_learns_on(trained: Path, tmp_path: Path) -> None:
         base=tmp_path / "few",
         dev=trained / "dev.jsonl",
         training={"steps": 4, "batch": 8},
-        say=quiet,
+        log=quiet,
     )
     assert again.config.layer_heads == weft.load(tmp_path / "few").config.layer_heads is not None
 

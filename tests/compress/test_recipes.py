@@ -31,7 +31,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_the_shipped_recipe_of_a_classifier(teacher: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All of its stages, with a student that is small."""
-    write_texts(here / "unlabelled.txt", kinds_of(60, 5))
+    write_texts(here / "unlabeled.txt", kinds_of(60, 5))
     rows = write_rows(here / "rows.jsonl", kinds_of(60, 6))
     small = ["--student", "1x64", "--vocabulary", "70", *SMALL, *SHORT]
     assert run(["distill", "distill-reviews", str(teacher), "--data", str(rows), *small]) == 0, capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_the_shipped_recipe_like_distilbert(here: Path, capsys: pytest.CaptureFi
         tokenizer={"size": 150},
         training={"steps": 1, "batch": 2},
         out="big",
-        say=quiet,
+        log=quiet,
     )
     assert run(["distill", "distill-base", "big", *SMALL]) == 0, capsys.readouterr().err
     student = weft.load("r")
@@ -77,7 +77,7 @@ def test_flags_and_arguments_stand_above_a_file(
     assert (recipe.training.steps, recipe.training.epochs, recipe.student.model) == (7, None, "1x64")
     assert recipe.teacher.folders == (str(teacher),) and recipe.data.text == (str(here / "texts.txt"),)
     # In Python by the same name.
-    weft.distill(teacher, "mine.toml", distill={"hard": 0.75}, out="s", say=quiet)
+    weft.distill(teacher, "mine.toml", distill={"hard": 0.75}, out="s", log=quiet)
     assert (found[1].distill.hard, found[1].distill.curve) == (0.75, 3)
     capsys.readouterr()
     for more, told in (

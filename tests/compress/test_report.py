@@ -101,7 +101,7 @@ def test_a_student_is_held_beside_its_teacher_and_the_curve_costs_no_teacher(
 
     # A report that was lost, or not come to, is made when the run is gone on with.
     (out / "run" / "distill.json").unlink()
-    weft.resume(out, say=quiet)
+    weft.resume(out, log=quiet)
     assert told(out)["kept"] == found["kept"] and told(out)["curve"] == found["curve"]
 
 
@@ -112,10 +112,10 @@ def test_without_labels_a_student_is_held_to_what_its_teacher_says(teacher: Path
         student={"model": "1x64", "start": "scratch"},
         out=tmp_path / "small",
         training=PLAN,
-        say=quiet,
+        log=quiet,
     )
     found = told(tmp_path / "small")
-    assert found["kept"] is None and found["comparison"]["labelled"] == 0 and not found["curve"]
+    assert found["kept"] is None and found["comparison"]["labeled"] == 0 and not found["curve"]
     assert found["metric"] == "agreement" and "same" in found["comparison"]["models"][1]["agreement"]
     assert "agrees with big (teacher) by" in found["words"] and "keeps" not in found["words"]
 
@@ -143,14 +143,14 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
             out=out,
             training=short,
             stages={"names": ["pretrain", "distill", "finetune"], "pretrain": short, "finetune": short},
-            say=quiet,
+            log=quiet,
         )
     stages = out / "run" / "stages"
     before = {name: (stages / name / "model.safetensors").read_bytes() for name in ("pretrain", "distill")}
     assert (out / "model.safetensors").read_bytes() == before["distill"] != before["pretrain"]
     monkeypatch.setattr(finetune, "go_on", real)
     heard = list[str]()
-    model = weft.resume(out, say=heard.append)
+    model = weft.resume(out, log=heard.append)
     assert {name: (stages / name / "model.safetensors").read_bytes() for name in before} == before
     assert (out / "model.safetensors").read_bytes() == (stages / "finetune" / "model.safetensors").read_bytes()
     assert (out / "model.safetensors").read_bytes() != before["distill"]
@@ -195,7 +195,7 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
     drawn(case, tokenizer_for(case), 1).save(tmp_path / "big")
     more: dict[str, Any] = {"distill": {"pretrain": True, "length": 16}, "training": {"steps": 2, "batch": 4}}
     student = {"model": "1x64", "start": "scratch"}
-    weft.distill(tmp_path / "big", text=rows / "texts.txt", student=student, out=tmp_path / "s", say=quiet, **more)
+    weft.distill(tmp_path / "big", text=rows / "texts.txt", student=student, out=tmp_path / "s", log=quiet, **more)
     found = told(tmp_path / "s")["comparison"]
     assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
     assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0

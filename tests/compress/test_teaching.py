@@ -19,7 +19,7 @@ import weft
 from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
-from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distill import run as running
 from weft.distill import teacher_outputs as teaching
@@ -30,7 +30,7 @@ from weft.distill.teacher_outputs import Listened, Part, digest_of_folder, taugh
 from weft.progress import silent
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import Example
-from weft.training.log import Log
+from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 
 KILLED = Path(__file__).parent / "killed.py"
@@ -41,7 +41,7 @@ class Echo(TextLesson):
 
     read: list[str] = []  # noqa: RUF012
 
-    def said(self, teacher: Opened, framing: Any, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Any, examples: Sequence[Example]) -> list[Said]:
         found: list[Said] = []
         for example in examples:
             Echo.read.append(example.texts[0])
@@ -172,7 +172,7 @@ def test_the_cache_is_listed_and_cleared(listened: Listened, here: Path, capsys:
     asked(listened, [row["text"] for row in kinds_of(9)])
     assert run(["cache", "list"]) == 0
     said = capsys.readouterr().out
-    assert "0 tokenised texts and what 1 teacher has said" in said and f"teacher {listened.folder}" in said
+    assert "0 tokenized texts and what 1 teacher has said" in said and f"teacher {listened.folder}" in said
     assert run(["cache", "clear"]) == 0
     assert not list((here / "cache").rglob("*.safetensors"))
     assert asked(listened, [row["text"] for row in kinds_of(9)]).forwards == 9
@@ -202,9 +202,9 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
     """By a signal while the teacher reads and by another while the student learns."""
     settings = recipe_of(teacher, here)
     monkeypatch.setattr(teaching, "SHARD", 16)
-    weft.distill(None, None, {**settings, "out": str(here / "run-whole")}, say=quiet)
+    weft.distill(None, None, {**settings, "out": str(here / "run-whole")}, log=quiet)
     monkeypatch.setenv("WEFT_CACHE", str(here / "cache-2"))
-    write, record, written = teaching._write, Log.record, list[int]()
+    write, record, written = teaching._write, RunLog.record, list[int]()
 
     def second(*given: Any) -> None:
         write(*given)
@@ -212,7 +212,7 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
         if len(written) == 2:
             signal.raise_signal(signal.SIGTERM)
 
-    def later(self: Log, values: dict[str, Any]) -> None:
+    def later(self: RunLog, values: dict[str, Any]) -> None:
         record(self, values)
         if values["step"] == 9:
             signal.raise_signal(signal.SIGTERM)
@@ -222,12 +222,12 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
         with pytest.raises(
             Interrupted, match="while the teacher reads; what it has said is kept; go on with: weft res"
         ):
-            weft.distill(None, None, {**settings, "out": str(here / "run")}, say=quiet)
+            weft.distill(None, None, {**settings, "out": str(here / "run")}, log=quiet)
     with monkeypatch.context() as patched:
-        patched.setattr(Log, "record", later)
+        patched.setattr(RunLog, "record", later)
         with pytest.raises(Interrupted, match="stopped after step 9 of 12, all saved; go on with: weft resume"):
-            weft.resume(here / "run", say=quiet)
-    weft.resume(here / "run", say=quiet)
+            weft.resume(here / "run", log=quiet)
+    weft.resume(here / "run", log=quiet)
     assert json.loads((here / "run" / "run" / "run.json").read_text())["teacher_forwards"] == 48
     check_equal(here)
 
@@ -252,4 +252,4 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) ->
     data[-1] ^= 1
     (here / "mine" / "model.safetensors").write_bytes(data)
     with pytest.raises(weft.UserError, match="the data, or the teacher, is not what the run began with"):
-        weft.resume(here / "run", say=quiet)
+        weft.resume(here / "run", log=quiet)

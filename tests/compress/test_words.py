@@ -113,15 +113,15 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
     objective = TaughtTags(4, temperature=3.0, hard=hard)
     loss(objective, network, batch).backward()
     places, tags, taught = (batch.targets[name] for name in ("places", "tags", "taught"))
-    scores, labelled = network.said.detach()[places], tags != NOTHING
+    scores, labeled = network.said.detach()[places], tags != NOTHING
     soft = 3 * ((scores / 3).softmax(1) - (batch.targets["said"] / 3).softmax(1))
     right = scores.softmax(1) - torch.nn.functional.one_hot(tags.clamp_min(0), 4)
     wanted = torch.zeros_like(network.said)
     for n, place in enumerate(places):
-        part = hard if labelled[n] and taught[n] else float(labelled[n] and hard > 0)
+        part = hard if labeled[n] and taught[n] else float(labeled[n] and hard > 0)
         wanted[place] = (1 - part) * soft[n] * taught[n] + part * right[n]
-    count = int(((taught > 0) | (labelled & (hard > 0))).sum())
-    assert (taught == 0).any() and labelled.any() and not labelled.all()
+    count = int(((taught > 0) | (labeled & (hard > 0))).sum())
+    assert (taught == 0).any() and labeled.any() and not labeled.all()
     assert network.said.grad is not None and torch.allclose(network.said.grad, wanted / count, atol=1e-6)
 
 

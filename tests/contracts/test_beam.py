@@ -41,7 +41,7 @@ def drawn(kind: str, vocabulary: int, seed: int) -> Any:
     network = network_of(kind, vocabulary)
     torch.manual_seed(seed)
     if FAMILIES[KINDS[kind][0]].counts:  # tables, and no weights
-        network.initialise()
+        network.initialize()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.4)
@@ -77,7 +77,7 @@ def exhaustive(network: Any, prompt: list[int], source: list[int] | None, penalt
 @few
 @given(seed=SEEDS, penalty=PENALTIES, prompt=some.lists(some.sampled_from([0, 2, 3]), max_size=2))
 def test_full_width_is_exhaustive_search(kind: str, seed: int, penalty: float, prompt: list[int]) -> None:
-    """With a neighbour whose prompt and source are longer, so that rows are ragged."""
+    """With a neighbor whose prompt and source are longer, so that rows are ragged."""
     network = drawn(kind, 4, seed)
     sources, prompts = [[2, 3], [3, 0, 2, 2, 1]], [[0, *prompt], [0, 3, 3, 2]]
     reads = sources_of(kind, sources)

@@ -13,7 +13,7 @@ from tests.contracts.test_families import TEXTS, check_cache, close, hidden_of, 
 from tests.table import SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.nn.layers import Activation
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged
@@ -65,7 +65,7 @@ def check_blocks(name: str, blocks: dict[str, Any], tmp_path: Path) -> None:
     assert close(hidden_of(network, TEXTS), together, 1e-9)
     for layer in network.layers:
         layer.attention.watcher = None
-    save_folder(tmp_path / "m", Opened(FAMILIES[name], network.config, network, heads_of(network), None, Card()))
+    save_folder(tmp_path / "m", LoadedModel(FAMILIES[name], network.config, network, heads_of(network), None, Card()))
     again = open_folder(tmp_path / "m")
     assert again.config == network.config and torch.equal(hidden_of(again.network, TEXTS), together)
     losses = steps_of(network, 4)

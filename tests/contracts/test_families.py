@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.table import ATTENTIVE, CASES, LEARNED, PLAIN, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Ragged, Rows
 
@@ -27,7 +27,7 @@ def network_of(name: str, dtype: torch.dtype = torch.float64, **sizes: Any) -> A
     torch.manual_seed(1)
     classify = {"classify": 3} if "classify" in family.network.HEADS else {}
     network = family.network(config, {**usual_heads(family, config), **classify})
-    network.initialise()
+    network.initialize()
     return network.to(dtype).eval()
 
 
@@ -171,9 +171,9 @@ def test_save_then_load_is_equal_to_the_bit(name: str, tmp_path: Path) -> None:
     heads = usual_heads(family, config)
     torch.manual_seed(1)
     network = family.network(config, heads)
-    network.initialise()
+    network.initialize()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        save_folder(tmp_path / str(dtype), Opened(family, config, network.to(dtype), heads, None, Card()))
+        save_folder(tmp_path / str(dtype), LoadedModel(family, config, network.to(dtype), heads, None, Card()))
         loaded = open_folder(tmp_path / str(dtype))
         assert loaded.config == config and dict(loaded.heads) == heads
         state = network.state_dict()

@@ -13,7 +13,7 @@ from tests.contracts.test_families import PRECISIONS, close
 from tests.table import CASES, READERS, read_of
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, find_size, usual_heads
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.outline import measure
 from weft.errors import UserError
 from weft.nn.rows import Ragged, Rows
@@ -56,7 +56,7 @@ def network_of(name: str, settings: dict[str, Any], dtype: torch.dtype = torch.f
     family, config = FAMILIES[CASES[name].family], CASES[name].config(**settings)
     torch.manual_seed(1)
     network = family.network(config, usual_heads(family, config))
-    network.initialise()
+    network.initialize()
     return network.to(dtype).eval()
 
 
@@ -196,7 +196,7 @@ def test_filling_changes_nothing(name: str, settings: dict[str, Any]) -> None:
 def test_save_then_load_is_equal_to_the_bit(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     network = network_of(name, settings, torch.float32)
     family, heads = FAMILIES[name], {"words": network.config.vocabulary}
-    save_folder(tmp_path / "m", Opened(family, network.config, network, heads, None, Card()))
+    save_folder(tmp_path / "m", LoadedModel(family, network.config, network, heads, None, Card()))
     again = open_folder(tmp_path / "m")
     assert again.config == network.config and dict(again.heads) == heads
     state = network.state_dict()

@@ -18,7 +18,7 @@ from tests.damage import flip
 from tests.training.small import stories
 from weft.data import shards
 from weft.data.cache import cached, clear_cache
-from weft.data.shards import Text, tokenised
+from weft.data.shards import Text, tokenized
 from weft.errors import UserError
 from weft.text.learning import learn
 from weft.text.records import Skipped
@@ -52,23 +52,23 @@ def documents(corpus: shards.Corpus) -> list[list[int]]:
 
 
 def test_the_tokens_of_the_text(text: Text, tokenizer: Tokenizer) -> None:
-    corpus = tokenised(text, tokenizer)
+    corpus = tokenized(text, tokenizer)
     assert documents(corpus) == tokenizer.ids(list(text.read()), specials=False)
 
 
 def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
     heard: list[int] = []
-    first = tokenised(text, tokenizer, progress=heard.append)
+    first = tokenized(text, tokenizer, progress=heard.append)
     assert sum(heard) > 1000
     heard.clear()
     (tmp_path / "moved.txt").write_bytes((tmp_path / "text.txt").read_bytes())  # what it is called does not matter
-    again = tokenised(Text((str(tmp_path / "moved.txt"),)), tokenizer, progress=heard.append)
+    again = tokenized(Text((str(tmp_path / "moved.txt"),)), tokenizer, progress=heard.append)
     assert not heard and again.hash == first.hash
     with open(tmp_path / "text.txt", "a") as file:
         file.write("One more line.\n")
-    assert len(tokenised(text, tokenizer, progress=heard.append).documents) == len(first.documents) + 1 and heard
+    assert len(tokenized(text, tokenizer, progress=heard.append).documents) == len(first.documents) + 1 and heard
     other = learn(stories(30).splitlines(), "wordpiece", 200)
-    assert tokenised(text, other).hash != first.hash
+    assert tokenized(text, other).hash != first.hash
     assert len(cached()) == 3
     assert clear_cache() > 1000 and not cached()
 
@@ -79,7 +79,7 @@ def test_skipped_rows_are_counted_again_from_the_cache(tokenizer: Tokenizer, tmp
     counts = []
     for _ in range(2):
         skipped = Skipped()
-        assert len(tokenised(text, tokenizer, skipped=skipped).documents) == 3
+        assert len(tokenized(text, tokenizer, skipped=skipped).documents) == 3
         counts.append((skipped.count, skipped.first, str(skipped)))
     assert counts[0] == counts[1] and counts[0][0] == 2 and "line 2" in counts[0][2]
 
@@ -89,7 +89,7 @@ def test_stopped_at_any_place(
     text: Text, tokenizer: Tokenizer, sentences: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole shards are kept, and the result is as if nothing had happened."""
-    whole = tokenised(text, tokenizer, sentences)
+    whole = tokenized(text, tokenizer, sentences)
     monkeypatch.setattr(shards, "SHARD", 500)
     monkeypatch.setattr(shards, "TOGETHER", 900)
     for stop_at in (700, 4000, 9000, 15000, 10**9):
@@ -102,7 +102,7 @@ def test_stopped_at_any_place(
                 raise Stopped
 
         try:
-            corpus = tokenised(text, tokenizer, sentences, progress)
+            corpus = tokenized(text, tokenizer, sentences, progress)
             break
         except Stopped:
             kept = len(list((cache / "shards").glob("*.partial/tokens-*.npy")))
@@ -127,22 +127,22 @@ def test_stopped_at_the_very_end(name: str, text: Text, tokenizer: Tokenizer, mo
 
     monkeypatch.setattr(os, "replace", stopping)
     with pytest.raises(Stopped):
-        tokenised(text, tokenizer, True)
-    corpus = tokenised(text, tokenizer, True)
+        tokenized(text, tokenizer, True)
+    corpus = tokenized(text, tokenizer, True)
     assert documents(corpus) == tokenizer.ids(list(text.read()), specials=False)
     assert corpus.sentences is not None and corpus.sentences[-1] == corpus.size
 
 
 def test_a_cache_that_was_removed_by_halves(text: Text, tokenizer: Tokenizer, cache: Path) -> None:
-    whole = tokenised(text, tokenizer)
+    whole = tokenized(text, tokenizer)
     before = documents(whole)
     (cache / "shards" / whole.hash / "corpus.json").unlink()
-    assert documents(tokenised(text, tokenizer)) == before
+    assert documents(tokenized(text, tokenizer)) == before
 
 
 def test_sentences(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "a.txt").write_text('The loom was old. It sang. "Did it?" Yes.\nA second line\n')
-    corpus = tokenised(Text((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)
+    corpus = tokenized(Text((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)
     assert corpus.sentences is not None
     pieces = [tokenizer.decode(corpus.take(np.arange(a, b)).tolist()) for a, b in
               zip(corpus.sentences[:-1], corpus.sentences[1:], strict=True)]  # fmt: skip
@@ -156,7 +156,7 @@ def test_a_long_document_is_cut_as_the_whole(kind: str, tmp_path: Path, monkeypa
     (tmp_path / "long.txt").write_text(whole)
     vocabulary = learn(stories(20).splitlines(), kind, 300)
     monkeypatch.setattr(shards, "PART", 97)
-    corpus = tokenised(Text((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
+    corpus = tokenized(Text((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
     text = next(Text((str(tmp_path / "long.txt"),), documents="file").read())
     assert documents(corpus) == [vocabulary.encode(text, specials=False).ids]
 
@@ -169,7 +169,7 @@ def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> Non
         heard.append(more)
         time.sleep(0.002)
 
-    corpus = tokenised(Text(files), Tokenizer.load(tokenizer), progress=slowly)
+    corpus = tokenized(Text(files), Tokenizer.load(tokenizer), progress=slowly)
     queue.put((sum(heard), corpus.hash, corpus.size))
 
 
@@ -191,14 +191,14 @@ def test_damage_in_the_cache_is_named_and_made_good(
     text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "SHARD", 2000)
-    whole = tokenised(text, tokenizer, True)
+    whole = tokenized(text, tokenizer, True)
     right, folder = documents(whole), cache / "shards" / whole.hash
     names = sorted(path.name for path in folder.iterdir())
     assert {"corpus.json", "documents.npy", "sentences.npy", "tokens-00000.npy"} < set(names)
     for name in names:
         flip(folder / name, seed=1)
         with pytest.warns(UserWarning, match=f"{name}: .*made again"):
-            again = tokenised(text, tokenizer, True)
+            again = tokenized(text, tokenizer, True)
         assert documents(again) == right and sorted(path.name for path in folder.iterdir()) == names
 
 
@@ -206,7 +206,7 @@ def test_damage_in_the_cache_is_named_and_made_good(
 def test_damage_in_an_unfinished_cache(
     name: str, text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = documents(tokenised(text, tokenizer, True))
+    right = documents(tokenized(text, tokenizer, True))
     monkeypatch.setattr(shards, "SHARD", 1000)
     monkeypatch.setattr(shards, "TOGETHER", 900)
     heard: list[int] = []
@@ -217,10 +217,10 @@ def test_damage_in_an_unfinished_cache(
             raise Stopped
 
     with pytest.raises(Stopped):
-        tokenised(text, tokenizer, True, progress)
+        tokenized(text, tokenizer, True, progress)
     flip(next((cache / "shards").glob(f"*.partial/{name}")), seed=2)
     with pytest.warns(UserWarning, match=f"{name}: .*made again"):
-        assert documents(tokenised(text, tokenizer, True)) == right
+        assert documents(tokenized(text, tokenizer, True)) == right
 
 
 ODD: list[Any] = [None, True, -1, 1e300, "", "x", [], [1], [None], {}, {"x": 1}]
@@ -229,7 +229,7 @@ ODD: list[Any] = [None, True, -1, 1e300, "", "x", [], [1], [None], {}, {"x": 1}]
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_wrong_types_in_a_record_of_the_cache(value: Any, text: Text, tokenizer: Tokenizer, cache: Path) -> None:
     """The cache is made again, and can be listed and cleared, whatever its record says."""
-    whole = tokenised(text, tokenizer)
+    whole = tokenized(text, tokenizer)
     path, right = cache / "shards" / whole.hash / "corpus.json", documents(whole)
     record = json.loads(path.read_text())
     for wrong in (*({**record, key: value} for key in record), value):
@@ -237,7 +237,7 @@ def test_wrong_types_in_a_record_of_the_cache(value: Any, text: Text, tokenizer:
         assert len(cached()) == 1
         if wrong != record:
             with pytest.warns(UserWarning, match="made again"):
-                assert documents(tokenised(text, tokenizer)) == right
+                assert documents(tokenized(text, tokenizer)) == right
     path.write_text(json.dumps({**record, "files": value}))
     assert clear_cache() > 1000 and not cached()
 
@@ -255,7 +255,7 @@ def test_text_is_looked_for_where_data_lies(text: Text, tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_a_gigabyte(data: Path, tmp_path: Path) -> None:
-    """1 GB of reviews is tokenised and trained on with less than 2 GB in the process that does it."""
+    """1 GB of reviews is tokenized and trained on with less than 2 GB in the process that does it."""
     assert measure(data, tmp_path, 1_000_000_000)["peak memory GB"] < 2
 
 
@@ -270,7 +270,7 @@ def test_memory_does_not_grow_with_the_text(
         (tmp_path / "text.txt").write_text(stories(50) * times)
         held: list[int] = []
         tracemalloc.start()
-        corpus = tokenised(
+        corpus = tokenized(
             Text((str(tmp_path / "text.txt"),)),
             tokenizer,
             progress=lambda _, held=held: held.append(tracemalloc.get_traced_memory()[0]),  # type: ignore[misc]

@@ -47,7 +47,7 @@ def test_full_width_with_coverage(seed: int, penalty: float, weight: float, sour
     toy = Toy(3, seed)
     expected = exhaustive(toy, [0], END, 3, penalty, source, weight)
     beam = Beam(width=27, length_penalty=penalty, n=3, coverage=weight)
-    # A longer neighbour: what only fills the row up must not count.
+    # A longer neighbor: what only fills the row up must not count.
     found = speak(toy, [[0], [2]], choice=beam, context=None, most=3, ends=[END], sources=[source, [1, 2, 3, 4, 5, 6]])
     assert said(found[0]) == [tokens for _, tokens in expected[:3]]
     assert [each.score for each in found[0]] == pytest.approx([score for score, _ in expected[:3]], abs=1e-5)

@@ -71,7 +71,7 @@ def test_greedy_goes_by_what_the_network_says(network: Any) -> None:
 
 @pytest.mark.parametrize("choice", [*KINDS, Sampling(temperature=0.8, n=2)], ids=["greedy", "beam", "drawn"])
 def test_a_window_slides(network: Any, choice: Any) -> None:
-    """Past the context the model reads the last part anew; each row at its own time, its neighbours do not matter."""
+    """Past the context the model reads the last part anew; each row at its own time, its neighbors do not matter."""
     prompts = [*PROMPTS, [5, 1, 7] * 30]
     options: dict[str, Any] = {"choice": choice, "context": CONTEXT, "most": 70, "slide": True}
     seeds = [3, 4, 5, 6, 7]

@@ -74,7 +74,7 @@ def answers(model: Model) -> Any:
         return model([[0.1 * n for n in range(width)], [0.0] * width], most=4)
     if task in ("complete", "suggest"):
         return model([text for text in TEXTS if text][:3], most=4)
-    if task in ("translate", "summarise", "rewrite"):
+    if task in ("translate", "summarize", "rewrite"):
         return model(TEXTS[:3], most=6)
     if task == "fill":
         mask = "[MASK]" if model.tokenizer is None else model.tokenizer.roles.mask
@@ -209,7 +209,7 @@ def use_table(task: str, file: str, path: Path) -> Any:
     return Path("predictions.jsonl").read_text()
 
 
-def use_labelled(file: str, path: Path) -> Any:
+def use_labeled(file: str, path: Path) -> Any:
     """Rows with what is right: columns are found, labels counted and checked."""
     call("evaluate", bed_of(path) / "task-classify", "--data", path / file, "--json")
 
@@ -443,7 +443,7 @@ def samples() -> list[Sample]:
         named.append(
             Sample(f"table-{name}", "table", partial(make_table, suffix), partial(use_table, "classify", file))
         )
-        named.append(Sample(f"labelled-{name}", "table", partial(make_table, suffix), partial(use_labelled, file)))
+        named.append(Sample(f"labeled-{name}", "table", partial(make_table, suffix), partial(use_labeled, file)))
     named += [
         Sample("text-zip", "text", partial(make_table, ".zip"), use_text),
         Sample("text-jsonl", "text", partial(make_table, ".jsonl"), use_text),

@@ -13,7 +13,7 @@ import weft
 from tests.tasks.small import write_rows
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.models.cnn import Cnn, CnnConfig
 from weft.nn.rows import Ragged, Rows
@@ -25,7 +25,7 @@ TEXTS = [[5, 9, 2, 31, 7, 1, 1, 3], [8], [3, 3, 4], [6, 2]]
 def network_of(**sizes: Any) -> Cnn:
     torch.manual_seed(3)
     network = Cnn(CnnConfig(**{"vocabulary": 40, "width": 6, "maps": 5, **sizes}), {"classify": 3})
-    network.initialise()
+    network.initialize()
     for convolution in network.convolutions:
         convolution.bias.data.normal_()  # type: ignore[operator, union-attr]
     return network.double().eval()
@@ -99,7 +99,7 @@ def test_a_frozen_table_stays_and_a_free_one_moves() -> None:
 def test_two_tables_are_saved_and_opened_again(tmp_path: Path) -> None:
     network = network_of(both=True).float()
     network.fixed.normal_()
-    opened = Opened(FAMILIES["cnn"], network.config, network, {"classify": 3}, None, Card())
+    opened = LoadedModel(FAMILIES["cnn"], network.config, network, {"classify": 3}, None, Card())
     save_folder(tmp_path / "m", opened)
     again = open_folder(tmp_path / "m")
     assert again.config == network.config and torch.equal(again.network.get_buffer("fixed"), network.fixed)
@@ -136,6 +136,6 @@ def test_a_fresh_classifier_learns_from_rare_words(tmp_path: Path) -> None:
         task="classify",
         dev=dev,
         model={"family": "cnn", "width": 32, "maps": 32},
-        say=lambda line: None,
+        log=lambda line: None,
     )
     assert model.evaluate(test).scores["accuracy"].value > 0.8

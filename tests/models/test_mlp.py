@@ -20,7 +20,7 @@ def network_of(**sizes: Any) -> Mlp:
     torch.manual_seed(3)
     config = MlpConfig(**{"vocabulary": 40, "window": 3, "width": 6, "inner": 10, **sizes})
     network = Mlp(config, {"words": 40})
-    network.initialise()
+    network.initialize()
     network.get_parameter("heads.words.bias").data.normal_()
     network.hidden.bias.data.normal_()
     return network.double().eval()

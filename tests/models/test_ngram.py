@@ -121,7 +121,7 @@ def test_kneser_ney_is_its_formula(order: int) -> None:
     random = numpy.random.default_rng(4)
     documents = [(1 + random.zipf(1.3, 300).clip(1, 78)).tolist()[:length] for length in random.integers(1, 20, 150)]
     notes: list[str] = []
-    stored = tables(counted(documents, order, 80), "kneser-ney", silent=(START,), say=notes.append)
+    stored = tables(counted(documents, order, 80), "kneser-ney", silent=(START,), log=notes.append)
     assert not notes  # the discounts of this text have their closed form
     network = from_tables(stored, NgramConfig(vocabulary=80, order=order, silent=(START,)))[1]
     wanted = written_out(documents, order, 80)
@@ -134,7 +134,7 @@ def test_kneser_ney_is_its_formula(order: int) -> None:
 
 def test_a_tiny_text_falls_back_and_says_so() -> None:
     notes: list[str] = []
-    tables(counted([[2, 3, 4]], 2), "kneser-ney", silent=(START,), say=notes.append)
+    tables(counted([[2, 3, 4]], 2), "kneser-ney", silent=(START,), log=notes.append)
     assert len(notes) == 2 and "order 1" in notes[0] and "0.5, 1.0, 1.5" in notes[0]
 
 

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"vocabulary": 40, "width": 12, "layers": 2}
 def network_of(heads: dict[str, int], **settings: Any) -> RecurrentNetwork:
     torch.manual_seed(0)
     network = RecurrentNetwork(RecurrentConfig(**{**SMALL, **settings}), heads)
-    network.initialise()
+    network.initialize()
     return network.eval()
 
 

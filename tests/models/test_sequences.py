@@ -78,7 +78,7 @@ COMBINATIONS = [  # each cell and each way in the everyday tests, the rest of th
 def test_every_cell_and_way_to_look_learns_pairs_by_heart(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     network = Seq2Seq(Seq2SeqConfig(vocabulary=12, width=32, layers=1, dropout=0.0, **settings), {"words": 12})
-    network.initialise()
+    network.initialize()
     assert learn(network, 250, 1e-2) < 0.1
     assert said_by(network)
 
@@ -87,7 +87,7 @@ def test_the_convolutional_one_learns_pairs_by_heart() -> None:
     torch.manual_seed(0)
     config = ConvSeq2SeqConfig(vocabulary=12, context=16, width=32, layers=2, dropout=0.0)
     network = ConvSeq2Seq(config, {"words": 12})
-    network.initialise()
+    network.initialize()
     assert learn(network, 250, 5e-3) < 0.1
     assert said_by(network)
 
@@ -222,7 +222,7 @@ def test_it_learns_from_its_own_guesses() -> None:
     torch.manual_seed(0)
     config = Seq2SeqConfig(vocabulary=12, width=32, layers=1, dropout=0.0, attention="dot", feeding=True)
     network = Seq2Seq(config, {"words": 12})
-    network.initialise()
+    network.initialize()
     learn(network, 120, 1e-2, own=torch.tensor(0.25))
     assert said_by(network)
 

@@ -36,7 +36,7 @@ def test_every_cell_and_entrance_learns_by_heart(cell: Any, entrance: Any) -> No
     torch.manual_seed(0)
     config = Vec2SeqConfig(vocabulary=12, features=6, width=32, dropout=0.0, cell=cell, entrance=entrance)
     network = Vec2Seq(config, {"words": 12})
-    network.initialise()
+    network.initialize()
     vectors = torch.randn(8, 6) * 100 + 5000
     network.settle(vectors)
     texts = [torch.randint(2, 12, (number % 4 + 2,)).tolist() for number in range(8)]

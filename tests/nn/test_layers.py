@@ -43,6 +43,6 @@ def test_norms() -> None:
     for kind in ("layer", "rms"):
         found = norm(kind, 8, 0.1).double()
         found.weight.data.copy_(weight)
-        centred = x - x.mean(-1, keepdim=True) if kind == "layer" else x
-        expected = centred / (centred.square().mean(-1, keepdim=True) + 0.1).sqrt() * weight
+        centered = x - x.mean(-1, keepdim=True) if kind == "layer" else x
+        expected = centered / (centered.square().mean(-1, keepdim=True) + 0.1).sqrt() * weight
         assert (found(x) - expected).abs().max() < 1e-12

@@ -1,4 +1,4 @@
-"""Every family and head against randomly initialised peers of transformers, through a saved folder.
+"""Every family and head against randomly initialized peers of transformers, through a saved folder.
 
 In float64 within 1e-9 at weight scales 0.02 and 0.3, in float32 within 1e-5 at 0.02: a large scale hides a wrong
 epsilon, a small one a wrong GELU.

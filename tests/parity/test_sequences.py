@@ -1,4 +1,4 @@
-"""Every encoder-decoder against randomly initialised peers of transformers, through a saved folder.
+"""Every encoder-decoder against randomly initialized peers of transformers, through a saved folder.
 
 By the same rule as the other families: float64 within 1e-9 at weight scales 0.02 and 0.3, float32 within 1e-5 at 0.02.
 """

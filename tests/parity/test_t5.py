@@ -1,4 +1,4 @@
-"""T5, original and version 1.1, against randomly initialised peers of transformers, through saved folders both ways."""
+"""T5, original and version 1.1, against randomly initialized peers of transformers, through saved folders both ways."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_text_longer_than_the_context_is_named(tmp_path: Path) -> None:
     family = FAMILIES["t5"]
     config = family.config(vocabulary=20, context=6, width=16, heads=2, head_width=8, inner=20, layers=1)
     network: Any = family.network(config, {"words": 20}).eval()
-    network.initialise()
+    network.initialize()
     fits, long = Ragged.of([[3] * 6]), Ragged.of([[3] * 7])
     for read, written in ((long, fits), (fits, long)):
         with pytest.raises(UserError, match="7 tokens is longer than the model's context of 6"):
@@ -285,12 +285,12 @@ def test_operations_are_counted() -> None:
     assert network.operations(read.rows, written.rows) == found + 4 * 2 * 24 * squares
 
 
-def test_published_initialisation() -> None:
+def test_published_initialization() -> None:
     family, config = find_size("t5-v1.1-small")
     torch.manual_seed(0)
     config = dataclasses.replace(config, layers=1, vocabulary=500, weight_scale=2.0)
     network: Any = family.network(config, {"words": 500})
-    network.initialise()
+    network.initialize()
     layer = network.decoder[0]
     query, key, value = layer.attention.qkv.weight.chunk(3)
     for matrix, scale in (
@@ -322,7 +322,7 @@ def test_what_is_dropped_in_training() -> None:
     ended = []
     for norm in (network.encoder_norm, network.decoder_norm):
         norm.register_forward_hook(lambda *args: torch.ones_like(args[-1]))
-    network.initialise()
+    network.initialize()
     network.train()
     read = Ragged.of([[3] * 50])
     ended = [network.encode(read).hidden, network(read.tokens, read.rows, source=read)]

@@ -177,6 +177,6 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
         task=task,
         tokenizer={"size": 300},
         training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
-        say=quiet,
+        log=quiet,
         **more,
     )

@@ -81,7 +81,7 @@ def test_a_run_says_which_is_better(tmp_path: Path) -> None:
     lines: list[str] = []
     settings = {"training": {"steps": 2}, "seed": 1}
     weft.finetune(
-        str(data), None, settings, task="classify", base=tmp_path / "base", out=tmp_path / "run", say=lines.append
+        str(data), None, settings, task="classify", base=tmp_path / "base", out=tmp_path / "run", log=lines.append
     )
     names = [line for line in lines if line.startswith("baseline: ")]
     assert ["TF-IDF" in names[0], "frozen embeddings" in names[1]] == [True, True]
@@ -91,10 +91,10 @@ def test_a_run_says_which_is_better(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "run" / "run" / "baseline.json").read_text())
     assert kept["metric"] == "accuracy" and kept["difference"]["high"] < 0 and len(kept["baselines"]) == 2
     lines.clear()
-    weft.resume(tmp_path / "run", say=lines.append)  # a finished run is not compared once more
+    weft.resume(tmp_path / "run", log=lines.append)  # a finished run is not compared once more
     assert not [line for line in lines if line.startswith(("baseline", "result"))]
     off = {"task": {"name": "classify", "baseline": False}, "training": {"steps": 1}}
-    weft.finetune(str(data), None, off, base=tmp_path / "base", out=tmp_path / "off", say=lines.append)
+    weft.finetune(str(data), None, off, base=tmp_path / "base", out=tmp_path / "off", log=lines.append)
     assert not [line for line in lines if line.startswith(("baseline", "result"))]
 
 
@@ -126,7 +126,7 @@ def test_what_is_asked_for_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     data = write_rows(tmp_path / "rows.jsonl", kinds(60))
     weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64}).save(tmp_path / "base")
     asked = {"training": {"epochs": 2, "batch": 10, "head_rate": 3.0}}
-    weft.finetune(str(data), None, asked, task="classify", base=tmp_path / "base", out=tmp_path / "run", say=_silent)
+    weft.finetune(str(data), None, asked, task="classify", base=tmp_path / "base", out=tmp_path / "run", log=_silent)
     from weft.config import read_toml
 
     plan = read_toml(TaskRecipe, tmp_path / "run" / "run" / "recipe.toml").training

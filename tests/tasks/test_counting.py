@@ -34,17 +34,17 @@ def write(folder: Path, lines: list[str] = TEXT, times: int = 5) -> str:
     return str(path)
 
 
-def counted(folder: Path, out: str = "run", say: Any = lambda text: None, **more: Any) -> Any:
+def counted(folder: Path, out: str = "run", log: Any = lambda text: None, **more: Any) -> Any:
     values: dict[str, Any] = {"model": {"family": "ngram", "order": 3}, "out": str(folder / out)}
     values["text"] = {"files": [str(folder / "corpus.txt")], "dev": more.pop("dev", [])}
-    return weft.pretrain(say=say, **{**values, **more})
+    return weft.pretrain(log=log, **{**values, **more})
 
 
 def test_a_run_folder_with_all_that_belongs_there(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "dev.txt").write_text("the students opened the door .\n")
     said: list[str] = []
-    model = counted(tmp_path, say=said.append, dev=[str(tmp_path / "dev.txt")])
+    model = counted(tmp_path, log=said.append, dev=[str(tmp_path / "dev.txt")])
     run = tmp_path / "run" / "run"
     line = json.loads((run / "metrics.jsonl").read_text())
     about = json.loads((run / "run.json").read_text())
@@ -107,12 +107,12 @@ def test_a_kill_while_saving_leaves_nothing_half(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "run" / "model.safetensors").exists()
     with pytest.raises(UserError, match="model.safetensors"):
         open_folder(tmp_path / "run")
-    weft.resume(tmp_path / "run", say=lambda text: None)
+    weft.resume(tmp_path / "run", log=lambda text: None)
     paths = [tmp_path / name / "model.safetensors" for name in ("run", "whole")]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert not list((tmp_path / "run" / "run").glob(".model.*"))
     said: list[str] = []
-    weft.resume(tmp_path / "run", say=said.append)
+    weft.resume(tmp_path / "run", log=said.append)
     assert any("finished already" in text for text in said)
 
 
@@ -161,7 +161,7 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
     (tmp_path / "dev.txt").write_text("the door opened .\n")
     said: list[str] = []
     mle = {"family": "ngram", "order": 3, "smoothing": "maximum-likelihood"}
-    model = counted(tmp_path, say=said.append, model=mle, dev=[str(tmp_path / "dev.txt")])
+    model = counted(tmp_path, log=said.append, model=mle, dev=[str(tmp_path / "dev.txt")])
     assert any("perplexity infinite: " in text and "chance 0" in text for text in said)
     assert model("the students opened", most=1).text.strip() == "their"
     out = str(tmp_path / "run")

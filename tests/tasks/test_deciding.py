@@ -11,7 +11,7 @@ import torch
 from tests.tasks.small import model_for
 from weft.tasks import answer
 from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.forward import Outcome, framing_for
+from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.reading import Example
 from weft.text.metrics import Classes
 from weft.text.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ def test_one_window_that_sees_an_answer_outweighs_the_others(
 
 def test_the_threshold_decides_and_the_temperature_tells_how_surely() -> None:
     held = Found(((4.0, 0, 3), (2.0, 4, 7)), 3.0)  # the margin of no answer is -1
-    said = Outcome(held, 9, 1, False)
+    said = Prediction(held, 9, 1, False)
     assert AnswerTask(threshold=-2.0).answers(held) is None and AnswerTask(threshold=0.0).answers(held) == (0, 3)
     assert AnswerTask().answers(Found(held.choices, 99.0)) == (0, 3), "without a threshold there always is one"
     scores = [AnswerTask(0.0, heat).answer(said, "abc def").score for heat in (0.5, 1.0, 4.0)]  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
     """Answers that are wrong half of the time have a chance of about a half once they are calibrated."""
     outcomes, examples = [], []
     for number in range(40):
-        outcomes.append(Outcome(Found(((8.0, 0, 3), (0.0, 4, 7)), -9.0), 9, 1, False))
+        outcomes.append(Prediction(Found(((8.0, 0, 3), (0.0, 4, 7)), -9.0), 9, 1, False))
         right = (0, "abc") if number % 2 else (4, "def")
         examples.append(Example(("which?", "abc def"), (right,), "x"))
     tuned = AnswerTask().tuned(outcomes, examples)

@@ -29,12 +29,12 @@ PLANS = {"steps": 60, "batch": 12, "rate": 2e-2, "evaluate_every": 60, "warmup":
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """A thing of a colour; its vector says both, and has one number that never changes."""
+    """A thing of a color; its vector says both, and has one number that never changes."""
     chance, found = random.Random(seed), []
     for number in range(count):
-        colour, thing = ("red", "blue")[number % 2], ("hut", "barn")[number // 2 % 2]
-        sums = [a + b + chance.gauss(0, 0.1) for a, b in zip(WORDS[colour], WORDS[thing], strict=True)]
-        found.append({"vector": [*sums, 5.0], "text": f"a {colour} {thing}" + " there" * (thing == "hut")})
+        color, thing = ("red", "blue")[number % 2], ("hut", "barn")[number // 2 % 2]
+        sums = [a + b + chance.gauss(0, 0.1) for a, b in zip(WORDS[color], WORDS[thing], strict=True)]
+        found.append({"vector": [*sums, 5.0], "text": f"a {color} {thing}" + " there" * (thing == "hut")})
     return found
 
 
@@ -112,7 +112,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         taught(here, here / "parts", **given)
     monkeypatch.undo()
-    weft.resume(here / "parts", say=quiet)
+    weft.resume(here / "parts", log=quiet)
     whole, parts = contents(here / "whole"), contents(here / "parts")
     assert whole["state"]["finished"]
     for name in whole:
@@ -140,7 +140,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     ]
     said: list[str] = []
     run = here / "run"
-    taught(here, run, some, data={"holdout": 0.2}, training={**PLANS, "steps": 1}, say=said.append)
+    taught(here, run, some, data={"holdout": 0.2}, training={**PLANS, "steps": 1}, log=said.append)
     held = {int(place.split()[-1]) for place in json.loads((run / "run/split.json").read_text())["held_out"]}
     assert len(held) in (6, 9) and all({3 * n + 1, 3 * n + 2, 3 * n + 3} <= held for n in {(h - 1) // 3 for h in held})
     assert any("of which 2 are written out" in line or "of which 3 are written out" in line for line in said)
@@ -262,6 +262,6 @@ def test_captions_of_unseen_pictures(here: Path) -> None:
     """The example of the documentation: 99 of 100 captions of pictures that were never seen so are right."""
     example = runpy.run_path(str(EXAMPLES / "captions.py"))
     data = write_rows(here / "captions.jsonl", example["rows"](6000))
-    model = weft.finetune(data, recipe="captions", out=here / "run", say=quiet)
+    model = weft.finetune(data, recipe="captions", out=here / "run", log=quiet)
     test = write_rows(here / "unseen.jsonl", example["rows"](1000, unseen=True, seed=1))
     assert model.evaluate(test).scores["exact"].value >= 0.99

@@ -102,6 +102,6 @@ def test_one_value_is_no_spread(here: Path, wordpiece: Tokenizer, capsys: pytest
     data = write_rows(here / "few.jsonl", prices(6))
     small = {"family": "bert", "size": "1x64", "context": 32}
     model = weft.finetune(
-        data, task="regress", model=small, tokenizer={"size": 300}, training={"steps": 1}, say=lambda _: None
+        data, task="regress", model=small, tokenizer={"size": 300}, training={"steps": 1}, log=lambda _: None
     )
     assert model.card.metrics and model("a hut").n_windows == 1  # type: ignore[attr-defined]

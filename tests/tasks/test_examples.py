@@ -69,7 +69,7 @@ def table_and_network(kind: str, wordpiece: Tokenizer, bpe: Tokenizer) -> tuple[
 
         torch.manual_seed(0)
         network = FAMILIES["gpt2"].network(model.config, {"words": model.config.vocabulary, "classify": 2})
-        network.initialise()
+        network.initialize()
         network = network.double().eval()
     return task, task.table(rows, tokenizer, framing_for(model.opened)), network
 
@@ -131,7 +131,7 @@ def test_a_batch_is_the_sum_of_its_examples(kind: str, wordpiece: Tokenizer, bpe
 
 
 def test_of_a_book_some_windows_are_read_in_each_epoch(wordpiece: Tokenizer, bpe: Tokenizer) -> None:
-    """Neighbours, others in each epoch, whose shares add up to 1; short examples are left whole."""
+    """Neighbors, others in each epoch, whose shares add up to 1; short examples are left whole."""
     _, table, _ = table_and_network("labels", wordpiece, bpe)
     counts = np.diff(table.rows)
     assert counts.max() > 4

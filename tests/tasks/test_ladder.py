@@ -51,10 +51,10 @@ def quiet(line: str) -> None:
     pass
 
 
-def climb(text: Path, out: Path, *models: str, say: Any = quiet, **settings: Any) -> dict[str, Any]:
+def climb(text: Path, out: Path, *models: str, log: Any = quiet, **settings: Any) -> dict[str, Any]:
     """A ladder of tiny rungs that read few tokens, in this process."""
     budget = {"tokens": 2048, "size": "tiny", "parallel": 0, "models": list(models or MODELS)}
-    return ladder(None, {"out": str(out), "text": {"files": [str(text)]}, "ladder": budget, **settings}, say=say)
+    return ladder(None, {"out": str(out), "text": {"files": [str(text)]}, "ladder": budget, **settings}, log=log)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_the_page_stands_alone_and_names_each_model(whole: Path) -> None:
 def test_what_is_finished_is_kept(whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.glob("*/run/rung.json")}
     said = list[str]()
-    ladder(out=str(whole), say=said.append)
+    ladder(out=str(whole), log=said.append)
     assert {path: path.stat().st_mtime_ns for path in whole.glob("*/run/rung.json")} == before
     assert "5 of 5 rungs are there already" in said[0]
 
@@ -133,11 +133,11 @@ def test_broken_off_and_gone_on_with_is_the_same_ladder(whole: Path, text: Path,
 
     models = ("unigram", "transformer", "lstm")
     with pytest.raises(Interrupted, match="go on with: weft ladder --out"):
-        climb(text, tmp_path / "l", *models, say=interrupt)
+        climb(text, tmp_path / "l", *models, log=interrupt)
     rungs = rungs_of(tmp_path / "l")
     assert "bits_per_byte" in rungs["unigram"] and rungs["transformer"]["waiting"] and rungs["lstm"]["waiting"]
     assert "not yet" in (tmp_path / "l" / "index.html").read_text()
-    ladder(out=str(tmp_path / "l"), say=quiet)
+    ladder(out=str(tmp_path / "l"), log=quiet)
     again, unbroken = rungs_of(tmp_path / "l"), rungs_of(whole)
     for name in models:
         assert again[name]["bits_per_byte"] == unbroken[name]["bits_per_byte"]
@@ -156,12 +156,12 @@ def test_a_rung_that_fails_loses_no_other(text: Path, tmp_path: Path, monkeypatc
     # A process that somebody kills: with no words of its own it still has a reason.
     kill = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(ladders, "_started", lambda place, name, several: subprocess.Popen(kill))
-    ladder(out=str(out), ladder={"parallel": 1, "models": ["ngram-2"]}, say=quiet)
+    ladder(out=str(out), ladder={"parallel": 1, "models": ["ngram-2"]}, log=quiet)
     rungs = rungs_of(out)
     assert "signal 9 (out of memory" in rungs["ngram-2"]["failed"] and "bits_per_byte" in rungs["unigram"]
 
     # Put right, it is tried again.
-    ladder(out=str(out), ladder={"parallel": 0}, rungs={"transformer": {"model": {"heads": 2}}}, say=quiet)
+    ladder(out=str(out), ladder={"parallel": 0}, rungs={"transformer": {"model": {"heads": 2}}}, log=quiet)
     assert all("bits_per_byte" in rung for rung in rungs_of(out).values())
 
 
@@ -187,7 +187,7 @@ def test_a_rung_in_a_process_of_its_own_is_killed_and_gone_on_with(text: Path, t
 
 def test_equal_time(text: Path, tmp_path: Path) -> None:
     budget = {"minutes": 0.01, "size": "tiny", "parallel": 0, "models": ["lstm"]}
-    ladder(None, {"out": str(tmp_path / "l"), "text": {"files": [str(text)]}, "ladder": budget}, say=quiet)
+    ladder(None, {"out": str(tmp_path / "l"), "text": {"files": [str(text)]}, "ladder": budget}, log=quiet)
     found = rungs_of(tmp_path / "l")["lstm"]
     assert found["seconds"] < 20 and found["steps"] > 10
     state = next((tmp_path / "l" / "lstm" / "run" / "checkpoints").glob("*/state.json"))
@@ -210,17 +210,17 @@ def test_mistakes(text: Path, tmp_path: Path, whole: Path) -> None:
     with pytest.raises(UserError, match="already there and not empty"):
         climb(text, tmp_path / "full")
     with pytest.raises(UserError, match="holds a run, not a ladder"):
-        ladder(out=str(whole / "lstm"), say=quiet)
+        ladder(out=str(whole / "lstm"), log=quiet)
     with pytest.raises(UserError, match="holds a ladder with ladder.tokens 2048, not 4096"):
-        ladder(out=str(whole), ladder={"tokens": 4096}, say=quiet)
+        ladder(out=str(whole), ladder={"tokens": 4096}, log=quiet)
     with pytest.raises(UserError, match="lstm has begun already"):
-        ladder(out=str(whole), rungs={"lstm": {"model": {"width": 32}}}, say=quiet)
+        ladder(out=str(whole), rungs={"lstm": {"model": {"width": 32}}}, log=quiet)
     with pytest.raises(UserError, match="no text: give --text"):
-        ladder(out=str(tmp_path / "none"), say=quiet)
+        ladder(out=str(tmp_path / "none"), log=quiet)
     with pytest.raises(UserError, match="minutes and tokens cannot both"):
-        ladder(out=str(tmp_path / "none"), ladder={"minutes": 1.0, "tokens": 5}, say=quiet)
+        ladder(out=str(tmp_path / "none"), ladder={"minutes": 1.0, "tokens": 5}, log=quiet)
     with pytest.raises(UserError, match="vocabulary must be characters or a number"):
-        ladder(out=str(tmp_path / "none"), ladder={"vocabulary": "words"}, say=quiet)
+        ladder(out=str(tmp_path / "none"), ladder={"vocabulary": "words"}, log=quiet)
 
 
 def test_the_longest_useful_context() -> None:

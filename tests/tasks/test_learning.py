@@ -110,7 +110,7 @@ def test_regress(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config.num_labels == 1 and config.problem_type == "regression" and max(PRICES.values()) > 1e5
     assert model.evaluate(here / "r.jsonl").scores["r2"].value > 0.95
     # What goes on from it begins where it ended: its head speaks people's units, and learns in units of the spread.
-    finetune(here / "r.jsonl", task="regress", base=here / "out", out=here / "on", say=quiet, training={"steps": 2})
+    finetune(here / "r.jsonl", task="regress", base=here / "out", out=here / "on", log=quiet, training={"steps": 2})
     losses = [line["validation_loss"] for line in Run(here / "on").lines() if "validation_loss" in line]
     assert losses and losses[0] < 0.2
 
@@ -129,7 +129,7 @@ def test_values_of_a_head_without_a_bias(here: Path, bpe: Tokenizer) -> None:
         model=sizes,
         tokenizer={"folder": str(here / "tok")},
         training={"steps": 60, "rate": 3e-3, "batch": 16},
-        say=quiet,
+        log=quiet,
     )
     assert model.evaluate(here / "r.jsonl").scores["r2"].value > 0.9
     _, said = folder_holds(model, here / "out", "b 1")

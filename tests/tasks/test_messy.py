@@ -54,7 +54,7 @@ def test_columns_that_were_found_are_remembered(here: Path, capsys: pytest.Captu
 
 def taught(data: Any, **more: Any) -> weft.Model:
     given = {"task": "classify", "model": MODEL, "tokenizer": {"size": 200}, "training": {"steps": 2, "batch": 8}}
-    return finetune(data, say=quiet, **{**given, **more})
+    return finetune(data, log=quiet, **{**given, **more})
 
 
 def test_rows_in_memory_survive_for_resume(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_giant_text_is_announced_before_it_is_read(here: Path) -> None:
     lines: list[str] = []
     rows = [*ROWS, ("word " * 240_000, "positive")]
     given = {"model": MODEL, "tokenizer": {"size": 200}, "training": {"steps": 1, "batch": 2}}
-    finetune(rows, say=lines.append, task={"name": "classify", "long": "cut"}, **given)
+    finetune(rows, log=lines.append, task={"name": "classify", "long": "cut"}, **given)
     notes = [number for number, line in enumerate(lines) if "a text of 1.2 million characters" in line]
     plan = next(number for number, line in enumerate(lines) if "plan: " in line)
     assert notes and notes[0] < plan and "data row 41" in lines[notes[0]]

@@ -50,7 +50,7 @@ def test_one_perplexity(
     given = MODELS[name]
     given = {"tokenizer": {"size": 300}, **given} if "ngram" not in name else given
     text = {"files": [str(tmp_path / "train.txt")], "dev": [str(tmp_path / "dev.txt")], **given.get("text", {})}
-    model = weft.pretrain(**{**given, "text": text}, out=str(tmp_path / "run"), device="cpu", say=lambda text: None)
+    model = weft.pretrain(**{**given, "text": text}, out=str(tmp_path / "run"), device="cpu", log=lambda text: None)
     loss = next(metric.value for metric in model.card.metrics if metric.name == "loss")
     command = ["perplexity", str(tmp_path / "run"), "--text", str(tmp_path / "dev.txt"), "--device", "cpu"]
     # Windows side by side, as rows are; with the usual stride each token would have more before it.
@@ -77,7 +77,7 @@ def test_whole_files_are_read_as_in_training(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "dev.txt").write_bytes(text.replace("\n", "\r\n").encode("cp1252"))
     files = {"files": [str(tmp_path / "train.txt")], "dev": [str(tmp_path / "dev.txt")], "documents": "file"}
     settings = {"model": {"family": "ngram", "order": 3}, "tokenizer": {"kind": "character"}, "text": files}
-    model = weft.pretrain(None, settings, out=str(tmp_path / "run"), say=lambda text: None)
+    model = weft.pretrain(None, settings, out=str(tmp_path / "run"), log=lambda text: None)
     loss = next(metric.value for metric in model.card.metrics if metric.name == "loss")
     found = perplexity(model.opened, read_documents([str(tmp_path / "dev.txt")]), count_ends=True)
     assert found.per_token.value == pytest.approx(math.exp(loss), rel=1e-6)

@@ -26,14 +26,14 @@ from weft.text.records import Skipped
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 
 
-def trained(data: Any, say: Any = quiet, **more: Any) -> weft.Model:
+def trained(data: Any, log: Any = quiet, **more: Any) -> weft.Model:
     given = {
         "task": {"name": "translate", "metric": "loss"},
         "model": SIZES,
         "tokenizer": {"kind": "word"},
         "training": FEW,
     }
-    return weft.finetune(data, say=say, **{**given, **more})
+    return weft.finetune(data, log=log, **{**given, **more})
 
 
 # ------------------------------------------------------------------------------------------------------------ columns

@@ -92,17 +92,17 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_fit_that_was_stopped_is_resumed(here: Path) -> None:
     """Its base lies in the run folder: the model in memory is gone by then."""
     write_rows(here / "r.jsonl", ROWS)
-    trained("r.jsonl", out=here / "base", say=quiet)
+    trained("r.jsonl", out=here / "base", log=quiet)
     plan = {"steps": 4, "batch": 8, "evaluate_every": 2, "rate": 1e-3}
-    whole = weft.load(here / "base").fit("r.jsonl", training=plan, out=here / "whole", say=quiet)
+    whole = weft.load(here / "base").fit("r.jsonl", training=plan, out=here / "whole", log=quiet)
 
     def stop(line: str) -> None:
         if line.startswith("step 2"):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="stopped after step 2"):
-        weft.load(here / "base").fit("r.jsonl", training=plan, out=here / "stopped", say=stop)
-    again = weft.resume(here / "stopped", say=quiet)
+        weft.load(here / "base").fit("r.jsonl", training=plan, out=here / "stopped", log=stop)
+    again = weft.resume(here / "stopped", log=quiet)
     assert all(map(torch.equal, weights(whole), weights(again)))
     assert whole.card.base == again.card.base == "base" and whole.folder == here / "whole"
 
@@ -110,14 +110,14 @@ def test_a_fit_that_was_stopped_is_resumed(here: Path) -> None:
 def test_fit_says_that_it_replaces_labels(model: weft.Model) -> None:
     rows = [{**row, "label": "spam" if row["label"] == "stone" else "ham"} for row in ROWS]
     lines: list[str] = []
-    model.fit(rows, training={"steps": 1}, say=lines.append)
+    model.fit(rows, training={"steps": 1}, log=lines.append)
     assert lines[0] == "weft: note: labels animal, plant, stone are replaced by ham, spam"
     assert model.card.labels == ("ham", "spam")
     lines.clear()
-    model.fit(rows, training={"steps": 1}, say=lines.append)
+    model.fit(rows, training={"steps": 1}, log=lines.append)
     assert not any("replaced" in line for line in lines)
     model.fit(
-        [{"text": row["text"], "value": float(n)} for n, row in enumerate(ROWS)], task="regress", say=lines.append
+        [{"text": row["text"], "value": float(n)} for n, row in enumerate(ROWS)], task="regress", log=lines.append
     )
     assert "weft: note: the head for classify is replaced by one for regress" in lines
 
@@ -149,15 +149,15 @@ def test_rows_in_memory_are_rows_of_a_file(kind: str, model: weft.Model, here: P
 
 def test_training_takes_rows_in_memory(here: Path, model: weft.Model) -> None:
     file = write_rows(here / "r.jsonl", ROWS)
-    from_file = trained(file, dev=write_rows(here / "d.jsonl", ROWS[:8]), say=quiet)
-    from_frame = trained(pandas.DataFrame(ROWS), dev=polars.DataFrame(ROWS[:8]), out=here / "run", say=quiet)
+    from_file = trained(file, dev=write_rows(here / "d.jsonl", ROWS[:8]), log=quiet)
+    from_frame = trained(pandas.DataFrame(ROWS), dev=polars.DataFrame(ROWS[:8]), out=here / "run", log=quiet)
     assert all(map(torch.equal, weights(from_file), weights(from_frame)))
-    assert weft.resume(here / "run", say=quiet)(TEXTS[:3]) == from_frame(TEXTS[:3])
-    model.fit(pandas.DataFrame(ROWS), training={"steps": 1}, say=quiet)
+    assert weft.resume(here / "run", log=quiet)(TEXTS[:3]) == from_frame(TEXTS[:3])
+    model.fit(pandas.DataFrame(ROWS), training={"steps": 1}, log=quiet)
     assert model.card.labels == LABELS
     model.save(here / "teacher")
     student = weft.distill(
-        here / "teacher", data=pandas.DataFrame(ROWS), student="1x64", training={"steps": 1}, say=quiet
+        here / "teacher", data=pandas.DataFrame(ROWS), student="1x64", training={"steps": 1}, log=quiet
     )
     assert student.card.labels == LABELS
 
@@ -299,7 +299,7 @@ def test_messages_are_those_of_a_logger(caplog: pytest.LogCaptureFixture, capsys
 
 def test_the_command_line_prints_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(here / "r.jsonl", ROWS)
-    trained("r.jsonl", out=here / "base", say=quiet)
+    trained("r.jsonl", out=here / "base", log=quiet)
     write_rows(here / "o.jsonl", [{**row, "label": row["label"][:1]} for row in ROWS])
     flags = {"--task": "classify", "--data": "o.jsonl", "--base": "base", "--out": "new", "--steps": "1"}
     assert run(["finetune", *(word for flag in flags.items() for word in flag)]) == 0

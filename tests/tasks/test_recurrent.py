@@ -37,10 +37,10 @@ def test_labels_with_no_flags(task: str, small: bool, tmp_path: Path, capsys: py
 def test_what_is_asked_for_stays(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", kinds(40))
     settings = {"family": "gru", "size": "2x24", "bidirectional": False, "pooling": "mean", "dropout": 0.1}
-    model = weft.finetune(str(rows), task="classify", model=settings, training={"steps": 2}, say=quiet)
+    model = weft.finetune(str(rows), task="classify", model=settings, training={"steps": 2}, log=quiet)
     assert (model.config.layers, model.config.width, model.config.bidirectional) == (2, 24, False)
     assert (model.config.pooling, model.config.dropout, model.config.cell) == ("mean", 0.1, "gru")
     with pytest.raises(UserError, match="gru has no head for answer|looks back only"):
-        weft.finetune(str(rows), task="answer", model={"family": "gru"}, say=quiet)
+        weft.finetune(str(rows), task="answer", model={"family": "gru"}, log=quiet)
     with pytest.raises(UserError, match="watch_gradients is for language models"):
-        weft.finetune(str(rows), task="classify", model=settings, training={"watch_gradients": True}, say=quiet)
+        weft.finetune(str(rows), task="classify", model=settings, training={"watch_gradients": True}, log=quiet)

@@ -53,7 +53,7 @@ def classified(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model={"family": "cnn", "width": 8},
         training={"steps": 4, "evaluate_every": 2, "log_every": 1},
         out=place / "run",
-        say=lambda line: None,
+        log=lambda line: None,
     )
     return place / "run"
 

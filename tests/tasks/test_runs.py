@@ -40,7 +40,7 @@ def trained(data: Path, task: str, **more: Any) -> weft.Model:
     more = {"tokenizer": {"size": 300}, "model": SIZES, "training": FEW, **more}
     if "base" in more:
         more = {key: value for key, value in more.items() if key not in ("tokenizer", "model")}
-    return finetune(data, task=task, say=quiet, **more)
+    return finetune(data, task=task, log=quiet, **more)
 
 
 @pytest.fixture(scope="session")
@@ -248,7 +248,7 @@ def test_going_on_ends_as_the_whole_run(task: str, here: Path, monkeypatch: pyte
     monkeypatch.undo()
     assert [path.name for path in (here / "parts/run/checkpoints").glob("step-*")] == ["step-2"]
     monkeypatch.chdir("/")  # from anywhere
-    weft.resume(here / "parts", say=quiet)
+    weft.resume(here / "parts", log=quiet)
     whole, parts = contents(here / "whole"), contents(here / "parts")
     assert whole["state"]["finished"] and len(whole["metrics"]) >= 5
     for name in whole:
@@ -278,9 +278,9 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
     kept = data.read_text()
     data.write_text(kept + json.dumps(kinds(1)[0]) + "\n")
     with pytest.raises(UserError, match="the data is not what the run began with"):
-        weft.resume(here / "out", say=quiet)
+        weft.resume(here / "out", log=quiet)
     data.write_text(kept)
-    assert weft.resume(here / "out", say=quiet)("the cat is now").n_windows == 1  # type: ignore[attr-defined]
+    assert weft.resume(here / "out", log=quiet)("the cat is now").n_windows == 1  # type: ignore[attr-defined]
 
 
 def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,7 +326,7 @@ def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert weft.load(here / "out").task == "classify"
     assert run([*arguments, "--rate", "1e-5"]) == 2 and "another recipe" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds runs of another recipe or with other seeds"):
-        with_seeds(None, {"task": {"name": "classify"}, "out": "out"}, 3, say=quiet)
+        with_seeds(None, {"task": {"name": "classify"}, "out": "out"}, 3, log=quiet)
     shutil.rmtree(here / "out")
 
 

@@ -61,9 +61,9 @@ def test_wikiann_as_iob1_gives_the_same_model(wikiann: list[Sentence], tmp_path:
             model=dict(TINY),
             tokenizer={"size": 300},
             training={"steps": 12, "batch": 16, "rate": 3e-3},
-            say=lines.append,
+            log=lines.append,
         )
-        evaluation = model.evaluate(dev, say=lines.append)
+        evaluation = model.evaluate(dev, log=lines.append)
         texts = [[word for word, _ in words] for words in found[220:240]]
         return model, evaluation, model(texts), [line for line in lines if "tags read as" in line]
 

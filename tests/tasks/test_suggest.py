@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.suggest import first_word, suggest
@@ -34,7 +34,7 @@ def model_of(kind: str, size: int, allowed: list[str] | None = None) -> weft.Mod
 
 
 @torch.inference_mode()
-def enumerated(opened: Opened, text: str, depth: int) -> tuple[Counter[str], float]:
+def enumerated(opened: LoadedModel, text: str, depth: int) -> tuple[Counter[str], float]:
     """Every way to go on by so many tokens, one by one: the chance of each first word, and of what is still open."""
     tokenizer = opened.tokenizer
     assert isinstance(tokenizer, Tokenizer)

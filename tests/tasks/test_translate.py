@@ -87,7 +87,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
         learned(here, here / "parts", **given)
     monkeypatch.undo()
     monkeypatch.chdir("/")
-    weft.resume(here / "parts", say=quiet)
+    weft.resume(here / "parts", log=quiet)
     whole, parts = contents(here / "whole"), contents(here / "parts")
     assert whole["state"]["finished"] and len(whole["metrics"]) >= 5
     for name in whole:
@@ -97,7 +97,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
 def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
     data = write_table(here / "t.tsv", worded(8, seed=3))
     model = weft.finetune(
-        data, base=made, task={"name": "rewrite", "prefix": "one "}, training={"steps": 1, "batch": 4}, say=quiet
+        data, base=made, task={"name": "rewrite", "prefix": "one "}, training={"steps": 1, "batch": 4}, log=quiet
     )
     before = weft.load(made)
     assert model.task == "rewrite" and model.card.prefix == "one " and model.card.base == "run"
@@ -110,11 +110,11 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
     for now, then in ((model.tokenizer, before.tokenizer), (model.target_tokenizer, before.target_tokenizer)):
         assert now is not None and then is not None and now.library.to_str() == then.library.to_str()
     with pytest.raises(UserError, match="translate needs a model that reads one text and writes another .*, not bert"):
-        weft.finetune(data, task="translate", model={"family": "bert", "size": "1x64"}, say=quiet)
+        weft.finetune(data, task="translate", model={"family": "bert", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match="transformer has no head for classify; it learns translate"):
-        weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, say=quiet)
+        weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match=r"own words \(task.own\) are read by a recurrent"):
-        weft.finetune(data, base=made, task={"name": "translate", "own": 0.2}, say=quiet)
+        weft.finetune(data, base=made, task={"name": "translate", "own": 0.2}, log=quiet)
 
 
 def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
     data = write_table(here / "t.tsv", worded(80))
     weft.finetune(
         data, task={"name": "translate", "metric": "loss"}, model={"family": "transformer"}, out=here / "r",
-        training={"steps": 1}, tokenizer={"kind": "word"}, say=lines.append,
+        training={"steps": 1}, tokenizer={"kind": "word"}, log=lines.append,
     )  # fmt: skip
     assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size decides)" in lines
     recipe = (here / "r/run/recipe.toml").read_text()
@@ -154,7 +154,7 @@ def test_few_are_written_out_to_judge_by(here: Path) -> None:
     rows: list[Any] = list(range(100))
     assert task.sample(rows) == [0, 14, 28, 42, 57, 71, 85] and task.sample(rows[:7]) == rows[:7]
     lines: list[str] = []
-    learned(here, task={"name": "translate", "judged": 3}, training={**PLAN, "steps": 1}, say=lines.append)
+    learned(here, task={"name": "translate", "judged": 3}, training={**PLAN, "steps": 1}, log=lines.append)
     assert any("20 to judge by, of which 3 are written out" in line for line in lines)
 
 
@@ -162,7 +162,7 @@ def test_seeds_with_two_vocabularies(here: Path) -> None:
     data = write_table(here / "t.tsv", PAIRS)
     settings = {"data": {"files": [str(data)]}, "task": {"name": "translate", "metric": "loss"}, "out": str(here / "s")}
     settings |= {"model": SIZES, "tokenizer": {"kind": "word", "apart": True}, "training": {"steps": 2, "batch": 6}}
-    found = with_seeds(None, settings, 2, say=quiet)
+    found = with_seeds(None, settings, 2, log=quiet)
     assert found.scores["loss"][found.best] == min(found.scores["loss"])
     assert weft.load(here / "s").target_tokenizer is not None
 
@@ -343,7 +343,7 @@ def test_summaries_are_judged_beside_their_first_sentences(here: Path) -> None:
     ]
     data = write_rows(here / "s.jsonl", rows)
     model = weft.finetune(
-        data, task="summarise", model=SIZES, tokenizer={"kind": "word"}, training={"steps": 1, "batch": 8}, say=quiet
+        data, task="summarize", model=SIZES, tokenizer={"kind": "word"}, training={"steps": 1, "batch": 8}, log=quiet
     )
     assert [metric.name for metric in model.card.metrics] == ["rouge1", "rouge2", "rougeL"]
     found = model.evaluate(data, beam=1)
@@ -390,7 +390,7 @@ def test_multi30k(here: Path) -> None:
     model = weft.finetune(
         {key: str(path) for key, path in sides.items()}, task={"name": "translate", "judged": 30},
         model={"family": "transformer", "size": "2x128"}, tokenizer={"size": 4000},
-        training={"steps": 300, "batch": 64, "evaluate_every": 300}, say=quiet,
+        training={"steps": 300, "batch": 64, "evaluate_every": 300}, log=quiet,
     )  # fmt: skip
     assert {metric.name: metric.value for metric in model.card.metrics}["chrf"] > 15
 
@@ -408,7 +408,7 @@ def test_without_sentencepiece_another_vocabulary_is_learned_and_said(
         tokenizer={"size": 300},
         training={"steps": 1},
         out=tmp_path / "r",
-        say=said.append,
+        log=said.append,
     )
     assert model.tokenizer is not None and model.tokenizer.kind == "bpe"
     assert any("pip install 'weft[data]'" in line for line in said)

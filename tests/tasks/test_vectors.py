@@ -40,7 +40,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def learned(text: Path, out: Path, **plan: Any) -> weft.Model:
-    return learn_vectors(vectors={**SMALL, **plan}, text={"files": [str(text)]}, out=str(out), device="cpu", say=quiet)
+    return learn_vectors(vectors={**SMALL, **plan}, text={"files": [str(text)]}, out=str(out), device="cpu", log=quiet)
 
 
 def table_of(folder: Path) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(
     with pytest.raises(Interrupted, match="stopped after step 4 of .*, all saved; go on with: weft resume"):
         learned(text, tmp_path / "parts", **plan)
     assert not (tmp_path / "parts" / "model.safetensors").exists()
-    weft.resume(tmp_path / "parts", say=quiet)
+    weft.resume(tmp_path / "parts", log=quiet)
     assert done == steps
     assert torch.equal(table_of(tmp_path / "parts"), table_of(tmp_path / "whole"))
     records = [read_metrics(tmp_path / name / "run" / "metrics.jsonl") for name in ("parts", "whole")]
@@ -80,7 +80,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(
         [line["step"], line["loss"]] for line in records[1]
     ]
     said: list[str] = []
-    weft.resume(tmp_path / "parts", say=said.append)
+    weft.resume(tmp_path / "parts", log=said.append)
     assert done == steps and "finished already" in said[-1]
 
 
@@ -103,7 +103,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         learned(text, tmp_path / "killed")
     monkeypatch.setattr(vectors.Word2Vec, "learn", method)
-    weft.resume(tmp_path / "killed", say=quiet)
+    weft.resume(tmp_path / "killed", log=quiet)
     assert torch.equal(table_of(tmp_path / "killed"), table_of(tmp_path / "whole"))
 
 
@@ -155,7 +155,7 @@ def test_averaged_vectors_with_a_linear_map_tell_topics_apart(text: Path, tmp_pa
         out=str(tmp_path / "run"),
         training={"epochs": 3, "rate": 0.05},
         device="cpu",
-        say=quiet,
+        log=quiet,
     )
     found: Any = model(["a storm at sea", "salt in the soup"])
     assert [answer.label for answer in found] == ["sea", "kitchen"]
@@ -217,7 +217,7 @@ def test_a_changed_text_is_noticed(text: Path, tmp_path: Path, monkeypatch: pyte
     learned(text, tmp_path / "out")
     text.write_text(text.read_text() + "more sea\n")
     with pytest.raises(UserError, match="the text is not the one that the run began with"):
-        weft.resume(tmp_path / "out", say=quiet)
+        weft.resume(tmp_path / "out", log=quiet)
 
 
 def test_a_model_without_words_is_no_word_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

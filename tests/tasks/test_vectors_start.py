@@ -50,7 +50,7 @@ def table_of(model: Model) -> torch.Tensor:
 @pytest.mark.parametrize("family", SMALL)
 def test_words_are_found_and_the_others_drawn(family: str, data: Path, here: Path) -> None:
     said: list[str] = []
-    model = tuned(data, write_vectors(here / "v.txt"), here / "out", family, work={"freeze": "tokens"}, say=said.append)
+    model = tuned(data, write_vectors(here / "v.txt"), here / "out", family, work={"freeze": "tokens"}, log=said.append)
     told = [line for line in said if line.startswith("vectors: ")]
     # 12 words: the, is, six things, four fillers; of these the vectors have the, is, four things and one filler.
     assert len(told) == 1 and told[0].startswith("vectors: 7 of 12 words found; missing 5: ")
@@ -107,7 +107,7 @@ def test_a_run_goes_on_without_its_vectors(data: Path, here: Path, monkeypatch: 
         tuned(data, vectors, here / "broken")
     monkeypatch.undo()
     vectors.unlink()
-    again = weft.resume(here / "broken", say=quiet)
+    again = weft.resume(here / "broken", log=quiet)
     states = whole.network.state_dict(), again.network.state_dict()
     assert all(torch.equal(states[0][name], tensor) for name, tensor in states[1].items())
 
@@ -120,7 +120,7 @@ def test_a_language_model_begins_from_vectors_too(here: Path) -> None:
         text={"files": ["t.txt"]},
         training={"steps": 2, "batch": 4},
         out="out",
-        say=said.append,
+        log=said.append,
     )
     assert model.config.width == WIDTH and any("7 of 13 words found; missing 6: " in line for line in said)
     assert model.config.context == 1 << 24 and model("the cat", most=3).text is not None
@@ -169,7 +169,7 @@ def test_a_window_longer_than_the_reach(here: Path, capsys: pytest.CaptureFixtur
         text={"files": ["t.txt"]},
         training={"steps": 2, "batch": 4},
         out="out",
-        say=quiet,
+        log=quiet,
     )
     said = refused(capsys, "perplexity", "out", "--text", "t.txt", "--length", 4)
     assert "a window of 4 tokens: this model looks at the last 3 only" in said
@@ -186,7 +186,7 @@ def test_a_pair_of_texts_is_kept_apart(here: Path) -> None:
         task="pair",
         model={"family": "cnn", "maps": 8, "width": 8},
         training={"steps": 2, "batch": 8},
-        say=quiet,
+        log=quiet,
     )
     assert model.tokenizer is not None and model.tokenizer.id_of("end") is not None
     one, two = model([("a cat 1", "a cow 1"), ("a cat", "1 a cow 1")])

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers.pre_tokenizers import ByteLevel
 
 import weft
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks import perplexity as module
@@ -46,11 +46,11 @@ def vocabulary() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def opened(vocabulary: Tokenizer) -> Opened:
+def opened(vocabulary: Tokenizer) -> LoadedModel:
     return small(vocabulary)
 
 
-def small(tokenizer: Tokenizer, **settings: Any) -> Opened:
+def small(tokenizer: Tokenizer, **settings: Any) -> LoadedModel:
     """A GPT-2 in float64 with weights large enough to have opinions."""
     given = {"context": CONTEXT, "weight_scale": 0.3, **settings}
     model = weft.new("gpt2", tokenizer, size="1x64", settings=given, seed=5)
@@ -59,21 +59,21 @@ def small(tokenizer: Tokenizer, **settings: Any) -> Opened:
 
 
 @torch.inference_mode()
-def told(opened: Opened, tokens: list[int], target: int) -> float:
+def told(opened: LoadedModel, tokens: list[int], target: int) -> float:
     """The log of the chance of a token after others, as defined: the network run on these alone."""
     ragged = Ragged.of([tokens])
     network: Any = opened.network
     return float(network.words(network(ragged.tokens, ragged.rows)[-1:]).log_softmax(-1)[0, target])
 
 
-def stream(opened: Opened, text: str) -> list[int]:
+def stream(opened: LoadedModel, text: str) -> list[int]:
     assert opened.tokenizer is not None
     begin = opened.tokenizer.id_of("end")
     assert begin is not None
     return [begin, *opened.tokenizer.ids([text], specials=False)[0]]
 
 
-def test_stride_one_is_the_exact_conditional_of_each_token(opened: Opened) -> None:
+def test_stride_one_is_the_exact_conditional_of_each_token(opened: LoadedModel) -> None:
     tokens = stream(opened, TEXT)
     exact = -sum(told(opened, tokens[max(0, n - CONTEXT) : n], tokens[n]) for n in range(1, len(tokens)))
     found = perplexity(opened, [TEXT], stride=1)
@@ -86,7 +86,7 @@ def test_stride_one_is_the_exact_conditional_of_each_token(opened: Opened) -> No
 
 
 @pytest.mark.parametrize("length", [CONTEXT, 5, 1])
-def test_windows_side_by_side_are_the_plain_perplexity(opened: Opened, length: int) -> None:
+def test_windows_side_by_side_are_the_plain_perplexity(opened: LoadedModel, length: int) -> None:
     tokens = stream(opened, TEXT)
     exact = 0.0
     for begin in range(0, len(tokens) - 1, length):
@@ -99,7 +99,9 @@ def test_windows_side_by_side_are_the_plain_perplexity(opened: Opened, length: i
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, CONTEXT), st.data(), st.integers(1, 200))
-def test_each_token_is_foreseen_once_with_enough_before_it(opened: Opened, length: int, data: Any, count: int) -> None:
+def test_each_token_is_foreseen_once_with_enough_before_it(
+    opened: LoadedModel, length: int, data: Any, count: int
+) -> None:
     stride = data.draw(st.integers(1, length))
     pieces = list(range(1000, 1000 + count))
     borders = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
@@ -119,7 +121,7 @@ def test_each_token_is_foreseen_once_with_enough_before_it(opened: Opened, lengt
         assert seen == whole[1:]
 
 
-def test_batches_do_not_matter(opened: Opened) -> None:
+def test_batches_do_not_matter(opened: LoadedModel) -> None:
     documents = [TEXT, "sang", LINES[2]]
     whole = perplexity(opened, documents, stride=3)
     for budget in (1, 40):
@@ -130,7 +132,7 @@ def test_batches_do_not_matter(opened: Opened) -> None:
     assert sum(one.n_words for one in alone) == whole.n_words and sum(one.n_bytes for one in alone) == whole.n_bytes
 
 
-def test_a_text_in_pieces_is_the_same_text(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_in_pieces_is_the_same_text(opened: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where blank lines and runs of spaces lie near the place where tokens are cut."""
     chance = random.Random(0)
     text = "".join(chance.choice([" ", "\n", "\n\n", "  ", "a", "weft", " the", ".", "é"]) for _ in range(4000))
@@ -181,10 +183,10 @@ def test_a_vocabulary_without_a_start_token(vocabulary: Tokenizer) -> None:
         choose(opened, [""], choices=["a"])
 
 
-def test_words_are_counted_before_the_detokeniser(opened: Opened) -> None:
+def test_words_are_counted_before_the_detokenizer(opened: LoadedModel) -> None:
     raw = " = Loom = \n \n The loom 's age @-@ old thread , was old . \n"
     clean = "= Loom =\n\nThe loom's age-old thread, was old.\n"
-    found = perplexity(opened, [[raw[:17], raw[17:30], raw[30:]]], detokenise="wikitext")
+    found = perplexity(opened, [[raw[:17], raw[17:30], raw[30:]]], detokenize="wikitext")
     plain = perplexity(opened, [clean])
     assert found.nats == near(plain.nats) and found.per_token == plain.per_token
     assert found.n_words == len(raw.split()) > plain.n_words == len(clean.split())
@@ -192,7 +194,7 @@ def test_words_are_counted_before_the_detokeniser(opened: Opened) -> None:
     assert found.bits_per_read_byte == plain.bits_per_byte and found.bits_per_byte.value < plain.bits_per_byte.value
 
 
-def test_documents_of_files(opened: Opened, tmp_path: Path) -> None:
+def test_documents_of_files(opened: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfThe loom\r\n\nwas old.\n")
     (tmp_path / "b.csv").write_text("n,said\n1,The weft\n2,sang\n")
     (tmp_path / "none.txt").write_text("")
@@ -212,7 +214,7 @@ def test_documents_of_files(opened: Opened, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- choosing
 
 
-def test_a_choice_has_the_chance_of_its_tokens(opened: Opened) -> None:
+def test_a_choice_has_the_chance_of_its_tokens(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     choices = ["loom", "thread of", "é"]
@@ -229,14 +231,14 @@ def test_a_choice_has_the_chance_of_its_tokens(opened: Opened) -> None:
     first, second = answer.options[:2]
     assert first.probability / second.probability == near(math.exp(first.logprob - second.logprob))
     assert answer.text == first.text and answer.number == first.number and answer.n_tokens == len(prompt)
-    for normalise, by in (
+    for normalize, by in (
         ("token", lambda option: option.n_tokens),
         ("byte", lambda option: len(option.text.encode())),
     ):
-        for option in choose(opened, ["The weaver"], choices=choices, normalise=normalise)[0].options:
+        for option in choose(opened, ["The weaver"], choices=choices, normalize=normalize)[0].options:
             assert option.score == near(by_number[option.number].logprob / by(option))
     prior = {o.text: o.logprob for o in choose(opened, ["Say:"], choices=choices)[0].options}
-    for option in choose(opened, ["The weaver"], choices=choices, normalise="prior", prior="Say:")[0].options:
+    for option in choose(opened, ["The weaver"], choices=choices, normalize="prior", prior="Say:")[0].options:
         assert option.score == near(option.logprob - prior[option.text])
     # Without a prompt a text begins after the token that parts texts.
     alone = choose(opened, [""], choices=["loom"])[0]
@@ -244,7 +246,7 @@ def test_a_choice_has_the_chance_of_its_tokens(opened: Opened) -> None:
     assert alone.options[0].logprob == near(sum(told(opened, whole[:n], whole[n]) for n in range(1, len(whole))))
 
 
-def test_a_token_across_the_border_belongs_to_the_choice(opened: Opened) -> None:
+def test_a_token_across_the_border_belongs_to_the_choice(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     answer = choose(opened, ["The "], choices=["loom"])[0].options[0]
@@ -255,17 +257,17 @@ def test_a_token_across_the_border_belongs_to_the_choice(opened: Opened) -> None
     assert answer.logprob == near(sum(told(opened, tokens[:n], tokens[n]) for n in range(first, len(tokens))))
 
 
-def test_together_and_alone(opened: Opened) -> None:
+def test_together_and_alone(opened: LoadedModel) -> None:
     asked: list[Any] = [("The weaver", ["said that", "old"]), ("Every", ["thread", "loom", "?"]), ("She ", ["sang"])]
-    together = choose(opened, asked, normalise="prior")
+    together = choose(opened, asked, normalize="prior")
     for question, answer in zip(asked, together, strict=True):
-        alone = choose(opened, [question], normalise="prior", budget=1)[0]
+        alone = choose(opened, [question], normalize="prior", budget=1)[0]
         assert alone.text == answer.text
         for a, b in zip(alone.options, answer.options, strict=True):
             assert a.logprob == near(b.logprob, rel=1e-9) and a.score == near(b.score, rel=1e-9)
 
 
-def test_long_prompts_are_an_error_or_slide(opened: Opened) -> None:
+def test_long_prompts_are_an_error_or_slide(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     with pytest.raises(
@@ -283,7 +285,7 @@ def test_long_prompts_are_an_error_or_slide(opened: Opened) -> None:
         choose(opened, ["The"], choices=[TEXT], slide=True)
 
 
-def test_accuracy(opened: Opened) -> None:
+def test_accuracy(opened: LoadedModel) -> None:
     prompts = ["The", "Every", "She sang", "A loom"] * 20
     best = [choose(opened, [prompt], choices=["old", "thread"])[0].number for prompt in prompts]
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
@@ -297,7 +299,7 @@ def test_accuracy(opened: Opened) -> None:
 
 
 def test_templates_as_published() -> None:
-    assert prompt_of("summarise", "A {long} text.") == "A {long} text.\nTL;DR:"
+    assert prompt_of("summarize", "A {long} text.") == "A {long} text.\nTL;DR:"
     shown = prompt_of("translate", "good day", examples=[("one", "un"), ("two", "deux")])
     assert shown == "one = un\ntwo = deux\ngood day ="
     asked = prompt_of("answer", "Who?", context="Some {text}.", examples=[("When?", "Then.")])
@@ -325,7 +327,7 @@ def test_texts_with_braces_survive(text: str, question: str) -> None:
         (lambda: prompt_of("{0.__class__}", "a"), "unknown placeholder"),
         (
             lambda: prompt_of("translat", "a"),
-            "not one of translate, summarise, answer, nor .* did you mean 'translate'",
+            "not one of translate, summarize, answer, nor .* did you mean 'translate'",
         ),
         (lambda: example_of("one"), "write it as 'text=>answer'"),
         (lambda: example_of("=>un"), "write it as 'text=>answer'"),
@@ -338,8 +340,8 @@ def test_faults_of_templates_are_named(call: Any, fault: str) -> None:
 
 def test_what_is_kept_of_an_output() -> None:
     said = " One thing. Two (2)! Three? Four.\nMore"
-    assert TEMPLATES["summarise"].finish(said) == "One thing. Two (2)! Three?"
-    assert TEMPLATES["summarise"].decoding == {"top_k": 2, "most": 100}
+    assert TEMPLATES["summarize"].finish(said) == "One thing. Two (2)! Three?"
+    assert TEMPLATES["summarize"].decoding == {"top_k": 2, "most": 100}
     assert first_sentences(said) == TEMPLATES["translate"].finish(said) == "One thing."
     assert first_line("\n  a b \nc") == TEMPLATES["answer"].finish("a b\nQ: next") == "a b" and first_line("") == ""
     assert until_quote(' so it is" he said') == "so it is" and until_quote("so “it") == "so"

@@ -225,7 +225,7 @@ def test_minimum_count_and_progress() -> None:
 
 
 def test_a_unigram_vocabulary_comes_back_to_the_last_digit(tmp_path: Path) -> None:
-    """What was tokenised with it is found again by what it is: a score that comes back changed would lose that."""
+    """What was tokenized with it is found again by what it is: a score that comes back changed would lose that."""
     pytest.importorskip("sentencepiece")
     made = learn(texts(), "unigram", SIZES["unigram"], extra=["<extra_id_1>", "<extra_id_0>"])
     made.save(tmp_path)

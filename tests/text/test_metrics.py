@@ -19,7 +19,7 @@ from sklearn import metrics as peer
 from weft.errors import UserError
 from weft.text.metrics import Classes, MultiLabels, Numbers, Worst
 from weft.text.metrics_text import Answers, Entities, Ranking, WordTags
-from weft.text.resampling import POISSON, Score, drawn, interval, summarised
+from weft.text.resampling import POISSON, Score, drawn, interval, summarized
 
 near = pytest.approx
 
@@ -236,10 +236,10 @@ def test_intervals_hold_the_truth_95_times_in_100() -> None:
 def test_several_seeds_as_scipy(n: int) -> None:
     values = np.random.default_rng(n).normal(size=n)
     low, high = stats.t.interval(0.95, n - 1, loc=values.mean(), scale=stats.sem(values))
-    assert summarised(values.tolist()) == near((values.mean(), values.std(ddof=1), low, high), rel=1e-8)
-    assert summarised([0.7]) == (0.7, 0.0, 0.7, 0.7)
+    assert summarized(values.tolist()) == near((values.mean(), values.std(ddof=1), low, high), rel=1e-8)
+    assert summarized([0.7]) == (0.7, 0.0, 0.7, 0.7)
     with pytest.raises(UserError, match="no value"):
-        summarised([])
+        summarized([])
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 5))

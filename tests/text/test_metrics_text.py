@@ -20,7 +20,7 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.text.metrics_text import Answers, Entities, Ranking, WordTags, normalised
+from weft.text.metrics_text import Answers, Entities, Ranking, WordTags, normalized
 from weft.text.records import read_records
 from weft.text.thresholds import best_no_answer, best_thresholds
 
@@ -171,8 +171,8 @@ def test_answers_as_transformers_4_scored_them(data: Path, tmp_path: Path) -> No
     scores = Answers()
     for (predicted, golds), (words_left, exact, f1) in zip(rows, each, strict=True):
         result = scores.add(predicted, golds)
-        assert normalised(predicted) == words_left
-        if all(map(normalised, golds)):  # golds without a word are left out by the evaluation, not by these functions
+        assert normalized(predicted) == words_left
+        if all(map(normalized, golds)):  # golds without a word are left out by the evaluation, not by these functions
             assert result == near((exact, f1))
     result = {name: 100 * score.value for name, score in scores.result().items()}
     names = {"exact": "exact", "f1": "f1", "answerable_exact": "HasAns_exact", "answerable_f1": "HasAns_f1"}

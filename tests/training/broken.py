@@ -53,7 +53,7 @@ def main() -> None:
     out, kills, chance = Path(sys.argv[2]), int(sys.argv[3]), random.Random(int(sys.argv[4]))
     start = time.perf_counter()
     cache = os.environ["WEFT_CACHE"]
-    os.environ["WEFT_CACHE"] = f"{cache}-whole"  # the broken run tokenises for itself, and may be killed at it
+    os.environ["WEFT_CACHE"] = f"{cache}-whole"  # the broken run tokenizes for itself, and may be killed at it
     number = begin(lambda: pretrain(None, {**settings, "out": f"{out}-whole"}))
     while not ended(number):
         time.sleep(0.01)

@@ -74,5 +74,5 @@ def network_for(objective: str, dropout: float = 0.0, seed: int = 0, **sizes: An
     heads = {head: outputs or config.vocabulary for head, outputs in OBJECTIVES[objective].heads.items()}
     torch.manual_seed(seed)
     network = family.network(config, heads)
-    network.initialise()
+    network.initialize()
     return network

@@ -45,7 +45,7 @@ def network_of(cell: str, **settings: Any) -> Any:
     config = family.config(**{**family.standard, **sizes})
     torch.manual_seed(0)
     network = family.network(config, {"words": 30})
-    network.initialise()
+    network.initialize()
     return network.double()
 
 
@@ -177,7 +177,7 @@ def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
     """Watched, too: what was noted after the checkpoint is noted again, once."""
     said: list[str] = []
     values = settings(tmp_path, watch_gradients=True)
-    pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=said.append)
+    pretrain(None, {**values, "out": str(tmp_path / "whole")}, log=said.append)
     assert 'rows = "carried"' in (tmp_path / "whole/run/recipe.toml").read_text()
     assert any("gradients.html" in line for line in said)
     whole = carried_contents(tmp_path / "whole")
@@ -188,13 +188,13 @@ def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
     for path in (tmp_path / "parts/run/checkpoints").glob("step-*"):
         if int(path.name[5:]) > 8:
             shutil.rmtree(path)
-    resume(tmp_path / "parts", say=quietly)
+    resume(tmp_path / "parts", log=quietly)
     parts = carried_contents(tmp_path / "parts")
     for name in whole:
         assert same(whole[name], parts[name]), name
     assert (tmp_path / "parts/run/gradients.jsonl").read_bytes() == gradients
     # Unwatched it is the same run.
-    pretrain(None, {**settings(tmp_path), "out": str(tmp_path / "unwatched")}, say=quietly)
+    pretrain(None, {**settings(tmp_path), "out": str(tmp_path / "unwatched")}, log=quietly)
     unwatched = carried_contents(tmp_path / "unwatched")
     for name in whole:
         assert same(whole[name], unwatched[name]), name
@@ -215,7 +215,7 @@ def test_memory_runs_out_in_the_middle_of_a_step(tmp_path: Path, monkeypatch: py
     for name in ("whole", "again"):
         values = settings(tmp_path, steps=5, pass_tokens=96, log_every=1, evaluate_every=5, ema=None)
         values["model"] |= {"dropout": 0.0, "weight_dropout": 0.0}
-        pretrain(None, {**values, "out": str(tmp_path / name)}, say=heard.append)
+        pretrain(None, {**values, "out": str(tmp_path / name)}, log=heard.append)
         monkeypatch.setattr(Passes, "run", failing)
     assert calls[:8] == [96, 96, 96, 96, 48, 48, 48, 48] and sum("memory ran out" in line for line in heard) == 1
     losses = [[line["loss"] for line in read_metrics(tmp_path / name / "run/metrics.jsonl") if "loss" in line]
@@ -242,7 +242,7 @@ def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -
     values = settings(tmp_path, family)
     values["model"] = {"family": family, "size": "1x48", "dropout": 0.0}
     values["training"] = {"steps": 80, "batch": 16, "rate": 2e-2, "evaluate_every": 80, "threads": 1}
-    model = pretrain(None, {**values, "out": str(tmp_path / "run")}, say=quietly)
+    model = pretrain(None, {**values, "out": str(tmp_path / "run")}, log=quietly)
     found = [
         line["validation_loss"]
         for line in read_metrics(tmp_path / "run/run/metrics.jsonl")
@@ -272,7 +272,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"model": {"family": "gpt2", "size": "1x64"}, "training": {"watch_gradients": True}}, "gpt2 has no state"),
     ):
         with pytest.raises(UserError, match=words):
-            pretrain(None, {**values, **change, "out": str(tmp_path / "no")}, say=quietly)
+            pretrain(None, {**values, **change, "out": str(tmp_path / "no")}, log=quietly)
         assert not (tmp_path / "no").exists()
 
 
@@ -280,7 +280,7 @@ def test_other_rows_remain_possible(tmp_path: Path) -> None:
     for rows in ("stream", "documents"):
         values = settings(tmp_path, "gru", steps=3)
         values["objective"] |= {"rows": rows}
-        pretrain(None, {**values, "out": str(tmp_path / rows)}, say=quietly)
+        pretrain(None, {**values, "out": str(tmp_path / rows)}, log=quietly)
         assert not list((tmp_path / rows).rglob("carried.safetensors"))
 
 

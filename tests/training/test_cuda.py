@@ -146,7 +146,7 @@ def settings(
 @pytest.mark.parametrize("objective, rows", [("next", "stream"), ("next", "apart"), ("mlm", "documents")])
 def test_compiled_once(objective: str, rows: str | None, tmp_path: Path) -> None:
     torch._dynamo.reset()
-    pretrain(None, settings(tmp_path, "run", objective, rows, compile=True), say=lambda line: None)
+    pretrain(None, settings(tmp_path, "run", objective, rows, compile=True), log=lambda line: None)
     lines = [line for line in read_metrics(tmp_path / "run/run/metrics.jsonl") if "graphs" in line]
     assert lines[-1]["graphs"] == lines[1]["graphs"]  # after ten steps nothing is compiled again
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
@@ -160,7 +160,7 @@ def test_memory_really_runs_out(tmp_path: Path) -> None:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 250e6) / free)
     try:
         values = settings(tmp_path, "run", "next", "stream", steps=6, batch=512, pass_tokens=1 << 20)
-        pretrain(None, values, say=heard.append)
+        pretrain(None, values, log=heard.append)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert any("memory ran out" in line for line in heard)
@@ -172,10 +172,10 @@ def test_going_on_is_near_on_a_gpu(device: torch.device, tmp_path: Path) -> None
     steps = 20 if device == CUDA else 2
     plan = {"precision": "fp32", "steps": steps, "save_every": steps // 2, "log_every": 1, "keep": 5}
     values = settings(tmp_path, "whole", "mlm+nsp", None, device, **plan)
-    pretrain(None, values, say=lambda line: None)
+    pretrain(None, values, log=lambda line: None)
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     shutil.rmtree(tmp_path / f"parts/run/checkpoints/step-{steps}")
-    resume(tmp_path / "parts", say=lambda line: None)
+    resume(tmp_path / "parts", log=lambda line: None)
     losses = [[line["loss"] for line in read_metrics(tmp_path / n / "run/metrics.jsonl") if "loss" in line]
               for n in ("whole", "parts")]  # fmt: skip
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)

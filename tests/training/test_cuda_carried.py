@@ -131,12 +131,12 @@ def test_a_run_from_graphs_is_a_plain_run(
     for most in (0, 64):
         monkeypatch.setattr("weft.training.passes.MOST", most)
         given = values(tmp_path, str(most), device, watch_gradients=True, save_every=steps // 2, keep=5, **plan)
-        pretrain(None, given, say=lambda line: None)
+        pretrain(None, given, log=lambda line: None)
     assert losses(tmp_path, "0") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)
     assert device == CPU or losses(tmp_path, "0")[-1] < losses(tmp_path, "0")[0] - 0.5
     shutil.copytree(tmp_path / "64", tmp_path / "parts")
     shutil.rmtree(tmp_path / f"parts/run/checkpoints/step-{steps}")
-    resume(tmp_path / "parts", say=lambda line: None)
+    resume(tmp_path / "parts", log=lambda line: None)
     assert losses(tmp_path, "parts") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)
-    pretrain(None, values(tmp_path, "half", device, **{**plan, "precision": "bf16"}), say=lambda line: None)
+    pretrain(None, values(tmp_path, "half", device, **{**plan, "precision": "bf16"}), log=lambda line: None)
     assert losses(tmp_path, "half") == pytest.approx(losses(tmp_path, "64"), rel=0.05)

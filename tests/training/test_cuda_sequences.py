@@ -70,7 +70,7 @@ def network_of(kind: str) -> Any:
     config = family.config(**{**family.standard, **sizes, **still, **settings})
     torch.manual_seed(1)
     network = family.network(config, usual_heads(family, config))
-    network.initialise()
+    network.initialize()
     return network
 
 
@@ -208,7 +208,7 @@ def test_a_run_from_graphs_is_a_plain_run(
             tokenizer={"kind": "word"},
             training={"steps": steps, "batch": 8, "log_every": steps // 8 or 1, "rate": 2e-3, "precision": "fp32"},
             device=device.type,
-            say=lambda line: None,
+            log=lambda line: None,
         )
         found = read_metrics(tmp_path / str(most) / "run/metrics.jsonl")
         lines[most] = [line["loss"] for line in found if "loss" in line]

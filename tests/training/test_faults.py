@@ -84,7 +84,7 @@ def slow(*given):
         yield batch
 judging.every_example = slow
 """
-SLOW_TOKENISING = """
+SLOW_TOKENIZING = """
 import weft.data.shards as shards
 shards.SHARD, shards.TOGETHER = 300, 500
 plain = shards._encode
@@ -108,7 +108,7 @@ PHASES = {
     "training": ("", lambda folder: (folder / "run/run/metrics.jsonl").exists()
                  and (folder / "run/run/metrics.jsonl").stat().st_size > 0, {"steps": 3000}),
     "evaluation": (SLOW_EVALUATION, lambda folder: (folder / "evaluating").exists(), {"pass_tokens": 64}),
-    "tokenising": (SLOW_TOKENISING, lambda folder: any((folder / "cache").glob("shards/*.partial/tokens-*.npy")), {}),
+    "tokenizing": (SLOW_TOKENIZING, lambda folder: any((folder / "cache").glob("shards/*.partial/tokens-*.npy")), {}),
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_a_signal_while_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         *((signal.SIGTERM, phase) for phase in PHASES),
         (signal.SIGINT, "training"),
         (signal.SIGHUP, "training"),
-        (signal.SIGHUP, "tokenising"),
+        (signal.SIGHUP, "tokenizing"),
     ],
 )
 def test_a_signal_saves(number: int, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,18 +147,18 @@ def test_a_signal_saves(number: int, phase: str, tmp_path: Path, monkeypatch: py
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said and "weft resume" in said
     newest = Run(tmp_path / "run").checkpoints().newest()
-    assert (newest is None) == (phase == "tokenising")
-    if phase != "tokenising":
+    assert (newest is None) == (phase == "tokenizing")
+    if phase != "tokenizing":
         assert weft.load(tmp_path / "run").tokenizer is not None  # what it has become so far can be used
     if phase == "training":
         assert f"step {int(newest.name[5:]):,} of 3,000" in said  # type: ignore[union-attr]
         return
     if phase == "evaluation":
         assert json.loads((newest / "state.json").read_text())["evaluated"] < int(newest.name[5:])  # type: ignore[operator, union-attr]
-    if phase == "tokenising":
+    if phase == "tokenizing":
         assert list((tmp_path / "cache" / "shards").glob("*.partial/tokens-*.npy"))
-    resume(tmp_path / "run", say=quietly)
-    pretrain(None, {**values, "out": str(tmp_path / "whole")}, say=quietly)
+    resume(tmp_path / "run", log=quietly)
+    pretrain(None, {**values, "out": str(tmp_path / "whole")}, log=quietly)
     whole, parts = (contents(tmp_path / name, ema=False) for name in ("whole", "run"))
     assert all(same(whole[name], parts[name]) for name in whole)
 
@@ -221,7 +221,7 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path, monkeypatch: pytest.M
     process.send_signal(signal.SIGINT)
     process.ended(55)  # before the step is done
     assert process.returncode == 130
-    resume(tmp_path / "run", say=quietly)  # nothing was harmed
+    resume(tmp_path / "run", log=quietly)  # nothing was harmed
     assert json.loads((tmp_path / "run/run/checkpoints/step-12/state.json").read_text())["finished"]
 
 
@@ -249,11 +249,11 @@ def test_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         values["model"] |= dropless
     monkeypatch.setattr("weft.runs.pretrain.NextToken", Small)
     heard: list[str] = []
-    pretrain(None, large, say=heard.append)
+    pretrain(None, large, log=heard.append)
     assert max(Small.tried) == 256
     said = "\n".join(heard)
     assert said.count("memory ran out") == 2 and "passes of 64 tokens" in said
-    pretrain(None, small, say=quietly)
+    pretrain(None, small, log=quietly)
     losses = [[line["loss"] for line in read_metrics(tmp_path / name / "run/metrics.jsonl") if "loss" in line]
               for name in ("a", "b")]  # fmt: skip
     assert losses[0] == losses[1]
@@ -268,7 +268,7 @@ def test_memory_for_not_even_a_row(rows: str, tmp_path: Path, monkeypatch: pytes
     values = settings(tmp_path, "run")
     values["objective"]["rows"] = rows
     with pytest.raises(UserError, match="too small for a single row"):
-        pretrain(None, values, say=quietly)
+        pretrain(None, values, log=quietly)
     assert not (tmp_path / "run").exists()
 
 
@@ -287,24 +287,24 @@ def test_a_full_disk(tmp_path: Path) -> None:
     said = process.ended()
     assert "file too large" in said and "the last good checkpoint is" in said and "step-4" in said.splitlines()[-1]
     assert not list((tmp_path / "run/run/checkpoints").glob(".*"))
-    resume(tmp_path / "run", say=quietly)
+    resume(tmp_path / "run", log=quietly)
     assert json.loads((tmp_path / "run/run/checkpoints/step-10/state.json").read_text())["finished"]
 
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_damaged_checkpoint_gives_way_to_an_earlier_one(keep: int, tmp_path: Path) -> None:
-    pretrain(None, settings(tmp_path, "run", keep=keep + 1), say=quietly)
-    pretrain(None, settings(tmp_path, "whole"), say=quietly)
+    pretrain(None, settings(tmp_path, "run", keep=keep + 1), log=quietly)
+    pretrain(None, settings(tmp_path, "whole"), log=quietly)
     newest = tmp_path / "run/run/checkpoints/step-12"
     (newest / "model.safetensors").write_bytes(b"not what it was")
     said: list[str] = []
-    resume(tmp_path / "run", say=said.append)
+    resume(tmp_path / "run", log=said.append)
     assert any("step-12" in line and "earlier" in line for line in said)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
     assert weights[0] == weights[1]
     load_file(newest / "model.safetensors")  # a sound one has taken its place
     said.clear()
-    resume(tmp_path / "run", say=said.append)
+    resume(tmp_path / "run", log=said.append)
     assert any("finished already" in line for line in said)
 
 
@@ -321,7 +321,7 @@ def test_a_full_disk_behind_the_record(tmp_path: Path) -> None:
     )
     said = started(values, limit).ended()
     assert "metrics.jsonl: cannot be written: file too large" in said.splitlines()[-1] and "weft resume" in said
-    resume(tmp_path / "run", say=quietly)
+    resume(tmp_path / "run", log=quietly)
     lines = read_metrics(tmp_path / "run/run/metrics.jsonl")
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 11))
 
@@ -362,7 +362,7 @@ def test_no_number(value: float, word: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Bad, "value", value)
     monkeypatch.setattr(Bad, "step", 0)
     with pytest.raises(UserError, match=f"the loss of step 6 is .*{word}") as caught:
-        pretrain(None, settings(tmp_path, "run", log_every=5), say=quietly)
+        pretrain(None, settings(tmp_path, "run", log_every=5), log=quietly)
     said = str(caught.value)
     assert "the last good checkpoint is" in said and "step-4" in said and "training.explode" in said
     assert "weft resume" not in said  # it would end here again
@@ -384,7 +384,7 @@ def test_a_gradient_that_is_no_number(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("weft.runs.pretrain.NextToken", Steep)
     monkeypatch.setattr(Steep, "step", 0)
     with pytest.raises(UserError, match="the loss of step 6 is .* its gradient (nan|inf) long"):
-        pretrain(None, settings(tmp_path, "run", save_every=2), say=quietly)
+        pretrain(None, settings(tmp_path, "run", save_every=2), log=quietly)
     found = list((tmp_path / "run/run/checkpoints").glob("step-*/model.safetensors"))
     assert found and all(tensor.isfinite().all() for path in found for tensor in load_file(path).values())
 
@@ -394,7 +394,7 @@ def test_what_has_been_kept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("weft.runs.pretrain.NextToken", Bad)
     monkeypatch.setattr(Bad, "step", 0)
     with pytest.raises(UserError, match="there is no checkpoint"):
-        pretrain(None, settings(tmp_path, "run", save_every=100), say=quietly)
+        pretrain(None, settings(tmp_path, "run", save_every=100), log=quietly)
     assert weft.load(tmp_path / "run").tokenizer is not None and (tmp_path / "run/run/metrics.jsonl").exists()
 
 
@@ -408,17 +408,17 @@ def test_two_runs_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         wait_for(lambda: (tmp_path / "run/run/metrics.jsonl").exists(), process)
         with pytest.raises(UserError, match="already holds a run"):
-            pretrain(None, values, say=quietly)
+            pretrain(None, values, log=quietly)
         with pytest.raises(UserError, match=f"another run .process {process.pid}. is writing there"):
-            resume(tmp_path / "run", say=quietly)
+            resume(tmp_path / "run", log=quietly)
     finally:
         process.send_signal(signal.SIGKILL)
         process.ended()
 
 
 def test_another_text_is_refused(tmp_path: Path) -> None:
-    pretrain(None, settings(tmp_path, "run"), say=quietly)
+    pretrain(None, settings(tmp_path, "run"), log=quietly)
     with open(tmp_path / "text.txt", "a") as file:
         file.write("Something else.\n")
     with pytest.raises(UserError, match="not the one that the run began with"):
-        resume(tmp_path / "run", say=quietly)
+        resume(tmp_path / "run", log=quietly)

@@ -54,7 +54,7 @@ def go(text: Path, out: Path, objective: str = "next", **training: Any) -> weft.
             "objective": {"name": objective, "length": 32},
             "training": plan,
         },
-        say=lambda line: None,
+        log=lambda line: None,
     )
 
 
@@ -148,7 +148,7 @@ def test_batches_are_told_what_changes_with_the_step(
 def test_a_finished_run_is_not_trained_again(text: Path, tmp_path: Path) -> None:
     go(text, tmp_path / "run")
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
-    resume(tmp_path / "run", say=lambda line: None)
+    resume(tmp_path / "run", log=lambda line: None)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
@@ -157,7 +157,7 @@ def test_equal_seeds_are_equal_and_others_are_not(text: Path, tmp_path: Path) ->
     for name, out in runs.items():
         settings = {"out": str(out), "seed": 1 if name != "c" else 2, "model": {"family": "gpt2", "size": "1x64"}}
         settings |= {"text": {"files": [str(text)]}, "tokenizer": {"size": 300}, "objective": {"length": 16}}
-        pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, say=lambda line: None)
+        pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, log=lambda line: None)
     weights = {name: (out / "model.safetensors").read_bytes() for name, out in runs.items()}
     assert weights["a"] == weights["b"] != weights["c"]
 
@@ -198,7 +198,7 @@ def test_without_held_out_text_the_last_is_kept(text: Path, tmp_path: Path) -> N
         "tokenizer": {"size": 300},
         "objective": {"length": 16},
     }
-    model = pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, say=lambda line: None)
+    model = pretrain(None, {**settings, "training": {"steps": 4, "batch": 4}}, log=lambda line: None)
     assert model.card.metrics == ()
     from safetensors.torch import load_file
 
@@ -234,7 +234,7 @@ def test_tensorboard(text: Path, tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     settings = {"out": str(tmp_path / "run"), "model": {"family": "gpt2", "size": "1x64"}, "tensorboard": True}
     settings |= {"text": {"files": [str(text)]}, "tokenizer": {"size": 300}, "objective": {"length": 16}}
-    pretrain(None, {**settings, "training": {"steps": 4, "batch": 4, "log_every": 2}}, say=lambda line: None)
+    pretrain(None, {**settings, "training": {"steps": 4, "batch": 4, "log_every": 2}}, log=lambda line: None)
     found = events.EventAccumulator(str(tmp_path / "run/run/tensorboard"))
     found.Reload()
     assert [event.step for event in found.Scalars("loss")] == [2, 4]

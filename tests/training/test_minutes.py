@@ -29,7 +29,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "text.txt"
 
 
-def go(text: Path, out: Path, say: Any = lambda line: None, **training: Any) -> torch.nn.Module:
+def go(text: Path, out: Path, log: Any = lambda line: None, **training: Any) -> torch.nn.Module:
     settings = {
         "out": str(out),
         "model": {"family": "gpt2", "size": "1x64"},
@@ -38,7 +38,7 @@ def go(text: Path, out: Path, say: Any = lambda line: None, **training: Any) -> 
         "objective": {"length": 16},
         "training": {"batch": 4, "log_every": 5, "warmup": 10, **training},
     }
-    return pretrain(None, settings, say=say).network
+    return pretrain(None, settings, log=log).network
 
 
 def stored(run: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_a_timed_run_goes_on_as_it_was_planned(text: Path, tmp_path: Path) -> No
         go(text, tmp_path / "run", interrupt, minutes=0.02)
     assert any("steps fit into 0.02 minutes" in line for line in said)
     before = stored(tmp_path / "run")
-    resume(tmp_path / "run", say=said.append)
+    resume(tmp_path / "run", log=said.append)
     after = stored(tmp_path / "run")
     assert before["step"] < before["steps"] == after["steps"] == after["step"]
     rates = [line["rate"] for line in read_metrics(tmp_path / "run" / "run" / "metrics.jsonl") if "rate" in line]

@@ -99,7 +99,7 @@ def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.Mon
     given["training"] = {"steps": 6, "batch": 2, "keep": 20, "save_every": 1, "log_every": 1, "threads": 1}
     given["training"] |= {"evaluate_every": 6}
     said: list[str] = []
-    pretrain(None, {**given, "out": str(tmp_path / "whole")}, say=said.append)
+    pretrain(None, {**given, "out": str(tmp_path / "whole")}, log=said.append)
     assert "6 steps of 2 rows of about 64 tokens" in "".join(said)
     assert "the first 4 of them 8 rows of about 16 tokens" in "".join(said)
     lines = [line for line in read_metrics(tmp_path / "whole/run/metrics.jsonl") if "rate" in line]
@@ -110,7 +110,7 @@ def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.Mon
         for path in (tmp_path / str(step) / "run/checkpoints").glob("step-*"):
             if int(path.name[5:]) > step:
                 shutil.rmtree(path)
-        resume(tmp_path / str(step), say=lambda _: None)
+        resume(tmp_path / str(step), log=lambda _: None)
         whole, parts = contents(tmp_path / "whole", ema=False), contents(tmp_path / str(step), ema=False)
         for name in whole:
             assert same(whole[name], parts[name]), (step, name)

@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def go(out: str, say: Any = lambda line: None, **more: Any) -> weft.Model:
+def go(out: str, log: Any = lambda line: None, **more: Any) -> weft.Model:
     settings: dict[str, Any] = {
         "out": out,
         "model": {"family": "t5", "size": "1x64"},
@@ -43,7 +43,7 @@ def go(out: str, say: Any = lambda line: None, **more: Any) -> weft.Model:
     }
     for section, values in more.items():
         settings[section] = {**settings[section], **values} if section != "model" else values
-    return pretrain(None, settings, say=say)
+    return pretrain(None, settings, log=log)
 
 
 def test_a_run_from_text(here: Path) -> None:
@@ -87,7 +87,7 @@ def test_gone_on_with_it_ends_the_same(here: Path) -> None:
         for path in (here / str(step) / "run/checkpoints").glob("step-*"):
             if int(path.name[5:]) > step:
                 shutil.rmtree(path)
-        resume(here / str(step), say=lambda _: None)
+        resume(here / str(step), log=lambda _: None)
         whole, parts = contents(here / "whole", ema=False), contents(here / str(step), ema=False)
         for name in whole:
             assert same(whole[name], parts[name]), (step, name)

@@ -99,7 +99,7 @@ def test_a_planted_rotation_is_found() -> None:
     pairs = [(f"s{n}", f"t{n}") for n in range(300)]
     some, held_out = split(pairs, 0.5, 0)
     assert 100 < len(some) < 200 and not set(some) & set(held_out)
-    plain = Map.learn(source, target, some, normalise=False, centre=False)
+    plain = Map.learn(source, target, some, normalize=False, center=False)
     assert np.allclose(plain.matrix, rotation, atol=1e-5)
     for retrieval in ("csls", "cosine"):
         assert Map.learn(source, target, some).judge(held_out, retrieval).at_1.value == 1.0
@@ -133,7 +133,7 @@ def test_what_all_words_of_a_language_have_in_common_is_taken_off() -> None:
     source, target, rotation = bilingual(0.0)
     away = WordSpace(target.words, target.matrix + np.float32(3))
     pairs = [(f"s{n}", f"t{n}") for n in range(300)]
-    found, plain = (Map.learn(source, away, pairs[:100], False, centre) for centre in (True, False))
+    found, plain = (Map.learn(source, away, pairs[:100], False, center) for center in (True, False))
     assert np.allclose(found.matrix, rotation, atol=1e-4) and found.judge(pairs[100:]).at_1.value == 1.0
     assert not np.allclose(plain.matrix, rotation, atol=0.1)
 

@@ -38,7 +38,7 @@ def vectors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shapes = ((2, 4, 5), (2, 7, 5), (2, 3, 5))
     found = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     near = (torch.rand(2, 4, 7) < 0.4).double()
-    near[0, 1] = 0  # a word without neighbours
+    near[0, 1] = 0  # a word without neighbors
     return found[0], found[1], found[2], near
 
 
@@ -54,17 +54,17 @@ def test_gradients_of_skip_gram_are_those_of_its_loss() -> None:
 def test_gradients_of_cbow_are_those_of_its_loss() -> None:
     torch.manual_seed(1)
     inputs = [torch.randn(2, some, 5, dtype=torch.float64, requires_grad=True) for some in (4, 4, 3)]
-    there = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).double()  # some have no neighbours
+    there = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).double()  # some have no neighbors
     cbow_loss(*inputs, there, 5).backward()
     found = cbow(*[x.detach() for x in inputs], there, 5)
-    for rows, tensor in zip((found.hidden, found.centres.rows, found.noise.rows), inputs, strict=True):
+    for rows, tensor in zip((found.hidden, found.centers.rows, found.noise.rows), inputs, strict=True):
         assert tensor.grad is not None
         assert torch.allclose(rows, -tensor.grad, rtol=0, atol=1e-12)
-    assert torch.equal(found.centres.pairs, there)
+    assert torch.equal(found.centers.pairs, there)
     assert torch.allclose(found.noise.pairs, 5 * there.sum(1, keepdim=True).expand(2, 3) / 3)
 
 
-def test_bags_of_cbow_hold_each_neighbour_within_reach_and_push_it_back() -> None:
+def test_bags_of_cbow_hold_each_neighbor_within_reach_and_push_it_back() -> None:
     documents = torch.tensor([1] * 70 + [2] * 60 + [3])
     words = torch.arange(131) % 50  # a word stands in many places
     learner = Cbow(replace(PLAN, mode="cbow", window=3, batch=64), np.ones(50, np.int64), 0, CPU)
@@ -72,21 +72,21 @@ def test_bags_of_cbow_hold_each_neighbour_within_reach_and_push_it_back() -> Non
     assert len(batches) == 3
     seen: Counter[tuple[int, int]] = Counter()
     for batch in batches:
-        centres, near = batch.centres.reshape(-1).tolist(), batch.near.starts.tolist()
+        centers, near = batch.centers.reshape(-1).tolist(), batch.near.starts.tolist()
         forward = [
-            (centres[i], int(word)) for i in range(64) for word in batch.near.rows[near[i] : near[i + 1]].tolist()
+            (centers[i], int(word)) for i in range(64) for word in batch.near.rows[near[i] : near[i + 1]].tolist()
         ]
         assert [b - a for a, b in pairwise(near)] == batch.counts.reshape(-1).tolist()
         ends = batch.pushed.starts.tolist()
         back = [
-            (centres[i], int(word))
+            (centers[i], int(word))
             for place, word in enumerate(batch.words.tolist())
             for i in batch.pushed.rows[ends[place] : ends[place + 1]].tolist()
         ]
         assert sorted(forward) == sorted(back) and len(set(batch.words.tolist())) == len(batch.words)
         seen.update(forward)
     closest = [(a, a + step) for a in range(130) for step in (1,) if documents[a] == documents[a + 1]]
-    for a, b in closest:  # a reach of one at least: neighbours next door see each other
+    for a, b in closest:  # a reach of one at least: neighbors next door see each other
         assert seen[int(words[a]), int(words[b])] and seen[int(words[b]), int(words[a])]
     # Nobody is seen from further than the window, nor over the edge of a document.
     allowed = {
@@ -101,16 +101,16 @@ def test_bags_of_cbow_hold_each_neighbour_within_reach_and_push_it_back() -> Non
 
 
 def test_the_loss_is_that_of_the_paper_word_by_word() -> None:
-    centres, places, noise, near = (x.detach() for x in vectors())
+    centers, places, noise, near = (x.detach() for x in vectors())
     total = 0.0
     for n, c, j in near.nonzero().tolist():
-        total -= float(torch.sigmoid(centres[n, c] @ places[n, j]).log())
-        # Each neighbour has 5 words of noise; here all 3 of the chunk, weighed.
-        total -= sum(5 / 3 * float(torch.sigmoid(-centres[n, c] @ word).log()) for word in noise[n])
-    assert float(loss_of(centres, places, noise, near, 5)) == pytest.approx(total, rel=1e-12)
+        total -= float(torch.sigmoid(centers[n, c] @ places[n, j]).log())
+        # Each neighbor has 5 words of noise; here all 3 of the chunk, weighed.
+        total -= sum(5 / 3 * float(torch.sigmoid(-centers[n, c] @ word).log()) for word in noise[n])
+    assert float(loss_of(centers, places, noise, near, 5)) == pytest.approx(total, rel=1e-12)
 
 
-def test_neighbours_are_those_within_reach_in_the_same_document() -> None:
+def test_neighbors_are_those_within_reach_in_the_same_document() -> None:
     chunk = CHUNK
     documents = torch.tensor([1] * 20 + [2] * 30 + [3])
     words = torch.arange(51)
@@ -119,8 +119,8 @@ def test_neighbours_are_those_within_reach_in_the_same_document() -> None:
     assert len(chunks.words) == 2
     reach = torch.randint(1, 4, (2, chunk, 1))
     noise = torch.zeros(2, 4, dtype=torch.long)
-    _, _, _, near, (centre, around, _) = learner._gathered(Some(chunks, torch.tensor([0, 1]), reach, noise))
-    found = {(int(centre[n, c]), int(around[n, j])) for n, c, j in near.nonzero().tolist()}
+    _, _, _, near, (center, around, _) = learner._gathered(Some(chunks, torch.tensor([0, 1]), reach, noise))
+    found = {(int(center[n, c]), int(around[n, j])) for n, c, j in near.nonzero().tolist()}
     reaches = reach.reshape(-1).tolist()
     expected = {
         (a, b)

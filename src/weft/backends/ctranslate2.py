@@ -20,7 +20,7 @@ from weft.backends.ct2_engine import Engine, cannot, engine_errors, engine_of, l
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files
 from weft.backends.ct2_table import named_tokens
 from weft.backends.groups import equal_lengths
-from weft.checkpoint.folder import Opened, fill
+from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.outline import outline
 from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
@@ -39,7 +39,7 @@ HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 3.0
 
 
-def network_of(folder: Path, told: Opened) -> nn.Module:
+def network_of(folder: Path, told: LoadedModel) -> nn.Module:
     """The stand-in for a network whose layers CTranslate2 runs."""
     config, family, inside = told.config, told.family, folder / ENGINE
     try:
@@ -65,7 +65,7 @@ def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> l
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
 
-def heads_of(folder: Path, told: Opened) -> nn.Module:
+def heads_of(folder: Path, told: LoadedModel) -> nn.Module:
     """The family's own network with its heads alone: it knows how they read a hidden state."""
     config, path = told.config, folder / HEADS
     stored = read_file(path) if path.exists() else {}
@@ -93,7 +93,7 @@ def heads_of(folder: Path, told: Opened) -> nn.Module:
 class Reading(Engine):
     """An encoder: its last layer from the engine, its heads our own."""
 
-    def __init__(self, folder: Path, told: Opened, body: Any) -> None:
+    def __init__(self, folder: Path, told: LoadedModel, body: Any) -> None:
         super().__init__(told.config)
         self.folder, self.body = folder, body
         self.engine = engine_of("Encoder", folder, told.card.precision)
@@ -156,7 +156,7 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 class Writing(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
-    def __init__(self, folder: Path, told: Opened, vocabularies: list[list[str]]) -> None:
+    def __init__(self, folder: Path, told: LoadedModel, vocabularies: list[list[str]]) -> None:
         super().__init__(told.config)
         self.folder, self.reads, self.never = folder, told.family.reads, told.never
         self.precision, self.patience = told.card.precision, PATIENCE
@@ -184,7 +184,7 @@ class Writing(Engine):
                 found[row] = spoken
             yield [(row, None) for row in some for _ in found[row][0].tokens]
         late = [row for row, spoken in enumerate(found) if self._beyond(talk, row, spoken)]
-        for row in late:  # its neighbours had more room: it is asked again, alone
+        for row in late:  # its neighbors had more room: it is asked again, alone
             found[row] = self._batch(talk, choice, seeds, [row], talk.limits[row], options)[0]
             yield [(row, None) for _ in found[row][0].tokens]
         return found

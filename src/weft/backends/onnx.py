@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.backends.groups import similar_lengths
 from weft.backends.onnx_graph import check_graph
 from weft.backends.runtime import runtime
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.outline import outline
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
@@ -34,7 +34,7 @@ class OnnxNetwork(nn.Module):
 
     here: Tensor
 
-    def __init__(self, folder: Path, told: Opened) -> None:
+    def __init__(self, folder: Path, told: LoadedModel) -> None:
         super().__init__()
         self.config, self.heads, self.folder = told.config, dict(told.heads), folder
         # Of what each token is given out as, where no head reads it.

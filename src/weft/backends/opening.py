@@ -14,14 +14,17 @@ from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import labels_of, read_card
 from weft.checkpoint.configs import CODE, DECODING, read_config
 from weft.checkpoint.families import Family, check_heads
-from weft.checkpoint.folder import Opened, card_of, check_vocabularies, family_of, read_tokenizers
+from weft.checkpoint.folder import LoadedModel, card_of, check_vocabularies, family_of, read_tokenizers
 from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.own import own_config
 from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
-ENGINES: dict[str, Callable[[Path, Opened], nn.Module]] = {"onnx": OnnxNetwork, "ctranslate2": ctranslate2.network_of}
+ENGINES: dict[str, Callable[[Path, LoadedModel], nn.Module]] = {
+    "onnx": OnnxNetwork,
+    "ctranslate2": ctranslate2.network_of,
+}
 ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many
 
 
@@ -31,7 +34,7 @@ def backend_of(folder: Path) -> str | None:
     return None if card is None or card.backend == "torch" else card.backend
 
 
-def opened(folder: Path, trust: bool = False) -> Opened:
+def opened(folder: Path, trust: bool = False) -> LoadedModel:
     """An exported folder, its engine ready; `trust`: see `check_hashes`."""
     check_hashes(folder, read_card(folder), trust)
     found = told(folder)
@@ -41,7 +44,7 @@ def opened(folder: Path, trust: bool = False) -> Opened:
     return replace(found, network=ENGINES[name](folder, found))
 
 
-def told(folder: Path) -> Opened:
+def told(folder: Path) -> LoadedModel:
     """All that a folder says of itself, with no network in it."""
     if not (folder / "config.json").is_file():
         raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
@@ -65,7 +68,7 @@ def told(folder: Path) -> Opened:
         published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
     known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return Opened(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
+    return LoadedModel(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
 
 
 def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:

@@ -11,7 +11,10 @@ from weft.config import build, values_of
 from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 
-FORMAT = 1
+FORMAT = 2
+# Format 1 spelled two names otherwise.
+RENAMED_KEYS = {"normalise": "normalize"}
+RENAMED_TASKS = {"summarise": "summarize"}
 POOLINGS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}  # ours -> sentence-transformers'
 
 
@@ -67,7 +70,7 @@ class Card:
     window: Window | None = None
     text: TextLayout | None = None
     pooling: Literal["mean", "first", "max"] | None = None
-    normalise: bool | None = None
+    normalize: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
     temperature: float | None = None  # by which scores are divided before they become chances
     profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
@@ -95,7 +98,17 @@ class Card:
 
 def read_card(folder: Path) -> Card | None:
     path = folder / "weft.json"
-    return build(Card, read_json(path, 16 * MEGABYTE), str(path)) if path.exists() else None
+    return build(Card, current_values(read_json(path, 16 * MEGABYTE)), str(path)) if path.exists() else None
+
+
+def current_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a card as this format has them; one of format 1 is read too."""
+    if values.get("format", 1) != 1:
+        return values
+    named = {RENAMED_KEYS.get(name, name): value for name, value in values.items()}
+    if isinstance(task := named.get("task"), str):
+        named["task"] = RENAMED_TASKS.get(task, task)
+    return {**named, "format": FORMAT}
 
 
 def card_values(card: Card) -> dict[str, Any]:
@@ -123,19 +136,19 @@ def labels_of(published: dict[str, Any], where: str) -> tuple[str, ...] | None:
 
 
 def sentence_settings(folder: Path) -> dict[str, Any]:
-    """Pooling, normalisation and window of a sentence-transformers folder; nothing when it is none."""
+    """Pooling, normalization and window of a sentence-transformers folder; nothing when it is none."""
     path = folder / "modules.json"
     if not path.exists():
         return {}
     modules = read_json(path, MEGABYTE, kind=list)
-    found: dict[str, Any] = {"normalise": False}
+    found: dict[str, Any] = {"normalize": False}
     for module in modules:
         name = module.get("type") if isinstance(module, dict) else None
         kind = name.rpartition(".")[2] if isinstance(name, str) else ""
         if kind == "Pooling":
             found["pooling"] = _pooling(folder / "1_Pooling" / "config.json")
         elif kind == "Normalize":
-            found["normalise"] = True
+            found["normalize"] = True
         elif kind != "Transformer":
             raise UserError(
                 f"{path}: a module {shown(str(name))!r} is not supported; without this file the encoder alone is read"
@@ -168,7 +181,7 @@ def _pooling(path: Path) -> str:
 
 def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
     """What sentence-transformers needs to give the same vectors from a saved folder."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalise else [])]
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if card.normalize else [])]
     modules = [
         {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"sentence_transformers.models.{kind}"}
         for n, kind in enumerate(kinds)

@@ -33,7 +33,7 @@ TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is wr
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedModel:
     """What is in a model folder."""
 
     family: Family
@@ -87,7 +87,7 @@ def open_folder(
     seed: int = 0,
     mix: bool = False,
     trust: bool = False,
-) -> Opened:
+) -> LoadedModel:
     """Read a model folder.
 
     `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
@@ -163,7 +163,7 @@ def open_folder(
     if card.labels is not None or new_heads:
         known |= {"id2label", "label2id", "num_labels", "problem_type"}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return Opened(family, config, network.eval(), everything, tokenizer, card, carried, target_tokenizer)
+    return LoadedModel(family, config, network.eval(), everything, tokenizer, card, carried, target_tokenizer)
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
@@ -329,13 +329,13 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
 # ---------------------------------------------------------------- saving
 
 
-def save_folder(folder: Path, opened: Opened, shard: int = SHARD) -> None:
+def save_folder(folder: Path, opened: LoadedModel, shard: int = SHARD) -> None:
     """Write a model folder, whole or not at all; the folder must be new or empty."""
     with whole_folder(folder) as inside:
         write_files(inside, opened, shard)
 
 
-def write_files(inside: Path, opened: Opened, shard: int = SHARD, weights: bool = True) -> None:
+def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: bool = True) -> None:
     """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
     family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
     if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Library
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.smoothing import Floats, Table
 from weft.errors import UserError, shown
 from weft.files import whole_file
@@ -147,7 +147,9 @@ class _Reader:
         section.lines.append(number)
 
 
-def read_arpa(path: Path, say: Callable[[str], None] = lambda text: None, heard: Heard = lambda more: None) -> Opened:
+def read_arpa(
+    path: Path, log: Callable[[str], None] = lambda text: None, heard: Heard = lambda more: None
+) -> LoadedModel:
     """A model from an ARPA file, plain or compressed; its texts are cut at spaces, as theirs are."""
     reader, number, name = _Reader(), 0, shown(str(path), 300)
     for source in open_sources(path):
@@ -169,7 +171,7 @@ def read_arpa(path: Path, say: Callable[[str], None] = lambda text: None, heard:
     check_tokens(words, name)
     unknown = next((word for word in ("<unk>", "<UNK>") if word in words), "<unk>")
     if unknown not in words:
-        say(f"weft: note: {name} has no <unk>; words that it does not know have next to no chance")
+        log(f"weft: note: {name} has no <unk>; words that it does not know have next to no chance")
         words[unknown] = len(words)
     roles = Roles(unknown=unknown, start="<s>" if "<s>" in words else None, end="</s>" if "</s>" in words else None)
     tokenizer = _tokenizer(words, roles)
@@ -184,7 +186,7 @@ def read_arpa(path: Path, say: Callable[[str], None] = lambda text: None, heard:
     )
     config, network = from_tables(tables, config)
     card = Card(weft=VERSION, task="complete", base=path.name)
-    return Opened(FAMILIES["ngram"], config, network, {"words": config.vocabulary}, tokenizer, card)
+    return LoadedModel(FAMILIES["ngram"], config, network, {"words": config.vocabulary}, tokenizer, card)
 
 
 def _tokenizer(words: dict[str, int], roles: Roles) -> Tokenizer:
@@ -241,7 +243,7 @@ def _natural(values: Floats) -> Floats:
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def write_arpa(opened: Opened, path: Path, heard: Heard = lambda more: None) -> None:
+def write_arpa(opened: LoadedModel, path: Path, heard: Heard = lambda more: None) -> None:
     """An ARPA file, whole or not at all; compressed where its name ends in .gz."""
     config, tokenizer = opened.config, opened.tokenizer
     if opened.family.name != "ngram":

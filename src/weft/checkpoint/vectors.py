@@ -12,7 +12,7 @@ from torch import Tensor
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, check_heads
-from weft.checkpoint.folder import Opened, fill
+from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.outline import outline
 from weft.config import changed
 from weft.errors import UserError
@@ -34,7 +34,7 @@ def open_vectors(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     on_bad_row: str = "stop",
-) -> Opened:
+) -> LoadedModel:
     """A model whose table of words is read from a file, with fresh heads; `settings` are those of `VectorsConfig`.
 
     A word that the file does not have gets the file's own `<unk>`, else the mean of all vectors.
@@ -58,10 +58,10 @@ def open_vectors(
 
 def opened_table(
     config: VectorsConfig, table: Tensor, heads: Mapping[str, int], tokenizer: Tokenizer, card: Card, seed: int = 0
-) -> Opened:
+) -> LoadedModel:
     """A model of this table of words, with fresh heads."""
     family = FAMILIES["vectors"]
     network = outline(family, config, heads)
     fresh = {name for name in network.state_dict() if name.startswith("heads.")}
     fill(network, {"tokens.weight": table}, fresh, config.weight_scale, seed)
-    return Opened(family, config, network.eval(), dict(heads), tokenizer, card)
+    return LoadedModel(family, config, network.eval(), dict(heads), tokenizer, card)

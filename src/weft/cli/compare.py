@@ -99,7 +99,7 @@ def compare(
         print(json.dumps(found.values(), indent=2, ensure_ascii=False))
     else:
         print(escaped(f"{found.data}: {found.reading}"))
-        if not found.labelled:
+        if not found.labeled:
             print("The rows do not say what is right: models are compared with the first alone.")
         for title, header, rows in found.tables():
             print(f"\n{title}\n{table(header, rows)}")

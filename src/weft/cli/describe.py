@@ -44,9 +44,7 @@ def describe(
     on_bad_row: OnBadRow = None,
     beam: Annotated[int | None, typer.Option(help="Beginnings that are followed at a time; 3, unless drawn.")] = None,
     n_best: Annotated[int, typer.Option(help="So many texts for each: number, score and text.")] = 1,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Above 1 favours long texts, below 1 short ones.")
-    ] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Above 1 favors long texts, below 1 short ones.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw the words: 1 by the model's own chances.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw among the fewest that together have this chance.")] = None,
     seed: Annotated[int, typer.Option(help="Vector n draws from seed + n.")] = 0,

@@ -25,7 +25,7 @@ def distill(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="Unlabelled texts, one on each line (or a column text); repeatable.")
+        list[str] | None, typer.Option(help="Unlabeled texts, one on each line (or a column text); repeatable.")
     ] = None,
     data: Annotated[
         list[str] | None, typer.Option(help="Rows to learn from, with or without the column of labels; repeatable.")
@@ -113,18 +113,18 @@ def distill(
     ] = None,
     online: Online = False,
 ) -> None:
-    """Teach a small model what a large one says of your unlabelled text.
+    """Teach a small model what a large one says of your unlabeled text.
 
     The teacher reads every text once; what it says is kept in the cache. The run folder is the student's folder, with
     a report of what it has kept. Ctrl-C saves; weft resume goes on.
 
-    Example: weft distill runs/reviews --text unlabelled.txt --student 3x256 --out runs/reviews-small
+    Example: weft distill runs/reviews --text unlabeled.txt --student 3x256 --out runs/reviews-small
 
-    Example: weft distill runs/qa --data unlabelled-questions.jsonl --student 6x256 --out runs/qa-small
+    Example: weft distill runs/qa --data unlabeled-questions.jsonl --student 6x256 --out runs/qa-small
 
     Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
 
-    Example: weft distill distill-reviews runs/reviews --text unlabelled.txt --data reviews.csv --out runs/small
+    Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
     """
     from weft.config import merged, settings_of
     from weft.distill.recipe import recipe_of

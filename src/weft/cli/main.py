@@ -23,7 +23,7 @@ from weft.cli import (
     models,
     predict,
     prune,
-    quantise,
+    quantize,
     search,
     sequences,
     tasks,
@@ -70,8 +70,7 @@ app.command("predict")(predict.predict)
 app.command("answer")(tasks.answer)
 app.command("evaluate")(tasks.evaluate)
 app.command("distill")(distill.distill)
-app.command("quantize")(quantise.quantise)
-app.command("quantise", hidden=True)(quantise.quantise)
+app.command("quantize")(quantize.quantize)
 app.command("prune")(prune.prune)
 app.command("export")(export.export)
 app.command("compare")(compare.compare)
@@ -80,9 +79,6 @@ app.command("suggest")(ladder.suggest)
 app.command("translate")(sequences.translate)
 for verb, what in (("summarize", "Write a summary of each text"), ("rewrite", "Write each text anew")):
     app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
-app.command("summarise", hidden=True, help=sequences.as_translate("summarise", "Write a summary of each text"))(
-    sequences.translate
-)
 app.command("describe", context_settings={"ignore_unknown_options": True})(describe.describe)  # "-0.5 1.2 3"
 app.command("fill")(words.fill)
 app.command("embed")(words.embed)

@@ -59,7 +59,7 @@ def prune(
 
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
 
-    Example: weft prune runs/reviews --vocabulary 8000 --text unlabelled.txt --out runs/reviews-8k
+    Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
     from weft.prune.options import check_pruning
 

@@ -1,4 +1,4 @@
-"""`weft translate`, `weft summarise`, `weft rewrite`: one text written from another, line for line."""
+"""`weft translate`, `weft summarize`, `weft rewrite`: one text written from another, line for line."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def translate(
     ] = None,
     beam: Annotated[int, typer.Option(help="Beginnings that are followed at a time; 1: always the best word.")] = 5,
     n_best: Annotated[int, typer.Option(help="So many ways to write each: number, score, source and text.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="Above 1 favours long answers, below 1 short ones.")] = 1.0,
-    coverage: Annotated[float, typer.Option(help="How much answers are favoured that look at all of the text.")] = 0.0,
+    length_penalty: Annotated[float, typer.Option(help="Above 1 favors long answers, below 1 short ones.")] = 1.0,
+    coverage: Annotated[float, typer.Option(help="How much answers are favored that look at all of the text.")] = 0.0,
     tokens: Annotated[int | None, typer.Option(help="Tokens of an answer at most; 3 times those read, and 32.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Put before each text; else what the model was taught.")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="Show what each word was written from.")] = False,
@@ -53,7 +53,7 @@ def translate(
     online: Online = False,
     trust: Trust = False,
 ) -> None:
-    """Write each text in other words: translated, summarised, or whatever the model has learned.
+    """Write each text in other words: translated, summarized, or whatever the model has learned.
 
     Answers come line for line. A text that is longer than the model can read goes through in pieces. Several model
     folders before the texts write together.

@@ -112,7 +112,7 @@ def finetune(
     from weft.config import merged, settings_of
     from weft.runs.recipes import TaskName, check_has_model, task_recipe
 
-    task = "summarise" if task == "summarize" else task
+    task = "summarize" if task == "summarize" else task
     check_choices(
         ("--task", task, get_args(TaskName)),
         ("--class-weights", class_weights, ("none", "balanced")),

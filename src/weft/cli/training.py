@@ -203,7 +203,7 @@ def list_cache() -> None:
     ]
     heard = sum(row[-1].startswith("teacher ") for row in rows)
     told = f" and what {heard} teacher{'s have' if heard > 1 else ' has'} said" if heard else ""
-    print(f"{cache_folder()}: {len(rows) - heard} tokenised texts{told}")
+    print(f"{cache_folder()}: {len(rows) - heard} tokenized texts{told}")
     if rows:
         print(table(["name", "size", "last used", "from"], rows))
 

@@ -33,7 +33,7 @@ def learn(
     mode: Annotated[str | None, typer.Option(help="Of word2vec: skip-gram or cbow; skip-gram.")] = None,
     width: Annotated[int | None, typer.Option(help="Numbers of a vector; 100.")] = None,
     window: Annotated[int | None, typer.Option(help="Words on either side that are near; 5, of glove 10.")] = None,
-    negatives: Annotated[int | None, typer.Option(help="Words of noise for each true neighbour; 5.")] = None,
+    negatives: Annotated[int | None, typer.Option(help="Words of noise for each true neighbor; 5.")] = None,
     sample: Annotated[float | None, typer.Option(help="Words with a larger share are thinned out; 0.001.")] = None,
     minimum_count: Annotated[int | None, typer.Option(help="Words that are rarer are unknown; 5.")] = None,
     vocabulary: Annotated[int | None, typer.Option(help="The so many most frequent words alone.")] = None,
@@ -245,8 +245,8 @@ def learn_map(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Vectors of the other.")],
     pairs: Annotated[list[str], typer.Option(help="A word and its translation a line, a tab between.")],
     out: Annotated[Path | None, typer.Option(help="The folder of the map; new or empty.")] = None,
-    normalise: Annotated[bool, typer.Option(help="Make every vector 1 long first.")] = True,
-    centre: Annotated[bool, typer.Option(help="Take the mean off first.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Make every vector 1 long first.")] = True,
+    center: Annotated[bool, typer.Option(help="Take the mean off first.")] = True,
     holdout: Annotated[float, typer.Option(help="Share of the words that are kept to judge by.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Decides which those are.")] = 0,
     jsonl: Jsonl = False,
@@ -260,7 +260,7 @@ def learn_map(
         from weft.tasks.word_vectors import read_pairs
 
     _, found = learned(
-        source, target, read_pairs(pairs), out, normalise=normalise, centre=centre, holdout=holdout, seed=seed
+        source, target, read_pairs(pairs), out, normalize=normalize, center=center, holdout=holdout, seed=seed
     )
     rows = [
         {"search": way, "precision": f"@{at}", "value": score.value, "low": score.low, "high": score.high}

@@ -96,7 +96,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
     template: Annotated[
         str | None,
-        typer.Option(help="Put the prompts into translate, summarise, answer, or a text of yours with {text} in it."),
+        typer.Option(help="Put the prompts into translate, summarize, answer, or a text of yours with {text} in it."),
     ] = None,
     example: Annotated[
         list[str] | None, typer.Option(help='Shown in the template before: "text=>answer"; may be repeated.')
@@ -214,7 +214,7 @@ def embed(
     layers: Annotated[
         str, typer.Option(help="last, a number (0: the embeddings), last4-sum, last4-mean, last4-concat, all-mean.")
     ] = "last",
-    normalise: Annotated[
+    normalize: Annotated[
         bool | None, typer.Option(help="Vectors of length 1; as the folder says unless given.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a .npy array here instead of JSON lines.")] = None,
@@ -234,7 +234,7 @@ def embed(
     model = opened(folder, "embed", device, online, trust)
     from weft.tasks.embed import Embedder
 
-    embedder = Embedder(model.opened, pooling=pooling, normalise=normalise, layers=layers)
+    embedder = Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
     windows = 0
 
     def vectors(read: Ticker) -> Iterator[Any]:

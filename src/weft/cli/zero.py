@@ -28,8 +28,8 @@ def perplexity(
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a window; the model's context unless given.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next; half the length.")] = None,
-    detokenise: Annotated[
-        str | None, typer.Option(help="Read a tokenised corpus as people write: wikitext or ptb.")
+    detokenize: Annotated[
+        str | None, typer.Option(help="Read a tokenized corpus as people write: wikitext or ptb.")
     ] = None,
     documents: Annotated[
         str | None, typer.Option(help="line, block, file, auto; as in the model's training, else file.")
@@ -51,15 +51,15 @@ def perplexity(
 
     The text is read as the model's own training text was, and the ends of documents count as tokens, so that this is
     the perplexity that weft pretrain prints for --dev. A window slides over the text; each token is foreseen once, with
-    at least length - stride tokens before it. Words and bytes are those of the text as given, before --detokenise.
+    at least length - stride tokens before it. Words and bytes are those of the text as given, before --detokenize.
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
-    from weft.text.detokenize import DETOKENISERS
+    from weft.text.detokenize import DETOKENIZERS
     from weft.text.records import find_files
 
-    if detokenise is not None:
-        one_of(detokenise, DETOKENISERS, "--detokenise")
+    if detokenize is not None:
+        one_of(detokenize, DETOKENIZERS, "--detokenize")
     if documents is not None:
         one_of(documents, ("auto", "line", "block", "file"), "--documents")
     if rows is not None:
@@ -78,7 +78,7 @@ def perplexity(
             read_documents(files, documents=read_as, column=column),
             length=length,
             stride=stride,
-            detokenise=detokenise,
+            detokenize=detokenize,
             stream=stream,
             count_ends=count_ends,
             heard=heard,
@@ -86,7 +86,7 @@ def perplexity(
     if jsonl:
         print(json.dumps(_finite({**asdict(found), "documents": read_as, "count_ends": count_ends})))
         return
-    read = [] if detokenise is None else [_row("bits per byte read", found.bits_per_read_byte)]
+    read = [] if detokenize is None else [_row("bits per byte read", found.bits_per_read_byte)]
     words = [] if found.per_word is None else [_row("perplexity per word", found.per_word)]
     lines = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
     print(table(["", "value", "95 % from", "to"], lines))
@@ -103,8 +103,8 @@ def perplexity(
     print(f"documents: {read_as} ({chosen}), {each}")
     if found.impossible:
         print(f"{found.impossible:,} of the tokens had chance 0, so that the perplexity is infinite")
-    if detokenise is not None:
-        print(f"read as {found.n_read_bytes:,} bytes after --detokenise {detokenise}")
+    if detokenize is not None:
+        print(f"read as {found.n_read_bytes:,} bytes after --detokenize {detokenize}")
     if found.begin is None:
         print(f"{found.left_out:,} first tokens left out: this vocabulary has no token that begins a text")
     else:
@@ -133,7 +133,7 @@ def choose(
     data: Annotated[
         list[str] | None, typer.Option(help="Instead: rows with prompt, choices and label, to be judged by.")
     ] = None,
-    normalise: Annotated[
+    normalize: Annotated[
         str, typer.Option(help="none; by token or byte; or prior: how much likelier than after --prior.")
     ] = "none",
     prior: Annotated[str, typer.Option(help="A prompt that asks nothing.")] = "Answer:",
@@ -151,9 +151,9 @@ def choose(
     With --data the share of rows whose label was chosen is printed, with its interval; a label is one of the choices or
     its place, from 0.
 
-    Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalise byte
+    Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalize byte
     """
-    one_of(normalise, ("none", "token", "byte", "prior"), "--normalise")
+    one_of(normalize, ("none", "token", "byte", "prior"), "--normalize")
     if data and (prompts or choice):
         raise UserError("--data brings its own prompts and choices: leave the others out")
     if not data and not prompts:
@@ -165,7 +165,7 @@ def choose(
     with leaving_at_once():
         from weft.tasks.choose import judge, read_questions
 
-    options: dict[str, Any] = {"normalise": normalise, "prior": prior, "between": between, "slide": slide}
+    options: dict[str, Any] = {"normalize": normalize, "prior": prior, "between": between, "slide": slide}
     questions = list(read_questions(data)) if data else []
     model = opened(folder, "choose", device, online, trust)
     if data:
@@ -179,7 +179,7 @@ def choose(
             score = judge(model.opened, questions, told=told, **options)
         to = sys.stderr if jsonl else sys.stdout
         print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
-        print(f"{len(questions):,} questions, normalise: {normalise}", file=to)
+        print(f"{len(questions):,} questions, normalize: {normalize}", file=to)
         return
     given = prompts or []
     answers: list[Any] = model(given, choices=choice, **options)

@@ -16,8 +16,8 @@ from weft.compare.participant import APART, Party, fallen, fault
 from weft.compare.rows import Paths, asked_of
 from weft.compare.unlabeled import OfVectors, OfWords
 from weft.errors import NotFinite, UserError, listed, shown
-from weft.progress import ProgressChoice, log, progress_of
-from weft.tasks.forward import Outcome
+from weft.progress import ProgressChoice, progress_of, to_logger
+from weft.tasks.forward import Prediction
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.reading import Example
@@ -95,7 +95,7 @@ def compare(
             told=told,
         )
     if rows.scheme is not None and (note := rows.scheme.note()):
-        log(f"weft: note: {rows.where}: {note}")
+        to_logger(f"weft: note: {rows.where}: {note}")
     return replace(found, reading=f"{found.reading}; {rows.skipped}") if rows.skipped.count else found
 
 
@@ -238,7 +238,7 @@ def compared(
         data=data,
         hash=hash,
         examples=timed.seen,
-        labelled=known,
+        labeled=known,
         chosen=chosen or None,
         agreed=next((name for name in AGREED if name in agreements), None),
         models=standings,
@@ -248,10 +248,10 @@ def compared(
     )
 
 
-def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[list[Outcome] | None]:
+def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[list[Prediction] | None]:
     """What all say; a joint voice follows from what those have said whose it is."""
     alone = {party.name: _said(party, examples) for party in parties if not party.of or voice_of([party.kind]) is None}
-    found = list[list[Outcome] | None]()
+    found = list[list[Prediction] | None]()
     for party in parties:
         if party.name not in alone:
             parts = [some for each in party.of if (some := alone[each.name]) is not None]
@@ -264,7 +264,7 @@ def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[
     return found
 
 
-def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
+def _said(party: Party, examples: Sequence[Example]) -> list[Prediction] | None:
     """What a model says; None of one that has said what is no number: nothing more is asked of it."""
     if party.damaged == NOT_FINITE:
         return None
@@ -286,8 +286,8 @@ def _said(party: Party, examples: Sequence[Example]) -> list[Outcome] | None:
 def _beside(
     party: Party,
     first: Party,
-    outcomes: Sequence[Outcome],
-    firsts: Sequence[Outcome],
+    outcomes: Sequence[Prediction],
+    firsts: Sequence[Prediction],
     examples: Sequence[Example],
 ) -> None:
     """Count where a model agrees with the first, and keep where it does so least."""

@@ -43,7 +43,7 @@ class Comparison:
     data: str
     hash: str
     examples: int
-    labelled: int  # examples of which it is known what is right
+    labeled: int  # examples of which it is known what is right
     chosen: str | None  # the score that models are compared by
     agreed: str | None  # the measure of agreement that comes first
     models: list[Standing]
@@ -105,7 +105,7 @@ class Comparison:
     def _quality(self) -> list[Table]:
         """Scores of all models, and how the others stand to the first."""
         found: list[Table] = []
-        if self.labelled:
+        if self.labeled:
             header = [
                 "model",
                 "score",
@@ -174,7 +174,7 @@ class Comparison:
     def parts(self) -> list[str]:
         """What a page shows."""
         found = [paragraph(f"{self.data}: {self.reading}")]
-        if not self.labelled:
+        if not self.labeled:
             found.append(paragraph("The rows say not what is right: models are compared with the first alone."))
         for title, header, rows in [self._summary(), *self._quality(), *self._costs()]:
             found.append(heading(title) + table_of(header, rows))

@@ -14,7 +14,7 @@ from weft.compare.cost import Costs
 from weft.compare.kinds import Kind, OfAnswers, OfTags, OfTexts, OfWriting
 from weft.compare.unlabeled import OfVectors
 from weft.tasks.answer import Found
-from weft.tasks.forward import Outcome
+from weft.tasks.forward import Prediction
 
 LEAST = 1e-300  # a chance of which there still is a logarithm
 
@@ -25,7 +25,7 @@ def voice_of(kinds: Sequence[Kind]) -> Kind | None:
     return first if isinstance(first, OfTexts | OfTags | OfAnswers | OfVectors) else None
 
 
-def joint(kinds: Sequence[Kind], found: Sequence[Outcome]) -> Outcome:
+def joint(kinds: Sequence[Kind], found: Sequence[Prediction]) -> Prediction:
     """What several models say of one example together: the mean of their chances, as what is learned from them is."""
     first = kinds[0]
     if isinstance(first, OfTexts):

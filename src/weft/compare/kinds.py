@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
-from weft.tasks.forward import Outcome, framing_for
+from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.judging import Task
-from weft.tasks.partial_rows import labelled
+from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.tag import TagTask
@@ -62,9 +62,9 @@ class Kind(ABC):
         self.task = task  # with the labels of all models together, in one order
         self.first: Any = self  # the kind of the model that this one is held beside, whose thresholds may be others
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         """What a model says of examples, in the common order of labels."""
-        found: list[Outcome] = self.own.outcomes(opened, framing_for(opened), [self.task.asked(e) for e in examples])
+        found: list[Prediction] = self.own.outcomes(opened, framing_for(opened), [self.task.asked(e) for e in examples])
         return found
 
     @property
@@ -73,19 +73,19 @@ class Kind(ABC):
         return self.task
 
     @abstractmethod
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         """Whether a model says anything at all: numbers, not what is left of them."""
 
     @abstractmethod
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         """The answer, as what is equal where two answers are."""
 
     @abstractmethod
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         """How far apart two answers are; 0 where they are the same."""
 
     @abstractmethod
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         """An answer in words, where it differs from the other."""
 
     @abstractmethod
@@ -96,14 +96,14 @@ class Kind(ABC):
         """What counts how often two models say the same."""
         return Ratios(self.parts)
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         """Count one example."""
         counts.add({"same": (float(self.key(mine) == self.first.key(first)), 1.0)})
 
     def metrics(self) -> Any:
         return self.task.metrics()
 
-    def add(self, metrics: Any, found: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, found: Sequence[Prediction], examples: Sequence[Example]) -> None:
         self.task.add(metrics, found, examples)
 
     @property
@@ -118,7 +118,7 @@ class Kind(ABC):
 
     def known(self, example: Example) -> bool:
         """Whether there is anything to be right about."""
-        return labelled(example)
+        return labeled(example)
 
     def seen(self, examples: Sequence[Example]) -> None:  # noqa: B027  (most need not know)
         """Take in the right answers, which decide what chance reaches."""
@@ -141,33 +141,33 @@ class OfTexts(Kind):
     def own(self) -> TextTask:
         return self.mine
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         found = super().outcomes(opened, examples)
         if self.task.kind == "value" or self.task.labels == self.mine.labels:
             return found
         return [replace(each, said=matched(each.said, self.places)) for each in found]
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         said = found.said if self.task.kind == "value" else found.said[[n is not None for n in self.places]]
         return bool(np.isfinite(said).all())
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         answer: Any = self.task.answer(found)
         if self.task.kind == "value":
             return round(answer.value, 9)
         return answer.label if self.task.kind == "label" else frozenset(answer.labels)
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         if self.task.kind == "value":
             return abs(float(mine.said[0]) - float(first.said[0]))
         a, b = self._scores(mine), self.first._scores(first)
         return float(self.key(mine) != self.first.key(first)) + float(np.abs(a - b).sum()) / (2 * len(a))
 
-    def _scores(self, found: Outcome) -> NDArray[np.float64]:
+    def _scores(self, found: Prediction) -> NDArray[np.float64]:
         answer: Any = self.task.answer(found)
         return np.array(list(answer.scores.values()))
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.task.answer(found)
         if self.task.kind == "value":
             return f"{answer.value:.4g}"
@@ -181,7 +181,7 @@ class OfTexts(Kind):
     def agreement(self) -> Any:
         return Numbers() if self.task.kind == "value" else super().agreement()
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         if self.task.kind == "value":
             counts.add([float(mine.said[0])], [float(first.said[0])])
             return
@@ -227,30 +227,30 @@ class OfTags(Kind):
     def own(self) -> TagTask:
         return self.mine
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         found = super().outcomes(opened, examples)
         if self.task.labels == self.mine.labels:
             return found
         return [replace(each, said=matched(each.said, self.places)) for each in found]
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         return bool(np.isfinite(found.said[:, [n is not None for n in self.places]]).all())
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         tags = self.task.decided(found)
         return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is told
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         pairs = list(zip(self.task.decided(mine), self.task.decided(first), strict=True))
         if pairs:
             counts.add({"same": (float(sum(a == b for a, b in pairs)), float(len(pairs)))})
         else:
             counts.add({})
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         return float(sum(a != b for a, b in zip(self.task.decided(mine), self.task.decided(first), strict=True)))
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         mine, theirs = self.task.decided(found), self.task.decided(other)
         words = [example.target.text[start:end] for start, end in example.target.words]
         wrong = [number for number in range(len(words)) if mine[number] != theirs[number]]
@@ -277,25 +277,25 @@ class OfAnswers(Kind):
         super().__init__(task)
         self.rows = self.none = 0
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         scores = [found.said.nothing, *(score for score, _, _ in found.said.choices)]
         return all(map(math.isfinite, scores))
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         return self.task.answers(found.said)
 
-    def text(self, found: Outcome, example: Example) -> str:
+    def text(self, found: Prediction, example: Example) -> str:
         place = self.task.answers(found.said)
         return "" if place is None else example.texts[1][place[0] : place[1]]
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         same, f1 = answer_scores(self.text(mine, example), [self.first.text(first, example)])
         counts.add({"same": (same, 1.0), "f1": (f1, 1.0)})
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         return 1 - answer_scores(self.text(mine, example), [self.first.text(first, example)])[1]
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.task.answer(found, example.texts[1])
         return f"{answer.text or '(no answer)'} {answer.score:.3f}"
 
@@ -313,22 +313,22 @@ class OfWriting(Kind):
 
     task: SequenceTask
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         return math.isfinite(found.said.logprob) and math.isfinite(found.said.score)
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         return found.said.text.strip()
 
     def agreement(self) -> Any:
         return Written(edges=())
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         counts.add([mine.said.text], [first.said.text])
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         return 0.0 if self.key(mine) == self.key(first) else 1 - chrf_near(mine.said.text, first.said.text)
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         return str(found.said.text)
 
     def right(self, example: Example) -> str:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.compare.kinds import Ratios
 from weft.compare.unlabeled import Foreseen, OfWords
 from weft.data.chance import key_of, uniform
@@ -19,7 +19,7 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.classify import pieces_in
 from weft.tasks.fill import filler
-from weft.tasks.forward import Outcome, framing_for
+from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.reading import Example
 from weft.tasks.scoring import SCORES
 from weft.text.windows import Piece
@@ -36,7 +36,7 @@ def hidden_of(text: str, count: int) -> NDArray[np.int64]:
 class OfGaps(OfWords):
     """The likeliest word for each token that was hidden."""
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         tokenizer, mask = filler(opened)
         framing = framing_for(opened)
         rows: list[tuple[int, list[int], list[int], list[int]]] = []  # text, tokens, places of gaps, what was there
@@ -56,20 +56,20 @@ class OfGaps(OfWords):
             tops = np.concatenate(best[number]) if best[number] else np.zeros(0, dtype=np.int64)
             size = len(example.texts[0].encode("utf-8", "surrogatepass"))
             said = Foreseen(sum(nats[number]), size, tops, np.array(came[number], dtype=np.int64))
-            found_all.append(Outcome(said, len(came[number]), max(1, windows[number]), False))
+            found_all.append(Prediction(said, len(came[number]), max(1, windows[number]), False))
         return found_all
 
     def metrics(self) -> Any:
         return Ratios(["filled", "bits_per_gap"], shares=False)
 
-    def add(self, metrics: Any, found: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, found: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for each in found:
             said: Foreseen = each.said
             gaps = float(len(said.tokens))
             right = float((said.best == said.tokens).sum())
             metrics.add({"filled": (right, gaps), "bits_per_gap": (said.nats / math.log(2), gaps)})
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         said: Foreseen = found.said
         return f"{int((said.best == said.tokens).sum())} of {len(said.tokens)} found"
 
@@ -93,7 +93,7 @@ def _with_gaps(piece: Piece, gaps: set[int], mask: int) -> tuple[list[int], list
 
 @torch.inference_mode()
 def _asked(
-    opened: Opened, batch: Sequence[tuple[int, list[int], list[int], list[int]]]
+    opened: LoadedModel, batch: Sequence[tuple[int, list[int], list[int], list[int]]]
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """How little each window expected what was hidden, and what it thought likeliest there."""
     device = opened.device

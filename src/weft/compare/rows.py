@@ -10,10 +10,10 @@ from typing import Any
 from weft.data.columns import find_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
-from weft.progress import log, log_notes
+from weft.progress import log_notes, to_logger
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.partial_rows import Reader, labelled
+from weft.tasks.partial_rows import Reader, labeled
 from weft.tasks.reading import Example, read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
@@ -94,7 +94,7 @@ def _read(
 
         def checked(record: Record) -> Example:
             example = read(record)
-            if task is not None and labelled(example):
+            if task is not None and labeled(example):
                 # A rare tag that was never seen is a mistake like any other.
                 task.formed(example) if isinstance(task, TagTask) else task.check([example])
             return normalized(example, scheme)
@@ -102,7 +102,7 @@ def _read(
         return columns, checked
 
     yield from read_all(files, begin, skipped)
-    log_notes(skipped.without_bad().lines(), log)
+    log_notes(skipped.without_bad().lines(), to_logger)
 
 
 def _reader(

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.compare.kinds import Kind, Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.embed import Embedder
-from weft.tasks.forward import Outcome
+from weft.tasks.forward import Prediction
 from weft.tasks.perplexity import LONG, slid
 from weft.tasks.reading import Example
 from weft.tasks.scoring import SCORES, Reading, beginning, surprises, tokenizer_of
@@ -60,30 +60,30 @@ class OfVectors(Kind):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         embedder = Embedder(opened)
-        found: list[Outcome] = []
+        found: list[Prediction] = []
         for some in embedder.chunks([example.texts[0] for example in examples]):
             for vector, tokens, windows in zip(some.vectors, some.n_tokens, some.n_windows, strict=True):
-                found.append(Outcome(vector.double().numpy(), tokens, windows, False))
+                found.append(Prediction(vector.double().numpy(), tokens, windows, False))
         return found
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         return bool(np.isfinite(found.said).all())
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         return tuple(np.round(found.said, 6).tolist())
 
     def agreement(self) -> Any:
         return Likeness()
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         counts.add(mine.said, first.said)
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         return 1 - cosine(mine.said, first.said) if len(mine.said) == len(first.said) else 0.0
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         near = f"{cosine(found.said, other.said):.4f}" if len(found.said) == len(other.said) else "-"
         return f"cosine {near}"
 
@@ -117,7 +117,7 @@ class OfWords(Kind):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def outcomes(self, opened: Opened, examples: Sequence[Example]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         tokenizer = tokenizer_of(opened)
         begin, length = beginning(tokenizer), min(opened.config.context, LONG)
         reach = getattr(opened.config, "reach", None)
@@ -142,19 +142,19 @@ class OfWords(Kind):
             tops = np.concatenate(best[number]) if best[number] else np.zeros(0, dtype=np.int64)
             size = len(text.encode("utf-8", "surrogatepass"))
             said_of = Foreseen(nats[number], size, tops, np.array(came[number], dtype=np.int64))
-            found.append(Outcome(said_of, len(came[number]), max(1, windows[number]), False))
+            found.append(Prediction(said_of, len(came[number]), max(1, windows[number]), False))
         return found
 
-    def finite(self, found: Outcome) -> bool:
+    def finite(self, found: Prediction) -> bool:
         return not math.isnan(found.said.nats)  # endless is what a model says that rules out what came
 
-    def key(self, found: Outcome) -> Hashable:
+    def key(self, found: Prediction) -> Hashable:
         return found.said.nats
 
     def metrics(self) -> Any:
         return Ratios(["bits_per_byte", "foreseen"], shares=False)
 
-    def add(self, metrics: Any, found: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, found: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for each in found:
             said: Foreseen = each.said
             parts = {"bits_per_byte": (said.nats / math.log(2), float(said.bytes))}
@@ -162,15 +162,15 @@ class OfWords(Kind):
                 parts["foreseen"] = (float((said.best == said.tokens).sum()), float(len(said.tokens)))
             metrics.add(parts)
 
-    def agree(self, counts: Any, mine: Outcome, first: Outcome, example: Example) -> None:
+    def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         a, b = mine.said, first.said
         alike = len(a.best) == len(b.best) == len(a.tokens) and np.array_equal(a.tokens, b.tokens)  # one vocabulary
         counts.add({"same": (float((a.best == b.best).sum()), float(len(a.best)))} if alike and len(a.best) else {})
 
-    def apart(self, mine: Outcome, first: Outcome, example: Example) -> float:
+    def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         return abs(mine.said.nats - first.said.nats) / max(1, mine.said.bytes)
 
-    def told(self, found: Outcome, other: Outcome, example: Example) -> str:
+    def told(self, found: Prediction, other: Prediction, example: Example) -> str:
         return f"{found.said.nats / math.log(2) / max(1, found.said.bytes):.3f} bits per byte"
 
     def right(self, example: Example) -> str:
@@ -189,7 +189,7 @@ class OfWords(Kind):
 
 
 @torch.inference_mode()
-def _likeliest(opened: Opened, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
+def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
     """The token that the model thinks likeliest at each place; nothing of one that knows single chances only."""
     if hasattr(opened.network, "said") or hasattr(opened.network, "foreseen"):
         return [np.zeros(0, dtype=np.int64)] * len(readings)

@@ -1,4 +1,4 @@
-"""Examples of a task, tokenised once: rows of tokens, several where a text is long, and what is to be said of them.
+"""Examples of a task, tokenized once: rows of tokens, several where a text is long, and what is to be said of them.
 
 N: tokens; R: rows; E: examples; P: places in rows where something is to be said.
 """
@@ -85,7 +85,7 @@ class Examples:
         """The rows of these examples, and to which of the examples each belongs."""
         begins, counts = self.rows[numbers], self.rows[numbers + 1] - self.rows[numbers]
         if self.most_rows is not None and (counts > self.most_rows).any():
-            # A run of neighbouring windows, another one in each epoch.
+            # A run of neighboring windows, another one in each epoch.
             extra = np.maximum(counts - self.most_rows, 0)
             begins = begins + below(key_of(self.seed, "windows"), numbers + (epochs << 40), extra + 1)
             counts = np.minimum(counts, self.most_rows)

@@ -1,4 +1,4 @@
-"""Pairs of texts, tokenised once: what an encoder-decoder reads, and what it is to write.
+"""Pairs of texts, tokenized once: what an encoder-decoder reads, and what it is to write.
 
 N: tokens written; M: tokens read; E: pairs.
 """

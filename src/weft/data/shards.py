@@ -1,6 +1,6 @@
-"""Text tokenised once into memory-mapped files under the cache, found again by a hash of text and tokenizer.
+"""Text tokenized once into memory-mapped files under the cache, found again by a hash of text and tokenizer.
 
-A process that is stopped while it tokenises leaves whole shards behind, and the next goes on from there.
+A process that is stopped while it tokenizes leaves whole shards behind, and the next goes on from there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORD = "corpus.json"  # in a folder of the cache: what it was made from
 TEACHERS = "teachers"  # where the cache keeps what teachers have said
 COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
-TOGETHER = 1 << 20  # characters that are tokenised at a time
+TOGETHER = 1 << 20  # characters that are tokenized at a time
 
 Places = NDArray[np.int64]
 
@@ -163,7 +163,7 @@ class Corpus:
         return self.part(0, cut), self.part(cut, self.size)
 
 
-def tokenised(
+def tokenized(
     text: Text,
     tokenizer: Tokenizer,
     sentences: bool = False,

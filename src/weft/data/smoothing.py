@@ -35,7 +35,7 @@ def tables(
     k: float = 1.0,
     prune: Sequence[int] = (),
     silent: Sequence[int] = (),
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> list[Table]:
     """The chances of all n-grams; those that occur no more often than `prune` says of their order are left out.
 
@@ -55,7 +55,7 @@ def tables(
         totals = np.bincount(contexts, amounts, minlength=size)
         with np.errstate(divide="ignore", invalid="ignore"):  # contexts that nothing follows on
             if smoothing == "kneser-ney":
-                taken = np.array([0.0, *_discounts(amounts, order, say)])[np.minimum(amounts, 3)]
+                taken = np.array([0.0, *_discounts(amounts, order, log)])[np.minimum(amounts, 3)]
                 shares = np.where(stay, amounts - taken, 0.0) / totals[contexts]
                 left = np.bincount(contexts, np.where(stay, taken, amounts), minlength=size) / totals
             elif smoothing == "witten-bell":
@@ -99,7 +99,7 @@ def _logarithm(shares: Floats) -> Floats:
         return np.maximum(np.log(shares), FLOOR)
 
 
-def _discounts(amounts: Numbers, order: int, say: Callable[[str], None]) -> tuple[float, ...]:
+def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tuple[float, ...]:
     """What is taken from counts of 1, 2 and 3 or more (Chen and Goodman, 1998), from how many counts are 1, 2, 3, 4."""
     ones, twos, threes, fours = (int((amounts == number).sum()) for number in (1, 2, 3, 4))
     if ones and twos and threes:
@@ -110,7 +110,7 @@ def _discounts(amounts: Numbers, order: int, say: Callable[[str], None]) -> tupl
         )
         if all(0 <= amount <= number for number, amount in enumerate(found, 1)):
             return found
-    say(
+    log(
         f"weft: note: too few counts of order {order} to tell Kneser-Ney's discounts from them; "
         f"{', '.join(map(str, FALLBACK))} are taken"
     )

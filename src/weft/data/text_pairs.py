@@ -1,4 +1,4 @@
-"""Documents into pairs of neighbouring texts, for objectives that ask whether the second follows the first.
+"""Documents into pairs of neighboring texts, for objectives that ask whether the second follows the first.
 
 N: tokens; B: rows; D: documents.
 """
@@ -33,7 +33,7 @@ class PairFrame:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two neighbouring runs of sentences from one document, for objectives that ask whether the second follows.
+    """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
 
     In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
     document, for sentence order (Lan et al., 2020) the two change places.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.data.masking import NOTHING
 from weft.distill.base import Lesson, Said
@@ -26,7 +26,7 @@ from weft.tasks.forward import tokenizer_of
 from weft.tasks.reading import Example
 from weft.text.windows import Framing, Piece
 
-TOGETHER = 1024  # questions that are tokenised at a time
+TOGETHER = 1024  # questions that are tokenized at a time
 SIDES = ("starts", "ends")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -45,14 +45,14 @@ class AnswerLesson(Lesson):
     def objective(self) -> TaughtEnds:
         return TaughtEnds(self.temperature, self.hard)
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         return True
 
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> AnswerLesson:
         """No hard loss where nobody knows an answer."""
         return self if any(example.target is not None for example in examples) else replace(self, hard=0.0)
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         task, found = task_of(teacher), list[Said]()
         for heard, example in zip(task.heard(teacher, framing, examples), examples, strict=True):
             context = example.texts[1]
@@ -90,7 +90,9 @@ class AnswerLesson(Lesson):
         start, end = map(int, said["answer"])
         return replace(example, target=((start, example.texts[1][start:end]),))
 
-    def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Examples:
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Examples:
         """Each window is an example of its own, as when answers alone are learned."""
         gathering, tokenizer = Gathering(), tokenizer_of(student)
         chances = list[NDArray[np.float32]]()

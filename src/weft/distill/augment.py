@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.chance import key_of, scrambled, uniform
 from weft.data.masking import inside_words
 from weft.errors import UserError
@@ -41,7 +41,7 @@ Spans = Sequence[tuple[int, int]]  # words, by characters
 def augmented(
     examples: Sequence[Example],
     times: int,
-    by: Opened | None,
+    by: LoadedModel | None,
     seed: int,
     progress: Callable[[int], None] = lambda more: None,
 ) -> list[Example]:
@@ -195,14 +195,14 @@ class Frequent:
 class Guesses:
     """What a model says behind masks; whole words only, and never a special token."""
 
-    opened: Opened
+    opened: LoadedModel
     tokenizer: Tokenizer
     mask: int
     framing: Framing
     barred: Tensor  # by token: it is no word
 
     @staticmethod
-    def of(opened: Opened) -> Guesses:
+    def of(opened: LoadedModel) -> Guesses:
         tokenizer, mask = filler(opened)
         inside = inside_words(tokenizer)
         special = {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
 from weft.data.pairs import Sequences
 from weft.objectives.language import Objective
@@ -28,7 +28,7 @@ class Lesson(ABC):
     task: Task  # of the teacher, as its card says; the student gets the same labels, in the same order
 
     @abstractmethod
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         """What one teacher says of each example, by words and characters rather than by its own tokens."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Lesson(ABC):
 
     @abstractmethod
     def table(
-        self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
     ) -> Examples | Sequences:
         """The examples as a source of batches, by the student's tokens, with what the teacher says of them."""
 
@@ -72,7 +72,7 @@ class Lesson(ABC):
         """Whether several teachers speak with one voice, so that the first alone is asked, and knows the others."""
         return False
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         """Whether a further teacher says the same things."""
         return (other.card.labels or ()) == self.task.labels
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.data.masking import NOTHING
 from weft.distill.base import Lesson, Said, stacked
 from weft.objectives.distill import TaughtTexts
 from weft.tasks.classify import TextTask, pieces_in, task_of
-from weft.tasks.forward import Outcome, tokenizer_of
+from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example
 from weft.text.windows import Framing
 
@@ -32,22 +32,22 @@ class TextLesson(Lesson):
     def objective(self) -> TaughtTexts:
         return TaughtTexts(self.task.kind, self.task.outputs, self.temperature, self.hard)
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         # The teacher's own task: what the student's says of the middle of values is none of its business.
         plain = replace(self.task, center=0.0, spread=1.0)
         found = plain.outcomes(teacher, framing, [example.texts for example in examples])
         return [{"scores": np.asarray(each.said, dtype=np.float32)} for each in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
-        outcomes = [Outcome(each["scores"].astype(np.float64), 0, 0, False) for each in found]
+        outcomes = [Prediction(each["scores"].astype(np.float64), 0, 0, False) for each in found]
         return {"scores": np.asarray(self.task.together(outcomes).said, dtype=np.float32)}
 
     def answered(self, example: Example, said: Said) -> Example:
-        answer: Any = self.task.answer(Outcome(said["scores"].astype(np.float64), 0, 0, False))
+        answer: Any = self.task.answer(Prediction(said["scores"].astype(np.float64), 0, 0, False))
         kind = self.task.kind
         return replace(example, target=getattr(answer, kind))
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         found = task_of(other, name)
         return (found.labels, found.kind) == (self.task.labels, self.task.kind)
 
@@ -61,22 +61,24 @@ class TextLesson(Lesson):
         task = replace(self.task, center=float(values.mean()), spread=float(values.std()) or 1.0)
         return replace(self, hard=hard, task=task)
 
-    def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Examples:
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Examples:
         scores = stacked(said, "scores")
         if self.task.kind == "value":
             scores = ((scores - self.task.center) / self.task.spread).astype(np.float32)
         gathering = Gathering()
         for found in pieces_in(framing, tokenizer_of(student), [example.texts for example in examples]):
             gathering.add(found[0])
-        labelled = np.array([example.target is not None for example in examples], dtype=np.float32)
+        labeled = np.array([example.target is not None for example in examples], dtype=np.float32)
         whole: dict[str, NDArray[Any]] = {"said": scores, "importance": np.ones(len(examples), dtype=np.float32)}
         if self.hard:
-            whole |= {"labelled": labelled, "target": self._targets(examples, labelled > 0)}
+            whole |= {"labeled": labeled, "target": self._targets(examples, labeled > 0)}
         return gathering.examples(whole, segments=framing.segments and self.task.pair)
 
-    def _targets(self, examples: Sequence[Example], labelled: NDArray[np.bool_]) -> NDArray[Any]:
+    def _targets(self, examples: Sequence[Example], labeled: NDArray[np.bool_]) -> NDArray[Any]:
         """What is right where it is known, and nothing, or no value, elsewhere."""
         there = self.task.targets([example for example in examples if example.target is not None])
         found = np.full((len(examples), *there.shape[1:]), 0 if there.dtype.kind == "f" else NOTHING, dtype=there.dtype)
-        found[labelled] = there
+        found[labeled] = there
         return found

@@ -12,13 +12,13 @@ from weft.config import write_toml
 from weft.data.chance import key_of, shuffled
 from weft.distill.dataset import Material
 from weft.distill.recipe import DistillRecipe
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.tasks.model import Model
 from weft.training.run import Run
 from weft.training.signals import Stop
 
 LEAST = 8  # texts, of which a student learns at least
-Go = Callable[[Run, DistillRecipe, Stop, Say, Progress], Model]
+Go = Callable[[Run, DistillRecipe, Stop, Log, Progress], Model]
 
 
 def part_of(material: Material, share: float, seed: int) -> Material:
@@ -31,7 +31,7 @@ def part_of(material: Material, share: float, seed: int) -> Material:
 
 
 def curve_of(
-    run: Run, recipe: DistillRecipe, texts: int, go: Go, stop: Stop, say: Say, progress: Progress
+    run: Run, recipe: DistillRecipe, texts: int, go: Go, stop: Stop, log: Log, progress: Progress
 ) -> list[dict[str, Any]]:
     """What students of fewer texts reach, each a run inside `run/curve`, that can be gone on with like the whole.
 
@@ -55,8 +55,8 @@ def curve_of(
             part.tidy()
             if not part.recipe.exists():
                 write_toml(smaller, part.recipe)
-            say(f"curve: a student of {count:,} texts")
-            model = go(part, smaller, stop, say, progress)
+            log(f"curve: a student of {count:,} texts")
+            model = go(part, smaller, stop, log, progress)
         found.append(point_of(model, recipe.distill.metric, count))
     return found
 

@@ -13,12 +13,12 @@ from weft.data.tables import Table
 from weft.distill.recipe import DistillRecipe
 from weft.distill.sources import read_sources
 from weft.errors import UserError, listed, shown
-from weft.progress import Progress, Say, log_notes
+from weft.progress import Log, Progress, log_notes
 from weft.runs.dataset import in_one_scheme
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
 from weft.tasks.judging import Task
-from weft.tasks.partial_rows import Reader, labelled, wants_rows
+from weft.tasks.partial_rows import Reader, labeled, wants_rows
 from weft.tasks.reading import FEW, Example, read_all, split, split_whole
 from weft.tasks.tag import TagTask, raw
 from weft.text.records import Record, Skipped, read_texts
@@ -27,7 +27,7 @@ from weft.training.signals import Stop
 ENOUGH = 40  # rows with right answers; fewer say less about a student than its teacher does
 
 
-def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop) -> list[Example]:
+def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop) -> list[Example]:
     """All rows of some files, with or without right answers."""
     skipped, found = Skipped(), list[Example]()
     where = files.name
@@ -43,18 +43,18 @@ def read_rows(task: Task, files: Table, say: Say, progress: Progress, stop: Stop
         for example in read_all(files, begin, skipped, told):
             stop.check("stopped while reading")
             found.append(example)
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     if not found:
         raise UserError(f"{where}: there are no rows")
-    found = in_one_scheme(found, scheme, where, say)
+    found = in_one_scheme(found, scheme, where, log)
     lost = [name for name in files.columns if name not in answers]
     if lost:
         raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")
     return found
 
 
-def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
-    """Unlabelled texts, one on each line of a file or in its column."""
+def _texts(task: Task, recipe: DistillRecipe, log: Log) -> Iterator[Example]:
+    """Unlabeled texts, one on each line of a file or in its column."""
     data, skipped = recipe.data, Skipped()
     text = Text(data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
     found = read_texts(
@@ -69,7 +69,7 @@ def _texts(task: Task, recipe: DistillRecipe, say: Say) -> Iterator[Example]:
     for each in found:
         target = raw(each.text) if isinstance(task, TagTask) else None
         yield Example((each.text,), target, each.where)
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def files_of(recipe: DistillRecipe, names: Sequence[str]) -> Table:
     return Table(tuple(names), data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
 
 
-def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
+def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop: Stop) -> Material:
     """All texts and rows of a distillation; some are held out where no others are given."""
     data = recipe.data
     rows, hashes = list[Example](), dict[str, str]()
@@ -115,7 +115,7 @@ def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop
             )
         hashes["text"] = Text(data.text).hash()
         with progress("reading the texts", "texts") as read:
-            for example in _texts(task, recipe, say):
+            for example in _texts(task, recipe, log):
                 stop.check("stopped while reading")
                 rows.append(example)
                 read(1)
@@ -123,29 +123,29 @@ def gather(task: Task, recipe: DistillRecipe, say: Say, progress: Progress, stop
             raise UserError(f"{listed(data.text, 2)}: there is no text in it: nothing to learn from")
     texts = len(rows)
     if data.source or data.target:
-        more, hashes["source"] = read_sources(task, recipe, False, say, progress, stop)
+        more, hashes["source"] = read_sources(task, recipe, False, log, progress, stop)
         rows += more
     lines = len(rows)
     if data.files:
         files = files_of(recipe, data.files)
         hashes["data"] = files.hash()
-        rows += checked(task, read_rows(task, files, say, progress, stop), data.on_bad_row, say)
+        rows += checked(task, read_rows(task, files, log, progress, stop), data.on_bad_row, log)
     if len(rows) < FEW:
         where = listed([*data.text, *data.source, *data.files], 2)
         raise UserError(f"{where}: {len(rows)} texts are too few to learn from; {FEW} are the least")
     parts = (texts, lines - texts, len(rows) - lines)
     if data.dev or data.dev_source or data.dev_target:
         if data.dev_source or data.dev_target:
-            dev, hashes["dev"] = read_sources(task, recipe, True, say, progress, stop)
+            dev, hashes["dev"] = read_sources(task, recipe, True, log, progress, stop)
         else:
             other = files_of(recipe, data.dev)
-            dev, hashes["dev"] = read_rows(task, other, say, progress, stop), other.hash()
-            dev = checked(task, dev, data.on_bad_row, say)
-        right = [row for row in dev if labelled(row)]
+            dev, hashes["dev"] = read_rows(task, other, log, progress, stop), other.hash()
+            dev = checked(task, dev, data.on_bad_row, log)
+        right = [row for row in dev if labeled(row)]
         judges = right or dev
         learned, judged = list(range(len(rows))), list(range(len(rows), len(rows) + len(judges)))
         return Material([*rows, *judges], (*parts, len(judges)), learned, judged, bool(right), hashes, None)
-    known = [number for number, row in enumerate(rows) if labelled(row)]
+    known = [number for number, row in enumerate(rows) if labeled(row)]
     by_labels = len(known) >= ENOUGH
     numbers = known if by_labels else list(range(len(rows)))
     held = {numbers[place] for place in _held(task, [rows[number] for number in numbers], recipe, by_labels)}
@@ -164,9 +164,9 @@ def _held(task: Task, rows: Sequence[Example], recipe: DistillRecipe, by_labels:
     return split(groups, recipe.data.holdout, recipe.data.split)[1]
 
 
-def checked(task: Task, rows: list[Example], on_bad_row: str, say: Say) -> list[Example]:
+def checked(task: Task, rows: list[Example], on_bad_row: str, log: Log) -> list[Example]:
     """The rows whose labels the teacher knows; another label stops, or the row is passed over and counted."""
-    right = [row for row in rows if labelled(row)]
+    right = [row for row in rows if labeled(row)]
     if isinstance(task, TextTask) and task.labels and right:
         theirs = {label for row in right for label in (row.target if task.kind == "labels" else (row.target,))}
         if theirs and not theirs & set(task.labels):
@@ -181,10 +181,10 @@ def checked(task: Task, rows: list[Example], on_bad_row: str, say: Say) -> list[
     kept = []
     for row in rows:
         try:
-            if labelled(row):
+            if labeled(row):
                 task.check([row])
             kept.append(row)
         except UserError as error:
             skipped.add(str(error))
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     return kept

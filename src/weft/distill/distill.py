@@ -16,7 +16,7 @@ from weft.distill.recipe import DistillRecipe, Texts, recipe_of
 from weft.distill.run import go
 from weft.distill.stages import staged
 from weft.errors import UserError
-from weft.progress import Progress, ProgressChoice, Say, log, progress_of
+from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import begun, scratch_folder
 from weft.runs.finetune import SIDES
 from weft.runs.recipes import overlaid
@@ -38,13 +38,13 @@ def distill(
     student: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
     """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
 
-    `weft.distill("runs/reviews", text="unlabelled.txt", student="3x256")`; every section of the recipe may be given so:
+    `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`; every section of the recipe may be given so:
     `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
     `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
     """
@@ -61,23 +61,23 @@ def distill(
             find_folder(name, online)  # from here on it lies in the cache
     d = recipe.data
     if not (d.text or d.files or d.source):
-        raise UserError("no text to learn from: give --text FILE of unlabelled texts, or --data FILE of rows")
+        raise UserError("no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe, rows, say)
+    recipe = _from_anywhere(recipe, rows, log)
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
-        return _gone(run, recipe, stop, say, progress_of(progress))
+        return _gone(run, recipe, stop, log, progress_of(progress))
 
 
-def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
     """Go on with a distillation that was broken off; where it had finished, its model."""
-    return _gone(run, read_toml(DistillRecipe, run.recipe), stop, say, progress)
+    return _gone(run, read_toml(DistillRecipe, run.recipe), stop, log, progress)
 
 
-def _gone(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+def _gone(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """In one stage, or in several."""
-    return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, say, progress)
+    return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, log, progress)
 
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
@@ -115,13 +115,13 @@ def _listed(names: Names) -> list[str]:
     return [os.fspath(name) for name in several]
 
 
-def _from_anywhere(recipe: DistillRecipe, rows: RunRows, say: Say) -> DistillRecipe:
+def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
     values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}, "student": {}}
     for key in ("text", "files", "dev", *SIDES):
         if (names := getattr(recipe.data, key)) and key not in rows.tables:
             table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
-            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
+            values["data"][key] = table.absolute(lambda text: log(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("text", "files", "source", "target"), ("dev", "dev_source", "dev_target"))

@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.distill.base import Lesson, Said, stacked
 from weft.errors import UserError
 from weft.objectives.distill_tokens import TaughtVectors
 from weft.tasks.embed import Embedder
-from weft.tasks.forward import Outcome, tokenizer_of
+from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, text_in
 from weft.text.metrics_vectors import Likeness
 from weft.text.records import Record
 from weft.text.windows import Framing, pieces
 
-TOGETHER = 1024  # texts that are tokenised at a time
+TOGETHER = 1024  # texts that are tokenized at a time
 Pooling = Literal["mean", "first", "max"]
 
 
@@ -37,7 +37,7 @@ class EmbedTask:
     """Vectors of texts, judged by how near texts are to each other: as near as the teacher's vectors say."""
 
     pooling: Pooling = "mean"
-    normalise: bool = False
+    normalize: bool = False
     labels: tuple[str, ...] = ()  # it has none
 
     name = "embed"
@@ -46,7 +46,7 @@ class EmbedTask:
     outputs = 0
     pair = False
     chosen = "spearman"
-    names = ("spearman", "pearson", "neighbours")
+    names = ("spearman", "pearson", "neighbors")
 
     @property
     def objective(self) -> TaughtVectors:
@@ -68,34 +68,34 @@ class EmbedTask:
     def check(self, examples: Sequence[Example]) -> None:
         pass
 
-    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[str]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[str]) -> list[Prediction]:
         """The vector of each text, as `weft embed` makes it."""
-        found = Embedder(opened, pooling=self.pooling, normalise=self.normalise).vectors(texts)
+        found = Embedder(opened, pooling=self.pooling, normalize=self.normalize).vectors(texts)
         vectors = found.vectors.numpy()
         return [
-            Outcome(vector, tokens, windows, False)
+            Prediction(vector, tokens, windows, False)
             for vector, tokens, windows in zip(vectors, found.n_tokens, found.n_windows, strict=True)
         ]
 
-    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> EmbedTask:
+    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> EmbedTask:
         return self
 
     def carded(self, card: Card) -> Card:
-        return replace(card, pooling=self.pooling, normalise=self.normalise)
+        return replace(card, pooling=self.pooling, normalize=self.normalize)
 
     def metrics(self) -> Likeness:
         return Likeness()
 
-    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for found, example in zip(outcomes, examples, strict=True):
             metrics.add(found.said, example.target)
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         return None  # one vector alone is neither right nor wrong
 
 
-def task_of(opened: Opened) -> EmbedTask:
-    return EmbedTask(opened.card.pooling or "mean", bool(opened.card.normalise))
+def task_of(opened: LoadedModel) -> EmbedTask:
+    return EmbedTask(opened.card.pooling or "mean", bool(opened.card.normalize))
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ class EmbedLesson(Lesson):
     def objective(self) -> TaughtVectors:
         return self.task.objective
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         return True
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         """As this teacher's own card says that texts become vectors."""
         found = task_of(teacher).outcomes(teacher, framing, [example.texts[0] for example in examples])
         return [{"vector": each.said} for each in found]
@@ -165,7 +165,9 @@ class EmbedLesson(Lesson):
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> EmbedLesson:
         return replace(self, directions=Directions.of(said))
 
-    def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Examples:
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Examples:
         directions = self.directions or Directions.of(said)
         # Asked first, so that a student that cannot pool so is named before it learns.
         width = Embedder(student, pooling=self.task.pooling).width
@@ -188,7 +190,7 @@ class EmbedLesson(Lesson):
             "said": vectors,
             "turned": taught / np.float32(directions.turned),
             # Where vectors are brought to length 1 afterwards, only their direction matters.
-            "far": taught * np.float32(0 if self.task.normalise else 1 / directions.far),
+            "far": taught * np.float32(0 if self.task.normalize else 1 / directions.far),
         }
         notes: tuple[str, ...] = ()
         if width < (theirs := len(directions.shares)):

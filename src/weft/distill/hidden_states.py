@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.distill.recipe import Lessons
 from weft.errors import UserError, shown
 from weft.objectives.inside import Matched, SoftWords, Teacher
@@ -20,12 +20,14 @@ from weft.tasks.forward import tokenizer_of
 FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
 
 
-def matched(objective: Objective, teacher: Opened, student: Opened, lessons: Lessons) -> Objective:
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons) -> Objective:
     """The objective, and beside it what `lessons.match` asks of the student's inside; alone where that is nothing."""
     return along(objective, teacher, student, lessons, None) if lessons.match else objective
 
 
-def along(objective: Objective, teacher: Opened, student: Opened, lessons: Lessons, soft: SoftWords | None) -> Matched:
+def along(
+    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons, soft: SoftWords | None
+) -> Matched:
     """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
     match = tuple(dict.fromkeys(lessons.match))
     if teacher.exported:
@@ -89,7 +91,7 @@ def relation_heads(inner: int, theirs: int, heads: int) -> int:
     return max(number for number in range(1, heads + 1) if inner % number == 0 and theirs % number == 0)
 
 
-def common_tokens(teacher: Opened, student: Opened) -> Tensor | None:
+def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
     """Which of the teacher's tokens each of the student's is; None: the two vocabularies are the same."""
     one, other = tokenizer_of(teacher), tokenizer_of(student)
     theirs, ours = one.tokens, other.tokens

@@ -18,7 +18,7 @@ import torch
 
 from weft.checkpoint.card import Made, Metric
 from weft.checkpoint.families import Family
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.distill.hidden_states import matched
 from weft.distill.language_dataset import Papers, by_texts, by_words, papers_of
@@ -28,7 +28,7 @@ from weft.distill.student import begun_student, find_student
 from weft.distill.teacher_outputs import Listened
 from weft.errors import UserError
 from weft.files import write_json
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.driver import begin, drive
 from weft.runs.plan import decided
 from weft.runs.recipes import Tuning
@@ -55,7 +55,7 @@ def distill_language(
     teachers: Sequence[Listened],
     device: torch.device,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Model:
     """Teach a student to foresee words as its teachers do."""
@@ -68,15 +68,15 @@ def distill_language(
     found = find_student(ahead, opened_teachers[0], lambda text: None)
     if not isinstance(found, Path):
         speaking(found.family)
-    papers = papers_of(recipe, say)
+    papers = papers_of(recipe, log)
     beginning = begun_student(
-        run, ahead, opened_teachers, {"words": None}, "words", papers.documents, stop, say, progress
+        run, ahead, opened_teachers, {"words": None}, "words", papers.documents, stop, log, progress
     )
     opened = beginning.opened
     speaking(opened.family)
     same = tokenizer_of(opened).pipeline == tokenizer_of(opened_teachers[0]).pipeline
     gathered = by_words if same else by_texts
-    material = gathered(run, recipe, papers, teachers, opened, stop, say, progress)
+    material = gathered(run, recipe, papers, teachers, opened, stop, log, progress)
     plan = _planned(recipe.training, material.source, opened, device, beginning.fresh)
     length = int(material.source.mean)
     recipe = replace(
@@ -84,7 +84,7 @@ def distill_language(
     )
     hashes = {**papers.hashes, "teacher": [each.digest for each in teachers]}
     note_run(run, recipe, opened, hashes, material.forwards, device)
-    started = begin(run, plan.keep, plan.pass_tokens or 0, say)
+    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
     steps = plan.steps or 1
     card = replace(
         opened.card,
@@ -95,7 +95,7 @@ def distill_language(
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    say(
+    log(
         f"{run.folder}: {material.way}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows of {length} tokens, "
         f"{steps * (plan.batch or 1) / material.source.count:.1f} times through the text, rate {plan.rate:.1e}, "
@@ -121,11 +121,11 @@ def distill_language(
         seed=recipe.seed,
         words_of=tokenizer_of(opened).decode,
     )
-    drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, progress=progress)
-    return _reported(run, papers, opened_teachers, data, device, say)
+    drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, progress=progress)
+    return _reported(run, papers, opened_teachers, data, device, log)
 
 
-def _planned(plan: Tuning, source: Any, opened: Opened, device: torch.device, fresh: bool) -> Tuning:
+def _planned(plan: Tuning, source: Any, opened: LoadedModel, device: torch.device, fresh: bool) -> Tuning:
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
     rate = opened.family.rate * (768 / opened.config.width) ** 0.5
@@ -137,13 +137,15 @@ def _planned(plan: Tuning, source: Any, opened: Opened, device: torch.device, fr
 # ----------------------------------------------------------------------------------------------------------- the end
 
 
-def _reported(run: Run, papers: Papers, teachers: Sequence[Opened], data: str, device: torch.device, say: Say) -> Model:
+def _reported(
+    run: Run, papers: Papers, teachers: Sequence[LoadedModel], data: str, device: torch.device, log: Log
+) -> Model:
     """What the student has kept: bits for each byte of held-out text, beside its teacher's."""
     model = load(run.folder, device=device)
     ours = perplexity(model.opened, papers.held).bits_per_byte
     theirs = min((perplexity(each, papers.held).bits_per_byte for each in teachers), key=lambda score: score.value)
     if not math.isfinite(theirs.value):
-        say("weft: note: to some held-out words the teacher gives no chance at all: nothing to compare with")
+        log("weft: note: to some held-out words the teacher gives no chance at all: nothing to compare with")
         return load(run.folder)
     share = theirs.value / ours.value
     found = {"bits_per_byte": {"teacher": _shown(theirs), "student": _shown(ours)}, "kept": share}
@@ -151,7 +153,7 @@ def _reported(run: Run, papers: Papers, teachers: Sequence[Opened], data: str, d
     others = tuple(each for each in model.card.metrics if each.name != "bits_per_byte")
     metric = Metric(data=data, name="bits_per_byte", value=ours.value, low=ours.low, high=ours.high)
     run.save_model(model.opened, (*others, metric))
-    say(
+    log(
         f"{run.folder}: {ours.value:.4f} bits per byte of held-out text ({ours.low:.4f} to {ours.high:.4f}), "
         f"the teacher {theirs.value:.4f}: {100 * share:.1f} % kept"
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.chance import key_of
 from weft.data.masking import shift
 from weft.data.rows import Framed, Packed, Source
-from weft.data.shards import Corpus, Text, tokenised
+from weft.data.shards import Corpus, Text, tokenized
 from weft.distill.base import Said
 from weft.distill.recipe import DistillRecipe
 from weft.distill.seq2seq import packed, unpacked
@@ -22,7 +22,7 @@ from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.objectives.distill_words import TaughtWords
 from weft.objectives.language import NextToken, Objective
-from weft.progress import Progress, Say, log_notes
+from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.complete import begun, writer_of
 from weft.tasks.generation import Manner
@@ -54,7 +54,7 @@ class Papers:
         return islice(self.text.read(Skipped()), self.learned)
 
 
-def papers_of(recipe: DistillRecipe, say: Say) -> Papers:
+def papers_of(recipe: DistillRecipe, log: Log) -> Papers:
     """The documents of a recipe; without others to judge by, the last of them are held out."""
     data, skipped = recipe.data, Skipped()
     if data.source or data.target:
@@ -70,7 +70,7 @@ def papers_of(recipe: DistillRecipe, say: Say) -> Papers:
         data.encoding,
     )
     count = sum(1 for _ in text.read(skipped))
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     where = listed([path.name for path in text.paths()], 2)
     if not count:
         raise UserError(f"{where}: there is no text in it: nothing to learn from")
@@ -114,9 +114,9 @@ def by_words(
     recipe: DistillRecipe,
     papers: Papers,
     teachers: Sequence[Listened],
-    student: Opened,
+    student: LoadedModel,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Material:
     """One vocabulary: the teacher's chances of the next word at every place of the text."""
@@ -140,8 +140,8 @@ def by_words(
 
         tally = Tally(run.inside)
         waiting = "weft: note: another process asks this teacher; waiting for it"
-        known = forecasts(wanted, heard, lambda: say(waiting), tally)
-    _tell(known, framed, say)
+        known = forecasts(wanted, heard, lambda: log(waiting), tally)
+    _tell(known, framed, log)
     length = _length(recipe, student)
     return Material(
         Foreseen(Packed(framed, length, 1, False, recipe.seed)),
@@ -153,13 +153,13 @@ def by_words(
     )
 
 
-def _tell(known: Forecasts, framed: Framed, say: Say) -> None:
+def _tell(known: Forecasts, framed: Framed, log: Log) -> None:
     size = sum(shard.nbytes for shard in known.shards)
     cached = ", all from the cache" if not known.forwards else ""
-    say(f"teacher: {framed.size:,} places, {known.forwards:,} read anew{cached}; {size / 1e6:,.0f} MB are kept of them")
+    log(f"teacher: {framed.size:,} places, {known.forwards:,} read anew{cached}; {size / 1e6:,.0f} MB are kept of them")
 
 
-def _length(recipe: DistillRecipe, student: Opened) -> int:
+def _length(recipe: DistillRecipe, student: LoadedModel) -> int:
     context = student.config.context
     length = recipe.distill.length or min(student.family.row or context, context)
     if length > context:
@@ -169,15 +169,15 @@ def _length(recipe: DistillRecipe, student: Opened) -> int:
 
 def _corpora(papers: Papers, tokenizer: Tokenizer, stop: Stop, progress: Progress) -> tuple[Corpus, Corpus]:
     """The tokens to learn from, and those to judge by."""
-    with progress("tokenising the text", "characters") as read:
+    with progress("tokenizing the text", "characters") as read:
 
         def heard(more: int) -> None:
-            stop.check("stopped while tokenising; what is done is kept")
+            stop.check("stopped while tokenizing; what is done is kept")
             read(more)
 
-        whole = tokenised(papers.text, tokenizer, False, heard)
+        whole = tokenized(papers.text, tokenizer, False, heard)
         if papers.dev is not None:
-            return whole, tokenised(papers.dev, tokenizer, False, heard)
+            return whole, tokenized(papers.dev, tokenizer, False, heard)
     cut = int(whole.documents[papers.learned] - whole.begin)
     return whole.part(0, cut), whole.part(cut, whole.size)
 
@@ -200,7 +200,7 @@ class Continued:
     def asked(example: Example) -> Any:
         return example.texts
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         """Drawn word by word, as the teacher's chances are, from a seed that follows from the text."""
         tokenizer = tokenizer_of(teacher)
         texts = [example.texts[0] for example in examples]
@@ -225,9 +225,9 @@ def by_texts(
     recipe: DistillRecipe,
     papers: Papers,
     teachers: Sequence[Listened],
-    student: Opened,
+    student: LoadedModel,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Material:
     """Two vocabularies: the student reads what the teacher writes, and where that counts, the texts themselves."""
@@ -237,14 +237,14 @@ def by_texts(
     lesson: Any = Continued(recipe.seed)
     examples = [Example((text,), None, "") for text in papers.documents() if text.strip()]
     tally = Tally(run.inside)
-    known = taught(lesson, teachers, examples, [len(examples)], stop, say, progress, tally)
+    known = taught(lesson, teachers, examples, [len(examples)], stop, log, progress, tally)
     lines = [text for said in known.said for text, _ in unpacked(said)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "taught.txt"
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
     frame, length = next_frame(tokenizer, True), _length(recipe, student)
-    with progress("tokenising what was written", "characters") as read:
-        corpus = tokenised(Text((str(path),)), tokenizer, False, read)
+    with progress("tokenizing what was written", "characters") as read:
+        corpus = tokenized(Text((str(path),)), tokenizer, False, read)
     held = _corpora(papers, tokenizer, stop, progress)[1]
     own = "and the texts themselves" if recipe.distill.hard else "alone"
     return Material(

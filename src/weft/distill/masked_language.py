@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.config import build, values_of
 from weft.distill.hidden_states import along
 from weft.distill.recipe import DistillRecipe
@@ -17,7 +17,7 @@ from weft.errors import UserError
 from weft.files import write_json
 from weft.objectives.inside import SoftWords
 from weft.objectives.language import MaskedWords, NextToken, Objective
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for
 from weft.runs.language import learn_text
@@ -31,7 +31,7 @@ from weft.training.signals import Stop
 from weft.training.state import State
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
     device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is read
     teacher = _teacher(recipe)
@@ -43,7 +43,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         return text_of(reading).read(Skipped())
 
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
-    begun = begun_student(run, recipe, [teacher], wanted.heads, "words", texts, stop, say, progress)
+    begun = begun_student(run, recipe, [teacher], wanted.heads, "words", texts, stop, log, progress)
     student = begun.opened
     if student.family.speaks != teacher.family.speaks:
         does = "says the next word" if teacher.family.speaks else "fills gaps"
@@ -76,7 +76,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
         both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
         write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
-        say(
+        log(
             f"{run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
             f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
         )
@@ -88,7 +88,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         objective,
         not run.about.exists(),
         stop,
-        say,
+        log,
         progress,
         base=own.name if own.is_dir() else None,
         evaluate_first=True,  # what layers of the teacher know before anything is learned
@@ -99,7 +99,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     )
 
 
-def _teacher(recipe: DistillRecipe) -> Opened:
+def _teacher(recipe: DistillRecipe) -> LoadedModel:
     """The one teacher, with everything checked that can be wrong before the text is read."""
     data, folders = recipe.data, recipe.teacher.folders
     if len(folders) > 1:

@@ -36,7 +36,7 @@ class Student:
 class Texts:
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
-    text: tuple[str, ...] = ()  # unlabelled texts: one on each line, or a column `text`
+    text: tuple[str, ...] = ()  # unlabeled texts: one on each line, or a column `text`
     documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; of pretrain
     files: tuple[str, ...] = ()  # rows, with or without the column of labels
     dev: tuple[str, ...] = ()  # rows with labels to judge by; without them, a share of those that have labels

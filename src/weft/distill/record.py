@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.config import values_of, write_toml
 from weft.distill.recipe import DistillRecipe
 from weft.files import write_json
@@ -20,7 +20,7 @@ from weft.training.run import Run, tokenizer_hash
 def note_run(
     run: Run,
     recipe: DistillRecipe,
-    opened: Opened,
+    opened: LoadedModel,
     hashes: Mapping[str, Any],
     forwards: int,
     device: torch.device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.distill import embed as embedding
 from weft.distill.answer import AnswerLesson
 from weft.distill.base import Lesson
@@ -19,7 +19,9 @@ from weft.tasks.classify import task_of
 from weft.tasks.registry import FROM_TEXT
 
 
-def lesson_for(teacher: Opened, task_name: str, recipe: DistillRecipe, others: Sequence[Opened] = ()) -> Lesson:
+def lesson_for(
+    teacher: LoadedModel, task_name: str, recipe: DistillRecipe, others: Sequence[LoadedModel] = ()
+) -> Lesson:
     """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.compare.compare import compared, parties_of, with_joint_voice
 from weft.compare.comparison import Comparison, Standing, plain, spread
 from weft.compare.cost import evenly
@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import Line, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
-from weft.progress import Say
+from weft.progress import Log
 from weft.tasks.model import Model, load
 from weft.tasks.reading import Example
 from weft.tasks.tag import Tagged
@@ -142,7 +142,7 @@ def blanked(example: Example) -> Example:
 
 
 def report_of(
-    teachers: Sequence[tuple[str, Opened, Path]],
+    teachers: Sequence[tuple[str, LoadedModel, Path]],
     student: tuple[str, Model, Path],
     examples: Sequence[Example],
     *,
@@ -185,7 +185,7 @@ def held_texts(data: Texts, most: int = 200) -> list[Example]:
 
 
 def write_language_report(
-    run: Run, recipe: DistillRecipe, student: Model, seconds: float, memory: bool, say: Say
+    run: Run, recipe: DistillRecipe, student: Model, seconds: float, memory: bool, log: Log
 ) -> None:
     """The report of a student that learned words alone."""
     if (run.inside / JSON).exists():
@@ -204,9 +204,9 @@ def write_language_report(
         )
         write_report(run.inside, found)
     except UserError as error:  # the student is there all the same
-        say(f"weft: note: no report: {error}")
+        log(f"weft: note: no report: {error}")
         return
-    say(f"{run.inside / PAGE}: {found.words()}")
+    log(f"{run.inside / PAGE}: {found.words()}")
 
 
 def write_report(inside: Path, report: Report) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.distill import distill
 from weft.errors import UserError
 from weft.files import read_text
-from weft.progress import ProgressChoice, Say, log, progress_of
+from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs import resume as others
 from weft.runs.driver import resumable
 from weft.tasks.model import Model
@@ -17,14 +17,14 @@ from weft.training.run import Run
 from weft.training.signals import listening
 
 
-def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: ProgressChoice = None) -> Model:
+def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
     run = Run(Path(folder))
     if not _distilled(run):
-        return others.resume(folder, say=say, progress=progress)
+        return others.resume(folder, log=log, progress=progress)
     with listening() as stop, run.held(), resumable(run):
         run.tidy()
-        return distill.go_on(run, stop, say, progress_of(progress))
+        return distill.go_on(run, stop, log, progress_of(progress))
 
 
 def _distilled(run: Run) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Made, Metric, Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
@@ -36,7 +36,7 @@ from weft.distill.teacher_outputs import Listened, Part, Taught, digest_of_folde
 from weft.errors import UserError, one_of
 from weft.files import write_json
 from weft.objectives.language import Objective
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.driver import begin, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, read_window
 from weft.runs.initial import Beginning
@@ -46,7 +46,7 @@ from weft.tasks.classify import TextTask, can_shift, folded, rescale
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labelled
+from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
@@ -83,12 +83,12 @@ def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]
     return lesson
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     began = time.perf_counter()
     if recipe.distill.pretrain:
         _without_curve(recipe)
-        student = pretraining.go(run, recipe, stop, say, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
+        student = pretraining.go(run, recipe, stop, log, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
         return student
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
@@ -100,14 +100,14 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     name, teachers = open_teachers(recipe, device)
     if name == "complete":
         _without_curve(recipe)
-        student = distill_language(run, recipe, teachers, device, stop, say, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), say=say)
+        student = distill_language(run, recipe, teachers, device, stop, log, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
         return student
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
-    material = _more(gather(lesson.task, recipe, say, progress, stop), recipe, device, stop, progress)
+    material = _more(gather(lesson.task, recipe, log, progress, stop), recipe, device, stop, progress)
     material = part_of(material, recipe.data.share, recipe.data.split)
-    metric = without_bleu(recipe.distill.metric, lesson.task, say)
+    metric = without_bleu(recipe.distill.metric, lesson.task, log)
     metric = decided_metric(metric, lesson.task, material.by_labels)
     opened_teachers = [each.opened for each in teachers]
 
@@ -115,7 +115,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
 
     @cache
     def heard() -> Taught:
-        return taught(lesson, teachers, material.rows, material.parts, stop, say, progress, tally)
+        return taught(lesson, teachers, material.rows, material.parts, stop, log, progress, tally)
 
     # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
     beginning = begun_student(
@@ -126,7 +126,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         lesson.task.head,
         lambda: lesson.texts(material.train, lambda: Part(heard().said, material.learned)),
         stop,
-        say,
+        log,
         progress,
     )
     opened = beginning.opened
@@ -140,13 +140,13 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
     lesson = in_units(lesson.settled(material.train, said), opened, beginning.fresh)
     task = lesson.task
-    with progress("tokenising", "texts") as told:
+    with progress("tokenizing", "texts") as told:
         train = lesson.table(material.train, said, opened, framing)
         told(len(material.train))
-        stop.check("stopped while tokenising")
+        stop.check("stopped while tokenizing")
         dev = lesson.table(material.dev, said_dev, opened, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
-        say(f"weft: note: {note}")
+        log(f"weft: note: {note}")
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)
@@ -161,7 +161,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
     first = note_run(run, recipe, opened, _hashes(material, teachers), tally.total, device, rows)
     if first and material.held is not None:
         write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    started = begin(run, plan.keep, plan.pass_tokens or 0, say)
+    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
     steps = plan.steps or 1
     card = replace(
         task.carded(opened.card),
@@ -174,7 +174,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, material, steps, say)
+    announce(run, recipe, material, steps, log)
     last: list[Judgement] = []
 
     def judge() -> Verdict:
@@ -207,12 +207,12 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress
         judge=None if metric == "loss" else judge,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, say, metric, progress)
+    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, metric, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
-    curve = curve_of(run, recipe, count, go, stop, say, progress)
+    curve = curve_of(run, recipe, count, go, stop, log, progress)
     if recipe.data.share == 1 and not (run.inside / JSON).exists():
-        report(run, recipe, teachers, student, judges, count, state.seconds, curve, say)
+        report(run, recipe, teachers, student, judges, count, state.seconds, curve, log)
     return load(run.folder)
 
 
@@ -250,7 +250,7 @@ def silent_say(text: str) -> None:
     """Nobody need hear this."""
 
 
-def in_units(lesson: Lesson, opened: Opened, fresh: bool) -> Lesson:
+def in_units(lesson: Lesson, opened: LoadedModel, fresh: bool) -> Lesson:
     """Values are learned as distances from their middle; a head that has learned to say them says them so from here."""
     task: Any = lesson.task
     if not isinstance(task, TextTask) or task.kind != "value":
@@ -262,7 +262,9 @@ def in_units(lesson: Lesson, opened: Opened, fresh: bool) -> Lesson:
     return replace(lesson, task=task)  # type: ignore[type-var]
 
 
-def objective_of(recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[Opened], student: Opened) -> Objective:
+def objective_of(
+    recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[LoadedModel], student: LoadedModel
+) -> Objective:
     """What the student learns by: what the teacher says, and what is asked for of its inside."""
     return matched(lesson.objective, teachers[0], student, recipe.distill)
 
@@ -281,7 +283,7 @@ def report(
     texts: int,
     seconds: float,
     curve: list[dict[str, Any]],
-    say: Say,
+    log: Log,
 ) -> None:
     """What the student has kept of its teacher, measured on what it was judged by."""
     metric = recipe.distill.metric
@@ -299,9 +301,9 @@ def report(
         )
         write_report(run.inside, found)
     except UserError as error:  # the student is there all the same
-        say(f"weft: note: no report: {error}")
+        log(f"weft: note: no report: {error}")
         return
-    say(f"{run.inside / PAGE}: {found.words()}")
+    log(f"{run.inside / PAGE}: {found.words()}")
 
 
 def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:
@@ -318,7 +320,7 @@ def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.de
     return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, rate)
 
 
-def window_of(recipe: DistillRecipe, teacher: Opened, student: Opened, task: Task) -> Window:
+def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel, task: Task) -> Window:
     """How the student cuts long texts: as the teacher does where it can, a network without attention at its leisure."""
     length, stride = recipe.distill.length, recipe.distill.stride
     there = teacher.card.window
@@ -354,12 +356,12 @@ def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
     return {**material.hashes, "teacher": [each.digest for each in teachers]}
 
 
-def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, say: Say) -> None:
+def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, log: Log) -> None:
     """What is about to be learned, from what and how."""
-    right = sum(map(labelled, material.train))
+    right = sum(map(labeled, material.train))
     held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
     by = "" if material.by_labels else ", by the teacher's answers"
-    say(
+    log(
         f"{run.folder}: {len(material.train):,} texts to learn from, {right:,} of them with a right answer; "
         f"{len(material.dev):,} to judge by{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, rate {recipe.training.rate:.1e}, on "

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences
 from weft.distill.base import Lesson, Said
 from weft.distill.recipe import Lessons
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
-from weft.progress import Say
+from weft.progress import Log
 from weft.runs.recipes import FROM_NOTHING, Tuning
 from weft.tasks.judging import Task
 from weft.tasks.reading import Example
@@ -32,17 +32,17 @@ from weft.text.windows import Framing
 
 @dataclass(frozen=True)
 class WritingLesson(Lesson):
-    """Translate, summarise or rewrite, as a teacher does it, or as several do who write together."""
+    """Translate, summarize or rewrite, as a teacher does it, or as several do who write together."""
 
     task: SequenceTask
     beam: int = 5
     best: int = 1  # texts that are learned from each source ...
     closest: bool = False  # ... or, where the right one is known, the one that is closest to it
     hard: float = 0.0  # share of the epochs in which the right text is learned, where it is known
-    others: tuple[Opened, ...] = ()  # teachers that write together with the one that is asked
+    others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is asked
 
     @staticmethod
-    def of(teachers: Sequence[Opened], name: str, wanted: Lessons) -> WritingLesson:
+    def of(teachers: Sequence[LoadedModel], name: str, wanted: Lessons) -> WritingLesson:
         """What a recipe asks of teachers of one task."""
         first, *others = teachers
         check_writer(first)
@@ -68,12 +68,12 @@ class WritingLesson(Lesson):
     def as_one(self) -> bool:
         return True  # several teachers choose each word together
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         return True  # what they must have in common to write together was asked when the lesson was made
 
     # --------------------------------------------------------------------------------------------- what is said
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         """The best texts for each source, best first, and the logs of their chances.
 
         One that came to no end is left out: it was broken off somewhere, mostly in a circle.
@@ -99,7 +99,9 @@ class WritingLesson(Lesson):
             yield (self.task.prefix or "") + example.texts[0]
             yield from self.ways(example, unpacked(each))
 
-    def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Sequences:
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Sequences:
         """Each source with the texts that are to be written from it; where the teacher wrote none, it is left out."""
         ways = [self.ways(example, unpacked(each)) for example, each in zip(examples, said, strict=True)]
         kept = [number for number, each in enumerate(ways) if each]
@@ -133,7 +135,7 @@ class WritingLesson(Lesson):
 
     def near(self, text: str, right: str) -> float:
         """How close one text is to another; of a single text letters tell more than BLEU does."""
-        return rouge_of(text, right)[2] if self.task.name == "summarise" else chrf_near(text, right)
+        return rouge_of(text, right)[2] if self.task.name == "summarize" else chrf_near(text, right)
 
 
 def packed(ways: Sequence[tuple[str, float]]) -> Said:
@@ -162,11 +164,11 @@ def from_nothing(plan: Tuning) -> Tuning:
     return replace(plan, **usual)
 
 
-def without_bleu(metric: str | None, task: Task, say: Say) -> str | None:
+def without_bleu(metric: str | None, task: Task, log: Log) -> str | None:
     """The metric asked for; where the package is missing that counts BLEU, the loss."""
-    if not isinstance(task, SequenceTask) or task.name == "summarise" or find_spec("sacrebleu") is not None:
+    if not isinstance(task, SequenceTask) or task.name == "summarize" or find_spec("sacrebleu") is not None:
         return metric
     if metric not in (None, "loss"):
         raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
-    say("weft: note: without the package sacrebleu the best student is chosen by its loss alone")
+    log("weft: note: without the package sacrebleu the best student is chosen by its loss alone")
     return "loss"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.data.shards import Text
 from weft.distill.recipe import DistillRecipe
 from weft.errors import UserError, listed
-from weft.progress import Progress, Say, log_notes
+from weft.progress import Log, Progress, log_notes
 from weft.tasks.judging import Task
 from weft.tasks.parallel import Parallel
 from weft.tasks.reading import Example
@@ -15,7 +15,7 @@ from weft.training.signals import Stop
 
 
 def read_sources(
-    task: Task, recipe: DistillRecipe, dev: bool, say: Say, progress: Progress, stop: Stop
+    task: Task, recipe: DistillRecipe, dev: bool, log: Log, progress: Progress, stop: Stop
 ) -> tuple[list[Example], str]:
     """The lines of --source, each with that of --target beside it where there is one; and what stands for them."""
     data = recipe.data
@@ -39,7 +39,7 @@ def read_sources(
                 found.append(Example((line,), None, f"{where} text {number}"))
                 told(1)
             digest = text.hash()
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     if not found:
         raise UserError(f"{where}: there is no text in it: nothing to {'judge by' if dev else 'learn from'}")
     return found, digest

@@ -28,14 +28,14 @@ from weft.distill.student import begun_student, find_student
 from weft.distill.teacher_outputs import Listened
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
 from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Words, Work
 from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labelled
+from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask
@@ -44,17 +44,17 @@ from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Go = Callable[[Run, Stop, Say, Progress], Model]
+Go = Callable[[Run, Stop, Log, Progress], Model]
 
 
-def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Progress) -> Model:
+def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """All stages of a student, one after the other; the last one's model is the run's."""
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
     name, teachers = open_teachers(recipe, device)
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].opened, lambda _: None)  # what can be wrong with it is said before anything else
-    material = gather(lesson.task, recipe, say, progress, stop)
+    material = gather(lesson.task, recipe, log, progress, stop)
     stages, names, task = run.inside / "stages", recipe.stages.names, lesson.task
     if "finetune" in names:
         check_labels(task, material)
@@ -65,13 +65,13 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
     def went(stage: str, told: Any, how: Go) -> Model:
         """One stage, from where it stands; its model is the run's until a later one has come to its end."""
         part = Run(stages / stage)
-        say(f"stage: {stage}")
+        log(f"stage: {stage}")
         with part.held():
             part.tidy()
             if not part.recipe.exists():
                 write_toml(told, part.recipe)
             check_unchanged(part.folder)
-            found = how(part, stop, say, progress)
+            found = how(part, stop, log, progress)
             note_files(part.folder)
         base = Path(recipe.student.model).name
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
@@ -81,7 +81,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
 
     student = recipe.student
     if "pretrain" in names:
-        base, fresh = begun_folder(stages, recipe, teachers, material, stop, say, progress)
+        base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
         went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
         student = Student(model=str((stages / "pretrain").absolute()))
     taught = replace(
@@ -96,9 +96,9 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, say: Say, progress: Prog
     if "finetune" in names:
         told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
         found = went("finetune", told, finetune.go_on)
-        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(labelled, material.train)))})
+        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(labeled, material.train)))})
     if not (run.inside / JSON).exists():
-        _report(run, teachers, material, reached, metric, device, time.perf_counter() - began, say)
+        _report(run, teachers, material, reached, metric, device, time.perf_counter() - began, log)
     return load(run.folder)
 
 
@@ -125,7 +125,7 @@ def check_unchanged(folder: Path) -> None:
 
 def check_labels(task: Task, material: Material) -> None:
     """What could go wrong with the last stage is said before the first."""
-    known = [row for row in material.train if labelled(row)]
+    known = [row for row in material.train if labeled(row)]
     if not known or not material.by_labels:
         raise UserError("no row says what is right, so there is nothing to fine-tune on: leave out the stage finetune")
     task.learned(known, task.labels)
@@ -137,7 +137,7 @@ def write_rows(stages: Path, task: Task, material: Material) -> None:
     texts = (" ".join(text.split()) for row in material.train for text in row.texts)
     write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
     for name, rows in (("rows", material.train), ("dev", material.dev)):
-        known = [row_of(task, row) for row in rows if labelled(row)]
+        known = [row_of(task, row) for row in rows if labeled(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
 
 
@@ -163,7 +163,7 @@ def begun_folder(
     teachers: Sequence[Listened],
     material: Material,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> tuple[Path, bool]:
     """The student before it has learned anything, as a folder to go on from; and whether its weights are fresh."""
@@ -183,7 +183,7 @@ def begun_folder(
             "words",
             lambda: (text for row in material.train for text in row.texts),
             stop,
-            say,
+            log,
             progress,
         )
         card = replace(begun.opened.card, task=found.family.task, labels=None, thresholds={}, metrics=())
@@ -251,7 +251,7 @@ def _report(
     metric: str | None,
     device: torch.device,
     spent: float,
-    say: Say,
+    log: Log,
 ) -> None:
     """What the student of the last stage has kept, and what each stage reached."""
     taught = Run(run.inside / "stages" / "distill")
@@ -269,8 +269,8 @@ def _report(
             **measured_for(spent / 2),
         )
         write_report(run.inside, found)
-        say(f"{run.inside / PAGE}: {found.words()}")
+        log(f"{run.inside / PAGE}: {found.words()}")
     except UserError as error:  # the student is there all the same
-        say(f"weft: note: no report: {error}")
+        log(f"weft: note: no report: {error}")
     scores = [f"{each['stage']} {each['score']:.4f}" for each in reached if each["score"] is not None]
-    say(f"stages: {listed(scores)} ({metric})")
+    log(f"stages: {listed(scores)} ({metric})")

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from weft.checkpoint.families import Family, find_size
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
 from weft.distill.recipe import DistillRecipe
 from weft.errors import UserError
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.prune.layers import can_take, evenly, with_layers
 from weft.prune.vocabulary import best_of, counted, with_vocabulary
 from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
@@ -42,7 +42,7 @@ class Lineage:
 
     family: Family
     config: Any
-    teacher: Opened
+    teacher: LoadedModel
 
     @property
     def related(self) -> bool:
@@ -69,7 +69,7 @@ def _common(ours: Any, theirs: Any) -> list[str]:
     return [field.name for field in fields(ours) if field.name in there]
 
 
-def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | Lineage:
+def find_student(recipe: DistillRecipe, teacher: LoadedModel, log: Log) -> Path | Lineage:
     """The folder that a student's name stands for, or its family and sizes."""
     name, settings = recipe.student.model, recipe.student.settings
     if Path(name).expanduser().is_dir():
@@ -84,11 +84,11 @@ def find_student(recipe: DistillRecipe, teacher: Opened, say: Say) -> Path | Lin
         raise UserError(f"the teacher {does}, and {family.name} is of another kind: choose another student")
     if family.name != teacher.family.name and not recipe.distill.pretrain:
         asked = {"family": family.name if name == family.name else name}  # a family alone has no size yet
-        config = changed(config, sizes_of(both_ways(asked, family, say)), "[student]")
+        config = changed(config, sizes_of(both_ways(asked, family, log)), "[student]")
     return Lineage(family, changed(config, settings, "[student.settings]"), teacher)
 
 
-def _sized(name: str, teacher: Opened) -> tuple[Family, Any]:
+def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
     """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert (half of a BERT's layers)."""
     kind, colon, size = name.rpartition(":")
     alone = re.fullmatch(SIZE, name)
@@ -122,20 +122,20 @@ def _of_layers(config: Any, count: int) -> Any:
 def begun_student(
     run: Run,
     recipe: DistillRecipe,
-    teachers: Sequence[Opened],
+    teachers: Sequence[LoadedModel],
     wanted: Mapping[str, int | None],
     head: str,
     texts: Callable[[], Iterable[str]],
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Beginning:
     """The student with the `wanted` heads, before it has learned anything; and whether its `head` is new."""
     teacher = teachers[0]
-    found = find_student(recipe, teacher, say)
+    found = find_student(recipe, teacher, log)
     if isinstance(found, Path):
         same = (teacher.card.task or "", teacher.card.labels or ())
-        return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", say)
+        return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", log)
     own = recipe.student.tokenizer
     along = recipe.distill.pretrain or recipe.distill.match  # a teacher that reads the student's own tokens
     if own is None and not along and not found.related and not hasattr(found.config, "heads"):
@@ -153,7 +153,7 @@ def begun_student(
     if own is not None:
         given = Vocabulary(size=recipe.student.vocabulary) if own == "learned" else Vocabulary(folder=own)
         alone = found.family.speaks and not found.family.reads
-        tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, say, progress), None
+        tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, log, progress), None
     elif recipe.student.vocabulary is not None:
         if target is not None:
             raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
@@ -161,13 +161,13 @@ def begun_student(
             counts = counted(tokenizer_of(teacher), _heard(texts(), stop, told))
         kept, characters = best_of(tokenizer_of(teacher), counts, recipe.student.vocabulary)
         tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept, characters)
-        say(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
+        log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
     if start == "layers":
         begun = _from_layers(found, kept, characters, wanted, head, recipe.seed)
         numbers = evenly(found.config.layers, teacher.config.layers)
         some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        return _noted(begun, teachers, f"{some} of the teacher", say)
-    return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", say)
+        return _noted(begun, teachers, f"{some} of the teacher", log)
+    return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", log)
 
 
 def _heard(texts: Iterable[str], stop: Stop, told: Callable[[int], None]) -> Iterable[str]:
@@ -235,19 +235,19 @@ def _from_layers(
     return Beginning(replace(begun, card=card, carried=cut.carried if same else {}), head in new_heads)
 
 
-def _noted(begun: Beginning, teachers: Sequence[Opened], start: str, say: Say) -> Beginning:
+def _noted(begun: Beginning, teachers: Sequence[LoadedModel], start: str, log: Log) -> Beginning:
     """Say who learns from whom."""
     ours, theirs = parameters_of(begun.opened), sum(map(parameters_of, teachers))
     opened = begun.opened
     who = "teacher" if len(teachers) == 1 else f"{len(teachers)} teachers"
-    say(
+    log(
         f"student: {opened.family.name}, {size_of(opened.config)}, {ours:,} parameters, from {start}; "
         f"{who}: {teachers[0].family.name}, {size_of(teachers[0].config)}, {theirs:,} parameters"
     )
     if ours >= theirs:
-        say(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
+        log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
     return begun
 
 
-def parameters_of(opened: Opened) -> int:
+def parameters_of(opened: LoadedModel) -> int:
     return sum(parameter.numel() for parameter in opened.network.parameters())

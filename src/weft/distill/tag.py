@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.data.masking import NOTHING
 from weft.distill.base import Lesson, Said
 from weft.objectives.distill_tokens import TaughtTags
-from weft.tasks.forward import Outcome, tokenizer_of
+from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, number_of
 from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
 from weft.text.windows import Framing, pieces
 
-TOGETHER = 1024  # texts that are tokenised at a time
+TOGETHER = 1024  # texts that are tokenized at a time
 
 
 def tagged(example: Example) -> Tagged:
@@ -49,7 +49,7 @@ class TagLesson(Lesson):
     def asked(self, example: Example) -> Any:
         return tagged(example).text, tagged(example).words
 
-    def same(self, other: Opened, name: str) -> bool:
+    def same(self, other: LoadedModel, name: str) -> bool:
         """Whether a further teacher knows the same tags, in whatever order."""
         return sorted(task_of(other).labels) == sorted(self.task.labels)
 
@@ -58,7 +58,7 @@ class TagLesson(Lesson):
         known = any(tagged(example).tags is not None for example in examples)
         return self if known else replace(self, hard=0.0)
 
-    def said(self, teacher: Opened, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         task = task_of(teacher)
         order = [task.labels.index(label) for label in self.task.labels]
         found = task.heard(teacher, framing, [tagged(example) for example in examples])
@@ -74,9 +74,11 @@ class TagLesson(Lesson):
     def answered(self, example: Example, said: Said) -> Example:
         words, known = tagged(example), said["known"].astype(bool)
         scores = np.where(known[:, None], said["scores"], self.task.unread)
-        return replace(example, target=replace(words, tags=tuple(self.task.decided(Outcome(scores, 0, 0, False)))))
+        return replace(example, target=replace(words, tags=tuple(self.task.decided(Prediction(scores, 0, 0, False)))))
 
-    def table(self, examples: Sequence[Example], said: Sequence[Said], student: Opened, framing: Framing) -> Examples:
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Examples:
         """Each window is an example of its own, as when tags alone are learned."""
         numbers = {label: number for number, label in enumerate(self.task.labels)}
         tokenizer, gathering = tokenizer_of(student), Gathering()

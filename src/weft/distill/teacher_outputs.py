@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.tensors import save_tensors
 from weft.checksums import digests, is_sound, write_manifest
 from weft.data.shards import TEACHERS
@@ -32,7 +32,7 @@ from weft.distill.base import Lesson, Said
 from weft.distill.tally import Tally
 from weft.errors import UserError
 from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import chunked
 from weft.tasks.reading import Example
@@ -59,7 +59,7 @@ def digest_of_folder(folder: Path) -> str:
 class Listened:
     """A teacher and where it lies."""
 
-    opened: Opened
+    opened: LoadedModel
     folder: Path
     digest: str
 
@@ -140,7 +140,7 @@ def taught(
     examples: Sequence[Example],
     parts: Sequence[int],
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
     tally: Tally | None = None,
 ) -> Taught:
@@ -164,9 +164,9 @@ def taught(
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with progress(f"{name} reads", "texts") as told:
-            paths, read = _asked(lesson, teacher, shards, stop, say, told, tally or Tally())
+            paths, read = _asked(lesson, teacher, shards, stop, log, told, tally or Tally())
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
-        say(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
+        log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
         kept.append(Kept(paths, [len(some) for some in shards]))
     return Taught(kept[0] if len(kept) == 1 else Together(lesson, kept), forwards)
@@ -177,7 +177,7 @@ def _asked(
     teacher: Listened,
     shards: Sequence[Sequence[Example]],
     stop: Stop,
-    say: Say,
+    log: Log,
     told: Callable[[int], None],
     tally: Tally,
 ) -> tuple[list[Path], int]:
@@ -197,7 +197,7 @@ def _asked(
                     read += len(some)
             if not ours:  # another process is at it: what it hears is ours too
                 if not noted:
-                    say("weft: note: another process asks this teacher; waiting for it")
+                    log("weft: note: another process asks this teacher; waiting for it")
                 noted = True
                 stop.check("stopped while another process asks the teacher")
                 time.sleep(0.2)
@@ -215,7 +215,7 @@ def _digest(lesson: Lesson, examples: Sequence[Example]) -> str:
 
 
 def _said(
-    lesson: Lesson, teacher: Opened, examples: Sequence[Example], stop: Stop, told: Callable[[int], None]
+    lesson: Lesson, teacher: LoadedModel, examples: Sequence[Example], stop: Stop, told: Callable[[int], None]
 ) -> Iterator[Said]:
     framing = framing_for(teacher)
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):

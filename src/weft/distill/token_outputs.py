@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checksums import digests, is_sound, write_manifest
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Framed, Packed
@@ -48,7 +48,7 @@ SCORES = 1 << 24  # scores of words that are held at once
 class Asked:
     """What is asked of teachers, and of whom."""
 
-    teachers: Sequence[Opened]
+    teachers: Sequence[LoadedModel]
     digests: Sequence[str]  # of their folders
     framed: Framed
     vocabulary: int  # words that the student can say
@@ -199,7 +199,7 @@ def foreseen(asked: Asked, rows: Sequence[Sequence[int]], kept: Sequence[tuple[i
     return found
 
 
-def _words(teacher: Opened, states: Tensor, vocabulary: int) -> Tensor:
+def _words(teacher: LoadedModel, states: Tensor, vocabulary: int) -> Tensor:
     network: Any = teacher.network
     with unseen_in_words(teacher):
         return network.words(states)[:, :vocabulary]  # some tables are longer than their vocabulary

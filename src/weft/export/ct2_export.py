@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from weft.backends.ct2_files import ENGINE
 from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
-from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
@@ -34,7 +34,7 @@ ALIKE = 0.9  # share of the answers that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
 
 
-def write_ct2(inside: Path, opened: Opened, task: str, precision: str = "fp32") -> None:
+def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
     """The files of a CTranslate2 folder, for this task, one by one."""
     if precision not in KINDS:
         raise UserError(f"CTranslate2 is written in {', '.join(KINDS)}, not in {shown(precision)}")
@@ -100,7 +100,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
     return max(apart, default=0.0)
 
 
-def short_prompts(opened: Opened, texts: Sequence[str]) -> list[str]:
+def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     """The texts, cut so that an answer still fits into the context."""
     tokenizer = tokenizer_of(opened)
     room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MOST), 200))

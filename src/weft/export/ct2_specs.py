@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.ct2_table import named_tokens, settings_of
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.models.bert import Bert
 from weft.models.distilbert import DistilBert
@@ -33,7 +33,7 @@ READERS = (Transformer, T5)
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
 
 
-def spec_of(opened: Opened) -> Any:
+def spec_of(opened: LoadedModel) -> Any:
     """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
     network, family = opened.network, opened.family
     if getattr(opened.config, "layer_heads", None) is not None:
@@ -63,7 +63,7 @@ def words_of(name: str) -> Any:
 # ------------------------------------------------------------------------------------------------ the three models
 
 
-def _encoder_model(opened: Opened) -> Any:
+def _encoder_model(opened: LoadedModel) -> Any:
     specs = words_of("transformer_spec")
 
     network: Any = opened.network
@@ -95,7 +95,7 @@ def _encoder_model(opened: Opened) -> Any:
     return spec
 
 
-def _decoder_model(opened: Opened) -> Any:
+def _decoder_model(opened: LoadedModel) -> Any:
     specs = words_of("transformer_spec")
 
     network: Any = opened.network
@@ -117,7 +117,7 @@ def _decoder_model(opened: Opened) -> Any:
     return spec
 
 
-def _sequence_model(opened: Opened) -> Any:
+def _sequence_model(opened: LoadedModel) -> Any:
     specs = words_of("transformer_spec")
 
     network: Any = opened.network
@@ -282,5 +282,5 @@ def _fill_places(spec: Any, positions: Positions) -> None:
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    # A copy: the engine's quantisation multiplies in place, and these are the weights of a model that others hold.
+    # A copy: the engine's quantization multiplies in place, and these are the weights of a model that others hold.
     return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from weft.backends.onnx import GRAPH, WORDS
-from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, listed
 from weft.export.onnx_builder import Graph, Precision, Range
 from weft.export.onnx_networks import FAMILIES, words_of
@@ -19,7 +19,7 @@ from weft.version import VERSION
 
 def write_onnx(
     inside: Path,
-    opened: Opened,
+    opened: LoadedModel,
     task: str,
     precision: Precision = "fp32",
     ranges: Mapping[int, Range] | None = None,
@@ -37,7 +37,7 @@ def write_onnx(
         words.write(inside / WORDS, {"hidden_states": width}, {"logits": ["places", opened.config.vocabulary]})
 
 
-def exported_as(opened: Opened, task: str, precision: str) -> Opened:
+def exported_as(opened: LoadedModel, task: str, precision: str) -> LoadedModel:
     """What an exported folder says of itself: the one head that it has, and what runs it."""
     if opened.family.name not in FAMILIES:
         raise UserError(f"a {opened.family.name} model cannot be written as ONNX; {listed(FAMILIES, 20)} can")
@@ -53,7 +53,7 @@ def exported_as(opened: Opened, task: str, precision: str) -> Opened:
     )
 
 
-def _head(opened: Opened, task: str) -> str | None:
+def _head(opened: LoadedModel, task: str) -> str | None:
     """The head that a task reads; None: the states themselves."""
     heads = {"tag": "tag", "answer": "answer", "fill": "words", "embed": None, "rank": None, "central": None}
     heads |= dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify")
@@ -62,7 +62,7 @@ def _head(opened: Opened, task: str) -> str | None:
     return heads[task]
 
 
-def ranges_of(opened: Opened, read: Callable[[], Any]) -> dict[int, Range]:
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
     """Between which numbers the inputs of every linear map lie while `read` runs, by the map's id."""
     found: dict[int, Range] = {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.export.onnx_builder import FAR, FIRST, Graph
 from weft.models.cnn import sight
@@ -25,7 +25,7 @@ ENTRANCE = ("input_ids", "attention_mask")  # as others call them
 # -------------------------------------------------------------------------------------------------- encoders
 
 
-def _transformer(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Sizes]:
+def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """BERT and its relatives, and GPT: tables, layers, head."""
     network: Any = opened.network
     inputs: dict[str, list[Any]] = {name: ["batch", "length"] for name in ENTRANCE}
@@ -69,7 +69,7 @@ def _transformer(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes,
     return inputs, _said(graph, opened, head, x)
 
 
-def _said(graph: Graph, opened: Opened, head: str | None, x: str) -> Sizes:
+def _said(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
     """The head, and what it gives by the names that others use."""
     network: Any = opened.network
     if head in (None, "words"):
@@ -172,7 +172,7 @@ def words_of(graph: Graph, network: Any) -> None:
 # -------------------------------------------------------------------------------------------------- means and windows
 
 
-def _vectors(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Sizes]:
+def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """Averaged word vectors."""
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens, network.tokens.weight)
@@ -184,8 +184,8 @@ def _vectors(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Siz
     return {name: ["batch", "length"] for name in ENTRANCE}, _said(graph, opened, head, x)
 
 
-def _cnn(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Sizes]:
-    """Kim's convolutions: a token and its neighbours, and of each feature map the largest."""
+def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+    """Kim's convolutions: a token and its neighbors, and of each feature map the largest."""
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens, network.tokens.weight)
     if opened.config.both:
@@ -209,7 +209,7 @@ def _cnn(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Sizes]:
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
-def _recurrent(graph: Graph, opened: Opened, head: str | None) -> tuple[Sizes, Sizes]:
+def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """LSTM, GRU and the plain cell, one way or both."""
     network, c = opened.network, opened.config
     x = graph.table("input_ids", network.tokens, network.tokens.weight)  # type: ignore[union-attr, arg-type]
@@ -267,7 +267,7 @@ def _mask(graph: Graph) -> str:
     return graph.op("Unsqueeze", mask, graph.constant([2], np.int64))
 
 
-FAMILIES: dict[str, Callable[[Graph, Opened, str | None], tuple[Sizes, Sizes]]] = {
+FAMILIES: dict[str, Callable[[Graph, LoadedModel, str | None], tuple[Sizes, Sizes]]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"), _transformer),
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     "vectors": _vectors,

@@ -12,14 +12,14 @@ import torch
 
 from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import Opened, write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.compare.agreement import check_agreement
 from weft.errors import UserError, listed
 from weft.tasks.model import Model
 from weft.version import VERSION
 
 
-def write_transformers(inside: Path, opened: Opened, task: str) -> None:
+def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
     """The files of a folder that transformers opens, one by one."""
     if opened.family.architecture(opened.config, opened.heads) is None:
         raise UserError(_why(opened))
@@ -27,7 +27,7 @@ def write_transformers(inside: Path, opened: Opened, task: str) -> None:
     write_files(inside, replace(opened, card=card))
 
 
-def _why(opened: Opened) -> str:
+def _why(opened: LoadedModel) -> str:
     """What of a model the published format has no words for."""
     family, config = opened.family, opened.config
     if not family.architectures:

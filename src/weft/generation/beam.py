@@ -29,7 +29,7 @@ ROOM = 32  # new tokens to make room for at first: every reordering copies the r
 @dataclass(frozen=True, kw_only=True)
 class Beam:
     """How to search. `groups` with a `diversity` keep apart (Vijayakumar et al., 2018): each pays for every earlier
-    group that says the same token at the same step. `coverage` favours answers that look at all of the source (Wu et
+    group that says the same token at the same step. `coverage` favors answers that look at all of the source (Wu et
     al., 2016)."""
 
     width: int = 4
@@ -237,7 +237,7 @@ class Searcher:
             self.coverage.pick(torch.tensor(origins, device=self.talk.device))
         per = self.groups * self.width
         prompts = [self.talk.prompts[search.row] for search in going for _ in range(per)]
-        self.voice.say(origins, prompts, [hypothesis.tokens for hypothesis in self.places])
+        self.voice.log(origins, prompts, [hypothesis.tokens for hypothesis in self.places])
 
 
 class Coverage:

@@ -49,7 +49,7 @@ class Sampling:
 
 
 class Chances:
-    """A source of chance for each row, so that its neighbours do not matter."""
+    """A source of chance for each row, so that its neighbors do not matter."""
 
     def __init__(self, seeds: Sequence[int], n: int = 1) -> None:
         """`n` rows for each seed; the first of them draws as if it were alone."""

@@ -215,4 +215,4 @@ def _one_by_one(talk: Talk, choice: Sampling | Beam, seeds: list[int]) -> Genera
         alive = [alive[place] for place in places]
         prompts = [talk.prompts[owners[answer]] for answer in alive]
         so_far = [said[answer] for answer in alive]
-        voice.say(places, prompts, so_far)
+        voice.log(places, prompts, so_far)

@@ -130,7 +130,7 @@ class Voice:
             self.state.pick(chosen)
             self.scores = self.scores.index_select(0, chosen)
 
-    def say(self, rows: Sequence[int], prompts: Sequence[list[int]], said: Sequence[list[int]]) -> None:
+    def log(self, rows: Sequence[int], prompts: Sequence[list[int]], said: Sequence[list[int]]) -> None:
         """Go on with these rows, each with the latest token that it has said after its prompt."""
         changed = self._keep(rows)
         if self.context is not None and max(self.lengths) >= self.context:

@@ -102,6 +102,6 @@ class Bert(nn.Module):
             return self.words(hidden)
         return self.heads[head](hidden if head in ("tag", "answer") else self.pooled(hidden, rows))
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)

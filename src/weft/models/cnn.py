@@ -1,6 +1,6 @@
 """Convolutional network for sentences (Kim, 2014): feature maps of several widths, of each its largest value in a text.
 
-Every place of a text is looked at with its neighbours, zeros beyond the ends of the text: a text may so be shorter than
+Every place of a text is looked at with its neighbors, zeros beyond the ends of the text: a text may so be shorter than
 the widest kernel, whatever else is in the batch. Kim's upper bound of 3 on the length of the output weights is left out
 (Zhang and Wallace, 2015, found next to no effect); AdamW's decay does its work here. N: tokens; B: rows; W: width.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.shared import LIMITS, check_limits
-from weft.nn.convolution import neighbours
+from weft.nn.convolution import neighbors
 from weft.nn.dense import check_context
 from weft.nn.heads import Labels
 from weft.nn.rows import Rows
@@ -82,7 +82,7 @@ class Cnn(nn.Module):
         vectors = torch.cat([x, F.embedding(tokens, self.fixed)], -1) if self.config.both else x
         sights = [sight(kernel) for kernel in self.config.kernels]
         first, last = min(left for left, _ in sights), max(right for _, right in sights)
-        seen = neighbours(vectors, rows, range(first, last + 1))  # what the widest sees; the others see a part of it
+        seen = neighbors(vectors, rows, range(first, last + 1))  # what the widest sees; the others see a part of it
         maps = [
             convolution(seen[:, (left - first) * self.channels : (right - first + 1) * self.channels])
             for convolution, (left, right) in zip(self.convolutions, sights, strict=True)
@@ -107,7 +107,7 @@ class Cnn(nn.Module):
         return sum(parameter.numel() for parameter in self.convolutions.parameters() if parameter.dim() == 2)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: ReLU lets half of what varies through, which the convolutions make up for."""
         c = self.config
         for module in self.modules():

@@ -1,6 +1,6 @@
 """The convolutional encoder-decoder (Gehring et al., 2017): gated convolutions, and attention in every decoder layer.
 
-Left out of the paper: weight normalisation (whose work the starting scale of the weights does here), and smaller
+Left out of the paper: weight normalization (whose work the starting scale of the weights does here), and smaller
 gradients for the encoder. N: tokens; B: rows; T, S: places written and read; W: width; K: kernel.
 """
 
@@ -217,7 +217,7 @@ class ConvSeq2Seq(nn.Module):
         return 2.0 * (uses + 2 * c.layers * c.width * pairs)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights, so that what goes up varies as much in every layer: a gate halves what it lets through."""
         gated = {layer.maps for side in (self.encoder, self.decoder) for layer in side.layers}
         for module in self.modules():

@@ -96,6 +96,6 @@ class DistilBert(nn.Module):
             return self.words(hidden)
         return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.firsts()])
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)

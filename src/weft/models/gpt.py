@@ -135,7 +135,7 @@ class Gpt(nn.Module):
         return in_full(self.words(hidden))
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights; in GPT-2 the last projection of each part starts smaller in a deeper network."""
         start_weights(self, self.config.weight_scale)
         if self.config.norm_place == "before":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models.shared import check_limits
-from weft.nn.convolution import neighbours
+from weft.nn.convolution import neighbors
 from weft.nn.dense import check_context
 from weft.nn.heads import WrittenWords, in_full
 from weft.nn.rows import Ragged, Rows
@@ -87,7 +87,7 @@ class Mlp(nn.Module):
         """N tokens -> N features; segments mean nothing here, and `states`, where given, gets the vectors and these."""
         check_context(rows, self.config.context)
         x = self.tokens(tokens)
-        hidden = self._features(neighbours(x, rows, range(1 - self.config.window, 1), self.before))
+        hidden = self._features(neighbors(x, rows, range(1 - self.config.window, 1), self.before))
         if states is not None:
             states += [x, hidden]
         return hidden
@@ -134,7 +134,7 @@ class Mlp(nn.Module):
         return sum(part.weight.numel() for part in parts if part) + self.features * self.config.vocabulary
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: the hidden layer begins where tanh bends; a tied table begins small, since it also scores."""
         c = self.config
         table = c.weight_scale or (c.width**-0.5 if c.tied else 1.0)

@@ -234,7 +234,7 @@ class Ngram(nn.Module):
         return scores.float()
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Nothing is counted yet: all words alike; tables of a size that was asked for are filled by chance."""
         size = self.config.vocabulary
         self.get_buffer("chances_1").fill_(-math.log(size))

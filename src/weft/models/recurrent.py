@@ -218,11 +218,11 @@ class RecurrentNetwork(nn.Module):
         return found + (self.tokens.weight.numel() if tied else 0)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: tables as Zaremba et al. drew them, recurrent matrices as rotations, maps by their width."""
         for module in self.modules():
             if isinstance(module, Recurrent):
-                module.initialise()
+                module.initialize()
             elif isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:

@@ -109,6 +109,6 @@ class Roberta(nn.Module):
             return self.heads[head](self.pooler(hidden[rows.firsts()]))
         return self.heads[head](hidden[rows.firsts()] if head == "classify" else hidden)
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)

@@ -207,11 +207,11 @@ class Seq2Seq(nn.Module):
         return 2.0 * uses
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: tables as Sutskever drew them, recurrent matrices as rotations, maps by their width."""
         for module in self.modules():
             if isinstance(module, Recurrent):
-                module.initialise()
+                module.initialize()
             elif isinstance(module, nn.Embedding) or module in self.heads.values():
                 for table in module.parameters():
                     table.uniform_(-self.config.weight_scale, self.config.weight_scale)

@@ -159,7 +159,7 @@ class T5(nn.Module):
         return {"tokens.": self.config.width**0.5}
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights as published: each matrix by what it reads, and queries by a head's width too."""
         c = self.config
         heads = c.heads * c.head_width

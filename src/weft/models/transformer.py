@@ -177,7 +177,7 @@ class Transformer(nn.Module):
         return operations_of(self, source, rows)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: tables by the root of the width, so that scaled vectors and scores both begin near 1."""
         c = self.config
         start_weights(self, c.width**-0.5 if c.weight_scale is None else c.weight_scale)

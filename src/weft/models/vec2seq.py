@@ -171,11 +171,11 @@ class Vec2Seq(nn.Module):
         return 2.0 * uses
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: tables within the scale, recurrent matrices as rotations, maps by their width."""
         self.center.zero_()
         self.spread.fill_(1.0)
-        self.decoder.initialise()
+        self.decoder.initialize()
         for table in (*self.tokens.parameters(), *self.heads.parameters()):
             table.uniform_(-self.config.weight_scale, self.config.weight_scale)
         for module in (self.entrance, self.narrow):

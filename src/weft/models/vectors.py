@@ -95,6 +95,6 @@ class Vectors(nn.Module):
         """What a head says of each row."""
         return self.heads[head](self.mean(hidden, rows))
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fresh weights: normal with `weight_scale`, biases 0."""
         start_weights(self, self.config.weight_scale)

@@ -1,4 +1,4 @@
-"""Convolution over ragged rows: a token and its neighbours in its own row, and in no other.
+"""Convolution over ragged rows: a token and its neighbors in its own row, and in no other.
 
 N: tokens; B: rows; K: places that a convolution sees; W: width.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.nn.rows import Rows
 
 
-def neighbours(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | None = None) -> Tensor:
+def neighbors(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | None = None) -> Tensor:
     """N W -> N KW: what stands at each of some distances from each token; beyond the ends of its row `beyond` (W), or
     zeros."""
     total = x.shape[0]
@@ -47,7 +47,7 @@ class GatedConvolution(nn.Module):
         self.maps = nn.Linear(kernel * width, 2 * width)
 
     def forward(self, x: Tensor, rows: Rows) -> Tensor:
-        return F.glu(self.maps(neighbours(x, rows, self.offsets)), -1)
+        return F.glu(self.maps(neighbors(x, rows, self.offsets)), -1)
 
     def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """One new token per row (B W) after the K-1 before it (B K-1 W); what it makes of them, and the new K-1."""

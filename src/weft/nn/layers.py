@@ -38,7 +38,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def norm(kind: NormKind, width: int, epsilon: float) -> nn.Module:
-    """Layer norm, or the RMS norm that neither centres nor shifts."""
+    """Layer norm, or the RMS norm that neither centers nor shifts."""
     if kind == "layer":
         return nn.LayerNorm(width, epsilon)
     return T5Norm(width, epsilon) if kind == "rms-t5" else nn.RMSNorm(width, epsilon)

@@ -206,7 +206,7 @@ class Recurrent(nn.Module):
         return Steps(self, fed)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Recurrent matrices start as rotations, which neither shrink nor grow what is carried; an LSTM forgets little.
 
         (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1.)

@@ -71,7 +71,7 @@ class TaughtTexts:
             soft = (scores - said).square().mean(-1)
         if not self.hard:
             return {"teacher": (soft * importance).sum()}
-        target, labelled = batch.targets["target"], batch.targets["labelled"] * importance
+        target, labeled = batch.targets["target"], batch.targets["labeled"] * importance
         if self.kind == "label":
             right = F.cross_entropy(scores, target, reduction="none", ignore_index=NOTHING)
         elif self.kind == "labels":
@@ -79,5 +79,5 @@ class TaughtTexts:
             right = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none").mean(1)
         else:
             right = (scores[:, 0] - target.to(scores.dtype)).square()
-        soft = soft * (importance - self.hard * labelled)
-        return {"teacher": soft.sum(), "labels": self.hard * (right * labelled).sum()}
+        soft = soft * (importance - self.hard * labeled)
+        return {"teacher": soft.sum(), "labels": self.hard * (right * labeled).sum()}

@@ -24,12 +24,12 @@ from weft.objectives.distill import soft_loss
 from weft.objectives.tasks import by_row
 
 
-def mixed(soft: Tensor, right: Tensor, taught: Tensor, labelled: Tensor, hard: float) -> dict[str, Tensor]:
+def mixed(soft: Tensor, right: Tensor, taught: Tensor, labeled: Tensor, hard: float) -> dict[str, Tensor]:
     """The summed losses of predictions, each by what there is to learn it from."""
     if not hard:
         return {"teacher": (soft * taught).sum()}
-    by_label = labelled * (1 - taught + hard * taught)
-    by_teacher = taught * (1 - hard * labelled)
+    by_label = labeled * (1 - taught + hard * taught)
+    by_teacher = taught * (1 - hard * labeled)
     return {"teacher": (soft * by_teacher).sum(), "labels": (right * by_label).sum()}
 
 
@@ -88,8 +88,8 @@ class TaughtEnds:
         apart = torch.special.xlogy(wanted, wanted) - wanted * by_row(scores / self.temperature, rows)
         soft = scores.new_zeros(rows.count, 2).index_add(0, rows.numbers(len(scores)), apart) * self.temperature**2
         right = -by_row(scores, rows).gather(0, rows.firsts()[:, None] + ends.clamp_min(0))
-        taught, labelled = batch.targets["taught"][:, None], (ends[:, :1] != NOTHING).to(soft.dtype)
-        return mixed(soft, right, taught, labelled, self.hard)
+        taught, labeled = batch.targets["taught"][:, None], (ends[:, :1] != NOTHING).to(soft.dtype)
+        return mixed(soft, right, taught, labeled, self.hard)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from itertools import groupby
 from weft.picture.axes import HUGE, Point, axes, thinned
 from weft.picture.words import FONT, LETTER, safe, wide, words, wrapped
 
-# Six colours that people who lack red, green or blue tell apart, each at least 3:1 against its ground
+# Six colors that people who lack red, green or blue tell apart, each at least 3:1 against its ground
 # (a test measures both). A chart outside of a page falls back on the light ones.
 LIGHT = ("#0072b2", "#d55e00", "#8a00f0", "#004433", "#cc7788", "#554411")
 DARK = ("#4aa8e8", "#f0762e", "#9040ff", "#66f0b8", "#bb6688", "#ffdd33")
-# Dashes for (whole, dashed) lines; when the colours are used up, dots tell the second round from the first.
+# Dashes for (whole, dashed) lines; when the colors are used up, dots tell the second round from the first.
 DASHES = (("none", "5 6"), ("0 5", "7 5 0 5"))
 
 POINTS, TARGETS, DOTS = 1000, 60, 30  # of one line: points drawn, points that answer the mouse, points that get a dot
@@ -28,7 +28,7 @@ SMALLEST = 0.62  # times, by which a heat map may be scaled down before it scrol
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart; lines of one group share a colour, and a y that is not finite leaves a gap."""
+    """One line of a chart; lines of one group share a color, and a y that is not finite leaves a gap."""
 
     name: str
     points: Sequence[Point]
@@ -48,12 +48,12 @@ class Pen:
 
 
 def _pens(lines: Sequence[Line]) -> list[Pen]:
-    """A colour for each group, and dots where the colours are used up."""
+    """A color for each group, and dots where the colors are used up."""
     groups: dict[str | int, int] = {}
     pens = []
     for place, line in enumerate(lines):
-        turn, colour = divmod(groups.setdefault(place if line.group is None else line.group, len(groups)), len(LIGHT))
-        paint, opacity = f"var(--line-{colour}, {LIGHT[colour]})", 0.5 if line.faint else 1
+        turn, color = divmod(groups.setdefault(place if line.group is None else line.group, len(groups)), len(LIGHT))
+        paint, opacity = f"var(--line-{color}, {LIGHT[color]})", 0.5 if line.faint else 1
         stroke = (
             f'fill="none" style="stroke: {paint}" stroke-opacity="{opacity}" stroke-width="{1.2 if line.faint else 2}" '
             f'stroke-linecap="round" stroke-linejoin="round" stroke-dasharray="{DASHES[turn % 2][line.dashed]}"'

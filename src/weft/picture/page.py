@@ -97,8 +97,8 @@ def heading(text: str) -> str:
 def page(title: str, parts: Sequence[str], intro: str = "") -> str:
     """One whole HTML document; `parts` are what the other functions here return, and are not escaped again."""
     style = STYLE
-    for name, colours in (("LIGHT", LIGHT), ("DARK", DARK)):
-        style = style.replace(name, " ".join(f"--line-{place}: {colour};" for place, colour in enumerate(colours)))
+    for name, colors in (("LIGHT", LIGHT), ("DARK", DARK)):
+        style = style.replace(name, " ".join(f"--line-{place}: {color};" for place, color in enumerate(colors)))
     body = [f"<h1>{safe(title)}</h1>", *(f"<section>{part}</section>" for part in parts)]
     if intro:
         body.insert(1, paragraph(intro))

@@ -1,4 +1,4 @@
-"""Heads that a model can do without: how much each matters on labelled rows, and the model without the least of them.
+"""Heads that a model can do without: how much each matters on labeled rows, and the model without the least of them.
 
 Michel et al. (2019): each head gets a gate of 1, and matters as much as the loss of an example would change with it.
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.budget import BUDGET
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
@@ -28,7 +28,7 @@ from weft.prune.layers import rebuilt
 PARTS = 3  # query, key and value, in one matrix
 
 
-def attentions_of(opened: Opened) -> list[Attention]:
+def attentions_of(opened: LoadedModel) -> list[Attention]:
     """The attention of each layer, the first first; of ALBERT that of its one layer."""
     layers = getattr(opened.network, "layers", None)
     found = [getattr(layer, "attention", None) for layer in layers] if isinstance(layers, nn.ModuleList) else []
@@ -65,7 +65,7 @@ def gated(attentions: Sequence[Attention], gates: Sequence[Tensor], rows: Rows |
 
 
 def importance(
-    opened: Opened, objective: Objective, table: Examples, progress: Callable[[int], None] = lambda more: None
+    opened: LoadedModel, objective: Objective, table: Examples, progress: Callable[[int], None] = lambda more: None
 ) -> list[Tensor]:
     """L tensors of H: how much the loss of an example changes with the gate of each head, in the mean of all examples.
 
@@ -122,7 +122,7 @@ def least(found: Sequence[Tensor], share: float | None = None, each: int | None 
     return [[head for head in range(count) if (n, head) not in gone] for n, count in enumerate(counts)]
 
 
-def with_heads(opened: Opened, keep: Sequence[Sequence[int]]) -> Opened:
+def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedModel:
     """The model with these heads of each layer: what it says is what the whole one says without the others.
 
     Published formats know one number of heads for all layers, each as wide as its share of the network; so the folder

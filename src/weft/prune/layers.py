@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from weft.checkpoint.folder import Opened, fill
+from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.outline import outline
 from weft.errors import UserError
 
@@ -23,7 +23,7 @@ def evenly(count: int, of: int) -> tuple[int, ...]:
     return tuple(number * of // count for number in range(count))
 
 
-def layers_in(opened: Opened) -> int:
+def layers_in(opened: LoadedModel) -> int:
     """How many layers a model has, or how often it reads its one; of an encoder-decoder those that read."""
     network, config = opened.network, opened.config
     stack = getattr(network, "encoder" if opened.family.reads else "layers", None)
@@ -32,7 +32,7 @@ def layers_in(opened: Opened) -> int:
     return int(config.layers)
 
 
-def can_take(opened: Opened) -> bool:
+def can_take(opened: LoadedModel) -> bool:
     """Whether some of a model's layers may be taken: it has a stack, and writes with as many as it reads with."""
     try:
         count = layers_in(opened)
@@ -41,7 +41,7 @@ def can_take(opened: Opened) -> bool:
     return not opened.family.reads or len(opened.network.get_submodule("decoder")) == count  # type: ignore[arg-type]
 
 
-def with_layers(opened: Opened, keep: Sequence[int], written: Sequence[int] | None = None) -> Opened:
+def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int] | None = None) -> LoadedModel:
     """The model with these of its layers alone, counted from 0, in their order.
 
     An encoder-decoder keeps these on both sides; `written`: those of the side that writes, where they are others. Of
@@ -91,7 +91,7 @@ def _renumbered(tensors: Mapping[str, Tensor], stack: str, keep: Sequence[int]) 
     return found
 
 
-def rebuilt(opened: Opened, config: Any, tensors: Mapping[str, Tensor], **changes: Any) -> Opened:
+def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **changes: Any) -> LoadedModel:
     """The model of another config with these weights, copied; `changes` are those of what was opened."""
     heads = changes.get("heads", opened.heads)
     network = outline(opened.family, config, heads)

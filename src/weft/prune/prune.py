@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from weft.checkpoint.card import Made, Metric
-from weft.checkpoint.folder import Opened, save_folder
+from weft.checkpoint.folder import LoadedModel, save_folder
 from weft.compare.compare import compared, parties_of
 from weft.compare.comparison import Comparison, Table
 from weft.compare.cost import evenly as some_of
@@ -19,7 +19,7 @@ from weft.compare.rows import Paths, asked_of, named
 from weft.data.shards import Text
 from weft.errors import UserError
 from weft.files import check_new_folder
-from weft.progress import Progress, ProgressChoice, Say, log, progress_of
+from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.prune.heads import attentions_of, importance, least, with_heads
 from weft.prune.layers import evenly, layers_in, with_layers
 from weft.prune.options import check_pruning
@@ -29,7 +29,7 @@ from weft.scratch import temporary_folder
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
 from weft.tasks.model import HEADS, Model, load
-from weft.tasks.partial_rows import labelled
+from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.understand import task_of
@@ -110,7 +110,7 @@ def prune(
     device: str | None = None,
     online: bool = False,
     trust: bool = False,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Pruned:
     """Take layers, heads or tokens out of a model, and judge what is left; with `out`, write it there.
@@ -159,7 +159,7 @@ def prune(
         if max_drop is not None and comparison.refused:
             raise UserError(f"{comparison.refused[0]}: nothing was written")
         for line in comparison.refused:
-            say(f"weft: note: {line}; weft finetune may bring it back")
+            log(f"weft: note: {line}; weft finetune may bring it back")
         metrics = [
             Metric(data=comparison.hash, name=score, value=each.value, low=each.low, high=each.high)
             for score, each in comparison.models[-1].scores.items()
@@ -175,7 +175,7 @@ def _parameters(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.network.parameters())
 
 
-def _shallower(opened: Opened, stayed: tuple[int, ...], count: int) -> Opened:
+def _shallower(opened: LoadedModel, stayed: tuple[int, ...], count: int) -> LoadedModel:
     """The model with these layers; what writes has as many of its own, evenly."""
     decoder = getattr(opened.network, "decoder", None) if opened.family.reads else None
     written = None if decoder is None else evenly(min(count, len(decoder)), len(decoder))
@@ -183,8 +183,8 @@ def _shallower(opened: Opened, stayed: tuple[int, ...], count: int) -> Opened:
 
 
 def _fewer_tokens(
-    opened: Opened, count: int, characters: bool, text: tuple[str, ...], judge: _Judge
-) -> tuple[Opened, Coverage]:
+    opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], judge: _Judge
+) -> tuple[LoadedModel, Coverage]:
     """The model with the tokens that texts use most, and what those texts lose by it."""
     if text and getattr(opened.config, "source_vocabulary", None) is not None:
         raise UserError("this model reads and writes with two vocabularies: their tokens are counted in the rows alone")
@@ -222,12 +222,12 @@ class _Judge:
         if self.task is None:
             raise UserError(f"a model for {self.model.task} has no labels by which parts of it could be chosen")
         if self.held is None:
-            self.held = some_of([example for example in self.examples() if labelled(example)], MOST)
+            self.held = some_of([example for example in self.examples() if labeled(example)], MOST)
             if not self.held:
                 raise UserError("no row says what is right, so nobody can tell what matters")
         return self.held
 
-    def heads(self, opened: Opened) -> list[Any]:
+    def heads(self, opened: LoadedModel) -> list[Any]:
         """How much each head of each layer matters."""
         rows, task = self.some(), self.task
         assert task is not None and not isinstance(task, SequenceTask)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.outline import outline
 from weft.errors import UserError
 from weft.prune.layers import rebuilt
@@ -100,7 +100,7 @@ def _chosen(
 
 
 def chosen_for(
-    opened: Opened, read: Iterable[str], written: Iterable[str], count: int, characters: bool = True
+    opened: LoadedModel, read: Iterable[str], written: Iterable[str], count: int, characters: bool = True
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Which tokens of a model's vocabulary texts use most; of one that writes with another, which of each."""
     tokenizer, target = opened.tokenizer, opened.target_tokenizer
@@ -147,8 +147,8 @@ def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: It
 
 
 def with_vocabulary(
-    opened: Opened, keep: Sequence[int], written: Sequence[int] | None = None, characters: bool = True
-) -> Opened:
+    opened: LoadedModel, keep: Sequence[int], written: Sequence[int] | None = None, characters: bool = True
+) -> LoadedModel:
     """The model with these tokens, and those that have to stay with them, under new numbers in the old order.
 
     `written`: those of what is written, where it has a vocabulary of its own; without it that one stays whole.
@@ -182,7 +182,7 @@ def with_vocabulary(
 
 
 def _cut(
-    opened: Opened, keep: set[int], written: set[int] | None, told: set[int], characters: bool
+    opened: LoadedModel, keep: set[int], written: set[int] | None, told: set[int], characters: bool
 ) -> tuple[dict[str, Tokenizer], tuple[int, ...], tuple[int, ...]]:
     """The smaller tokenizers, and which tokens stay of what is read and of what is written."""
     tokenizer, target, config = opened.tokenizer, opened.target_tokenizer, opened.config

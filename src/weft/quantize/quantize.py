@@ -1,4 +1,4 @@
-"""`weft.quantise`: smaller numbers for a model, judged beside it on the user's data and this machine; the gate.
+"""`weft.quantize`: smaller numbers for a model, judged beside it on the user's data and this machine; the gate.
 
 Every candidate is written, asked about the same rows, and timed in turns with the model that it came from. One that
 surely loses too much, or is not faster (or smaller, where that is preferred), is never written to where the user wants
@@ -36,7 +36,7 @@ from weft.export.onnx_export import ranges_of, write_onnx
 from weft.files import whole_folder, write_json, write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
-from weft.progress import ProgressChoice, Say
+from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
 from weft.tasks.registry import WRITES
@@ -54,7 +54,7 @@ WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 class Refused(UserError):
     """No candidate passed; what was measured is in it."""
 
-    def __init__(self, message: str, found: Quantised) -> None:
+    def __init__(self, message: str, found: Quantized) -> None:
         super().__init__(message)
         self.found = found
 
@@ -72,7 +72,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """All candidates beside the model that they came from, and the one that was written."""
 
     comparison: Comparison
@@ -155,11 +155,11 @@ class Quantised:
         return plain({**kept, **told})
 
     def write(self, folder: Path) -> None:
-        """quantise.json and quantise.html in a folder."""
-        write_json(folder / "quantise.json", self.values())
+        """quantize.json and quantize.html in a folder."""
+        write_json(folder / "quantize.json", self.values())
         parts = [paragraph(line) for line in (self.summary(), *self.warnings())]
         parts = [*parts, heading("The gate"), table_of(*self.rows()), *self.comparison.parts()]
-        write_text(folder / "quantise.html", page(f"Quantised on {self.comparison.data}", parts))
+        write_text(folder / "quantize.html", page(f"Quantized on {self.comparison.data}", parts))
 
 
 # ------------------------------------------------------------------------------------------------ candidates
@@ -221,7 +221,7 @@ def usual_kinds(model: Model) -> list[str]:
     return [kind for kind in found if kind != "bf16" or native]
 
 
-def quantise(
+def quantize(
     model: Model | str | os.PathLike[str],
     data: Any = None,
     *,
@@ -241,9 +241,9 @@ def quantise(
     seconds: float = SECONDS,
     online: bool = False,
     trust: bool = False,
-    say: Say = lambda line: None,
+    log: Log = lambda line: None,
     progress: ProgressChoice = None,
-) -> Quantised:
+) -> Quantized:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
     A candidate passes if it loses at most `max_drop` points, or if the paired 95 % interval of its loss does not
@@ -266,7 +266,7 @@ def quantise(
         write_files(place / BEFORE, reference.opened)
         unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured
         made_of = Source(Model(unjudged, reference.task), inputs)
-        folders, failed = _written(made_of, list(kinds or usual_kinds(reference)), place, say)
+        folders, failed = _written(made_of, list(kinds or usual_kinds(reference)), place, log)
         if not folders:
             raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
         comparison = compare(
@@ -289,7 +289,7 @@ def quantise(
         verdicts = [*judged(comparison, max_drop, prefer), *failed]
         best = chosen(verdicts, prefer)
         folder = None if best is None else Path(out)
-        found = Quantised(comparison, tuple(verdicts), best, folder, prefer, max_drop)
+        found = Quantized(comparison, tuple(verdicts), best, folder, prefer, max_drop)
         if best is None:
             raise Refused(_refusal(verdicts), found)
         shutil.copytree(folders[best], inside, dirs_exist_ok=True)
@@ -309,11 +309,11 @@ def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: An
     return texts_of(model, data, columns, *how)
 
 
-def _written(source: Source, kinds: Sequence[str], place: Path, say: Say) -> tuple[dict[str, Path], list[Verdict]]:
+def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tuple[dict[str, Path], list[Verdict]]:
     """The candidates, each in a folder of its name; and those that cannot be, with why."""
     folders, failed = {}, []
     for kind in kinds:
-        say(f"making {kind}")
+        log(f"making {kind}")
         folder = place / kind
         folder.mkdir()
         try:

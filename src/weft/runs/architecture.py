@@ -16,7 +16,7 @@ from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, Vocabulary, check_has_model
 from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.reading import Example
@@ -64,12 +64,12 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
     return family
 
 
-def family_for(task: str, model: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def family_for(task: str, model: Mapping[str, Any], log: Log) -> dict[str, Any]:
     """The choices of a task's model, with the family that serves the task best from nothing where none is chosen."""
     check_has_model(model, task)
     if "base" in model or "family" in model:
         return dict(model)
-    say(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
+    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
     return {"family": FROM_SCRATCH[task], **model}
 
 
@@ -83,7 +83,7 @@ def size_of(config: Any) -> str:
     return " x ".join(sizes) if len(sizes) == 2 else f"width {sizes[0]}" if sizes else "counts"
 
 
-def sized(model: Mapping[str, Any], family: Family, pairs: int, say: Say) -> dict[str, Any]:
+def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dict[str, Any]:
     """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
     found = dict(model)
     fields = getattr(family.config, "__dataclass_fields__", {})
@@ -92,20 +92,20 @@ def sized(model: Mapping[str, Any], family: Family, pairs: int, say: Say) -> dic
         return found
     found["size"] = "3x256" if pairs < FEW else "4x384"
     quiet = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in found}
-    say(
+    log(
         f"size: {found['size']}{f' with a dropout of {DROPOUT}' if quiet else ''}, for {pairs:,} pairs (--size decides)"
     )
     return found | quiet
 
 
-def both_ways(model: Mapping[str, Any], family: Family, say: Say) -> dict[str, Any]:
+def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, Any]:
     """The choices of a recurrent network that labels texts from nothing: small, and reading both ways unless said."""
     found = dict(model)
     if not isinstance(family.standard.get("cell"), str) or "base" in found:
         return found
     if not ({"size", "width", "layers"} & set(found)) and found.get("family") == family.name:
         found |= {"layers": 1, "width": 256}
-        say("size: 1x256 (--size decides)")
+        log("size: 1x256 (--size decides)")
     # Of a long text the last states know its ends; the largest of each number know where something stood out.
     return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **found}
 
@@ -117,7 +117,7 @@ def vocabulary_for(
     speaks: bool,
     texts: Iterable[str],
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
     inside: str = "",
     like: Tokenizer | None = None,
@@ -135,7 +135,7 @@ def vocabulary_for(
         kind = given.kind or (family.tokenizer if like is None else "word")
         if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
             kind = "bpe"
-            say("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+            log("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
 
         every = (
             family.counts and given.size is None and kind in ("word", "whitespace", "character")
@@ -167,7 +167,7 @@ def vocabulary_for(
                 )
             )
         less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
-        say(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
+        log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
@@ -180,14 +180,14 @@ def vocabularies_for(
     rows: Sequence[Example],
     start: Start | None,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> tuple[Tokenizer, ...]:
     """One vocabulary for all texts, or one for what is read and another for what is written."""
 
     def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
         alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, say, progress, inside, like)
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, log, progress, inside, like)
 
     ahead = recipe.task.prefix or ""
     read = (ahead + text for row in rows for text in row.texts)

@@ -17,16 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.files import write_json
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.dataset import Material
 from weft.runs.driver import report
 from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.classify import TextTask, task_of
 from weft.tasks.embed import Embedder
-from weft.tasks.forward import Outcome
+from weft.tasks.forward import Prediction
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
@@ -63,7 +63,7 @@ def train_baselines(
     recipe: TaskRecipe,
     task: Task,
     material: Material,
-    opened: Opened,
+    opened: LoadedModel,
     card: Card,
     device: torch.device,
     progress: Progress,
@@ -77,7 +77,7 @@ def train_baselines(
 
 
 def linear_models(
-    task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: Opened | None, progress: Progress
+    task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
@@ -153,7 +153,7 @@ def _dense(features: Tensor) -> Product:
     return lambda weights: features @ weights
 
 
-def _embedded(base: Opened, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
+def _embedded(base: LoadedModel, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
     """n d: the sentence embeddings of the base as it is."""
     vectors = []
     for some in Embedder(base).chunks(_clipped(row)[0] for row in rows):
@@ -204,7 +204,7 @@ def _judged(
     scores = (products[1](weights) + bias).numpy()
     if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
         scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
-    predictions = [Outcome(row * task.spread + task.center, 0, 1, False) for row in scores]
+    predictions = [Prediction(row * task.spread + task.center, 0, 1, False) for row in scores]
     tuned = task.tuned(predictions, dev)
     metrics = tuned.metrics()
     tuned.add(metrics, predictions, dev)
@@ -214,10 +214,10 @@ def _judged(
 # ---------------------------------------------------------------------------------------------------- what is printed
 
 
-def announce_baselines(baselines: Sequence[Baseline], metric: str, say: Say) -> None:
+def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> None:
     for baseline in baselines:
         score = baseline.metrics.result()[metric]
-        say(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
+        log(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
 
 
 def judged_again(model: Model, name: str, material: Material, framing: Framing, device: torch.device) -> Judgement:
@@ -229,7 +229,7 @@ def judged_again(model: Model, name: str, material: Material, framing: Framing, 
         model.to("cpu")
 
 
-def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseline], metric: str, say: Say) -> None:
+def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseline], metric: str, log: Log) -> None:
     """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
     model = judgement.metrics.sampled()[metric]
     by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(baseline.metrics.result()[metric].value, nan=-9.0))
@@ -237,12 +237,12 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
     gap = model.minus(best.metrics.sampled()[metric])
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
         rows = judgement.reading.examples
-        say(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
+        log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
-    say(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
+    log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
     missed = _never_predicted(judgement)
     if missed and judgement.reading.examples >= FEW_JUDGES:
-        say(
+        log(
             f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
             f"{f' and {len(missed) - 5} more' if len(missed) > 5 else ''}; more rows of these labels, more --epochs or "
             "--class-weights balanced may help"
@@ -259,7 +259,7 @@ def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseli
     ]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / BASELINES, {"metric": metric, "baselines": values, "difference": difference})
-    report(run, say)  # once more: the page shows the baselines too
+    report(run, log)  # once more: the page shows the baselines too
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:

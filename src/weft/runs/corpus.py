@@ -9,14 +9,14 @@ import numpy as np
 
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed, Pieces, Source
-from weft.data.shards import Corpus, Text, tokenised
+from weft.data.shards import Corpus, Text, tokenized
 from weft.data.spans import Spans
 from weft.data.streams import Streams
 from weft.data.streams import held_out as held_out_streams
 from weft.data.text_pairs import PairFrame, Pairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
-from weft.progress import Progress, Say, log_notes
+from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import Recipe
 from weft.text.documents import DOCUMENTS, NAMES
 from weft.text.records import Skipped, look_for_documents
@@ -33,7 +33,7 @@ def text_of(recipe: Recipe) -> Text:
     return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
-def documents_found(recipe: Recipe, say: Say) -> str:
+def documents_found(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
@@ -41,7 +41,7 @@ def documents_found(recipe: Recipe, say: Say) -> str:
     if kinds:
         names = " or ".join(NAMES[kind] for kind in DOCUMENTS if kind in kinds)
         each = ", file by file" if len(kinds) > 1 else ""
-        say(f"documents: {names}{each} (found in the text; --documents decides)")
+        log(f"documents: {names}{each} (found in the text; --documents decides)")
     return kinds.pop() if len(kinds) == 1 else "auto"
 
 
@@ -64,7 +64,7 @@ def gather(
     length: int,
     begin: int | None,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
     filled: bool = False,
 ) -> Material:
@@ -78,15 +78,15 @@ def gather(
 
     def tokens_of(text: Text, what: str) -> Corpus:
         skipped = Skipped()
-        with progress(f"tokenising {what}", "characters") as read:
+        with progress(f"tokenizing {what}", "characters") as read:
 
             def heard(more: int) -> None:
-                stop.check("stopped while tokenising; what is done is kept")
+                stop.check("stopped while tokenizing; what is done is kept")
                 read(more)
 
-            waiting = "another process is tokenising this text; waiting for it"
-            found = tokenised(text, tokenizer, pairs, heard, lambda: say(f"weft: note: {waiting}"), skipped)
-        log_notes(skipped.lines(), say)
+            waiting = "another process is tokenizing this text; waiting for it"
+            found = tokenized(text, tokenizer, pairs, heard, lambda: log(f"weft: note: {waiting}"), skipped)
+        log_notes(skipped.lines(), log)
         if not found.size:
             raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
         return found
@@ -102,7 +102,7 @@ def gather(
     if name == "mlm+nsp" and count < 2:
         raise UserError("a single document has no text of another to put in: give --documents block, or mlm+sop")
     if recipe.text.documents == "line" and count > 100 and corpus.size / count < FEW:
-        say(
+        log(
             f"weft: note: documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
             "longer text, say --documents block or --documents file"
         )
@@ -122,7 +122,7 @@ def gather(
     if spans is not None:
         row = np.array([raw(length)])
         if spans.wanted(row)[1] > len(spans.sentinels):
-            say(
+            log(
                 f"weft: note: rows of {length} tokens would have {spans.wanted(row)[1][0]} gaps; the vocabulary has "
                 f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
             )

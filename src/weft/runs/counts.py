@@ -14,7 +14,7 @@ import torch
 
 from weft.checkpoint.card import Card, Made, Metric, TextLayout
 from weft.checkpoint.families import Family, find_size, usual_heads
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.ngram import from_tables
 from weft.checkpoint.outline import measure
 from weft.config import changed, write_toml
@@ -27,14 +27,14 @@ from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import Line, line_chart, page, paragraph, table
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather
 from weft.runs.driver import Altered
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizer import Tokenizer
-from weft.training.log import Log
+from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -68,7 +68,7 @@ def count_text(
     tokenizer: Tokenizer,
     fresh: bool,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Model:
     """Count a text, judge the model by what is held out, and leave it in the run folder."""
@@ -78,7 +78,7 @@ def count_text(
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = frame_of(tokenizer)
     aim = replace(recipe.objective, rows="documents")
-    material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, say, progress)
+    material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
     corpus, dev = material.corpus, material.dev
     about: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -94,15 +94,15 @@ def count_text(
     elif any(getattr(run.info(), key) != about[key] for key in ("text", "held_out")):
         raise Altered(f"{run.folder}: the text is not the one that the run began with")
     if not fresh and run.metrics.exists() and run.lines():  # the last to be written
-        say(f"{run.folder}: this run has finished already")
+        log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     judged = f", held out {dev.size:,}" if dev is not None else ""
-    say(
+    log(
         f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
     )
     began = time.monotonic()
-    config, network = counted(corpus, tokenizer, config, frame, stop, say, progress)
+    config, network = counted(corpus, tokenizer, config, frame, stop, log, progress)
     seconds = time.monotonic() - began
     card = Card(
         weft=VERSION,
@@ -111,9 +111,9 @@ def count_text(
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
         text=TextLayout(documents=recipe.text.documents, rows="documents"),
     )
-    opened = Opened(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
+    opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
     rows = storage(config)
-    say(storage_lines(rows, config))
+    log(storage_lines(rows, config))
     line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
     metrics: tuple[Metric, ...] = ()
     if dev is not None:
@@ -122,19 +122,19 @@ def count_text(
         if never:
             loss_of_others = f"{never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
             about_it = f"perplexity infinite: {loss_of_others}"
-        say(f"held out: {about_it}")
+        log(f"held out: {about_it}")
         line["never"] = never
         if not never:
             line |= {"validation_loss": loss, "validation_words": loss}
             metrics = (Metric(data=dev.hash, name="loss", value=loss),)
     _picture(run, config, rows)
     run.save_model(opened, metrics)
-    log = Log(run.metrics, 0)
+    run_log = RunLog(run.metrics, 0)
     try:
-        log.record(line)
+        run_log.record(line)
     finally:
-        log.close()
-    say(f"{run.folder}: counted in {seconds:.1f} s")
+        run_log.close()
+    log(f"{run.folder}: counted in {seconds:.1f} s")
     return load(run.folder)
 
 
@@ -148,7 +148,7 @@ def frame_of(tokenizer: Tokenizer) -> Frame:
 
 
 def counted(
-    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, stop: Stop, say: Say, progress: Progress
+    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, stop: Stop, log: Log, progress: Progress
 ) -> tuple[NgramConfig, Ngram]:
     """The model of a text."""
     framed = Framed(corpus, frame)
@@ -170,7 +170,7 @@ def counted(
     silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
     told = tuple(sorted(token for token in silent if token is not None))
     stop.check("stopped while counting")
-    stored = tables(found, config.smoothing, config.k, config.prune, told, say)
+    stored = tables(found, config.smoothing, config.k, config.prune, told, log)
     return from_tables(stored, replace(config, silent=told, end=frame.after[0] if frame.after else None))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weft.data.tables import Table
 from weft.errors import UserError, listed
-from weft.progress import Progress, Say, log_notes
+from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import TaskRecipe
 from weft.tasks import seq2seq as sequences
 from weft.tasks.answer import AnswerTask
@@ -67,7 +67,7 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
 
 
 def read_examples(
-    task: Task, files: Table | Parallel, skipped: Skipped, say: Say, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table | Parallel, skipped: Skipped, log: Log, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
     first = next(files.records(Skipped()), None)
@@ -76,7 +76,7 @@ def read_examples(
         raise UserError(f"{where}: there are no rows")
     task, needed = task.needed(first, files.columns)
     if isinstance(task, TextTask) and task.indicators and "labels" not in needed:
-        say(f"weft: note: {where}: the columns {listed(task.indicators, 12)} of 0 and 1 are taken for the labels")
+        log(f"weft: note: {where}: the columns {listed(task.indicators, 12)} of 0 and 1 are taken for the labels")
     with progress(f"reading {where}", "rows") as read:
 
         def heard(more: int) -> None:
@@ -85,7 +85,7 @@ def read_examples(
             read(more)
 
         examples = list(examples_of(files, needed, task.read, skipped, heard))
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     return task, examples
 
 
@@ -101,28 +101,28 @@ class Material:
     columns: Mapping[str, str]  # what the file calls those that have no usual name
 
 
-def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Material:
+def gather(recipe: TaskRecipe, log: Log, progress: Progress, stop: Stop) -> Material:
     """The rows of a run, read and checked; some are held out where no others are given."""
     files = files_of(recipe)
     skipped = Skipped()
-    task, rows = read_examples(fresh_task(recipe), files, skipped, say, progress, stop)
+    task, rows = read_examples(fresh_task(recipe), files, skipped, log, progress, stop)
     # What no name tells is remembered with the model.
     columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
     where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
     scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
-    rows = in_one_scheme(rows, scheme, where, say)
+    rows = in_one_scheme(rows, scheme, where, log)
     if isinstance(task, sequences.SequenceTask):
-        rows = task.sifted(rows, lambda note: say(f"weft: note: {where}: {note}"))
+        rows = task.sifted(rows, lambda note: log(f"weft: note: {where}: {note}"))
         check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
-        _, dev = read_examples(task, other, Skipped(), say, progress, stop)
+        _, dev = read_examples(task, other, Skipped(), log, progress, stop)
         scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
-        dev = in_one_scheme(dev, scheme, other.name, say)
-        task = _learned(task, rows, recipe, where, say)
-        rows, dev = checked(task, rows, files, say), checked(task, dev, other, say)
+        dev = in_one_scheme(dev, scheme, other.name, log)
+        task = _learned(task, rows, recipe, where, log)
+        rows, dev = checked(task, rows, files, log), checked(task, dev, other, log)
         check_rows(len(rows), where)
         check_dev(len(dev), other)
         if (
@@ -130,10 +130,10 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
             and task.profiles
             and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
         ):
-            say(f"weft: note: {swapped_line(other.name)}")
+            log(f"weft: note: {swapped_line(other.name)}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
-    task = _learned(task, rows, recipe, where, say)
-    rows = checked(task, rows, files, say)
+    task = _learned(task, rows, recipe, where, log)
+    rows = checked(task, rows, files, log)
     check_rows(len(rows), where)
     groups = task.groups(rows)
     if groups is None or isinstance(task, DescribeTask):
@@ -149,40 +149,40 @@ def gather(recipe: TaskRecipe, say: Say, progress: Progress, stop: Stop) -> Mate
     return Material(task, [rows[number] for number in kept], dev, hashes, [row.where for row in dev], columns)
 
 
-def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, say: Say) -> Task:
+def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, log: Log) -> Task:
     """The task with what its rows say; a note where labels look like one that is written in several ways."""
     task = task.learned(rows, recipe.task.labels)
     if isinstance(task, TextTask) and (note := alike_note(task.labels)):
-        say(f"weft: note: {where}: {note}")
+        log(f"weft: note: {where}: {note}")
     return task
 
 
-def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, say: Say) -> list[Example]:
+def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, log: Log) -> list[Example]:
     """The rows with their tags in one scheme, and a note where they were written otherwise."""
     if scheme is None:
         return rows
     rows = [normalized(row, scheme) for row in rows]
     if note := scheme.note():
-        say(f"weft: note: {where}: {note}")
+        log(f"weft: note: {where}: {note}")
     return rows
 
 
-def announce_long(material: Material, framing: Framing, say: Say) -> None:
+def announce_long(material: Material, framing: Framing, log: Log) -> None:
     """A note on each of the first texts that will take long."""
     how = framing.stride, framing.cutting
     notes = [note for row in (*material.train, *material.dev) if (note := long_note(row.texts, row.where, *how))]
     for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
-        say(f"weft: note: {note}")
+        log(f"weft: note: {note}")
 
 
-def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], say: Say) -> None:
+def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], log: Log) -> None:
     """A note where rows look as if they were to teach a base the other way round."""
     rows = material.train
     if profiles and swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
-        say(f"weft: note: {swapped_line('the rows, beside those of the base')}")
+        log(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 
-def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) -> list[Example]:
+def checked(task: Task, rows: list[Example], files: Table | Parallel, log: Log) -> list[Example]:
     """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
     skipped, problems = Skipped(), Problems()
     with suppress(UserError):  # most often all is well
@@ -199,7 +199,7 @@ def checked(task: Task, rows: list[Example], files: Table | Parallel, say: Say) 
             else:
                 skipped.add(str(error))
     problems.check()
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     return kept
 
 

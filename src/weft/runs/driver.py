@@ -15,11 +15,11 @@ from torch import Tensor
 from weft.checksums import Damaged, digest
 from weft.config import write_toml
 from weft.errors import UserError
-from weft.progress import Progress, Say, lines_of_a_run, silent
+from weft.progress import Log, Progress, lines_of_a_run, silent
 from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import device_of
-from weft.training.log import Log
+from weft.training.log import RunLog
 from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.run import Run
 from weft.training.setup import Setup
@@ -98,7 +98,7 @@ class Begun:
     stored: Mapping[str, dict[str, Tensor]] | None
 
 
-def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
+def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     """From the newest checkpoint that can be read, or from nothing."""
     checkpoints = run.checkpoints(keep)
     found = checkpoints.load()
@@ -112,7 +112,7 @@ def begin(run: Run, keep: int, pass_tokens: int, say: Say) -> Begun:
         notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
     state.recipe = recipe
     for note in notes:
-        say(f"weft: note: {note}")
+        log(f"weft: note: {note}")
     return Begun(checkpoints, state, stored)
 
 
@@ -123,36 +123,36 @@ def drive(
     tensorboard: bool,
     keep_best: Callable[[dict[str, float]], None],
     stop: Stop,
-    say: Say,
+    log: Log,
     measure: str = "loss",
     progress: Progress = silent,
 ) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     state = begun.state
-    with lines_of_a_run(say, progress) as lines:
-        log = Log(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
+    with lines_of_a_run(log, progress) as lines:
+        run_log = RunLog(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
         try:
             with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
-                state = train(setup, state, begun.stored, begun.checkpoints, log, stop, keep_best, watch)
+                state = train(setup, state, begun.stored, begun.checkpoints, run_log, stop, keep_best, watch)
         except Interrupted as interrupted:
             of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
             message = f"stopped after step {state.step:,}{of}, all saved"
             raise Interrupted(interrupted.number, message) from None
         finally:
-            log.close()
-            report(run, say)
+            run_log.close()
+            report(run, log)
     best = "the last step"
     if state.best is not None:
         # A score is kept below zero, so that less is better in every run.
         value = state.best if setup.judge is None else -state.best
         best = f"held-out {measure} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
-    say(f"{run.folder}: done after {done}; kept: {best}")
+    log(f"{run.folder}: done after {done}; kept: {best}")
     return state
 
 
-def report(run: Run, say: Say) -> None:
+def report(run: Run, log: Log) -> None:
     """The run's page; that it cannot be written must not hide what ended the run."""
     try:
         if run.metrics.exists() and run.metrics.stat().st_size:
@@ -160,6 +160,6 @@ def report(run: Run, say: Say) -> None:
         if run.gradients.exists():
             found = draw_gradients(run.gradients, run.gradients_page, run.folder.name)
             if found is not None:
-                say(f"{run.gradients_page}: {found}")
+                log(f"{run.gradients_page}: {found}")
     except (UserError, OSError) as error:
-        say(f"weft: note: no report: {error}")
+        log(f"weft: note: no report: {error}")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Made, Metric, Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
@@ -27,7 +27,7 @@ from weft.data.pairs import Sequences, Vectors
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import write_json
-from weft.progress import Progress, ProgressChoice, Say, log, progress_of
+from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.runs.baseline import BASELINES, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.runs.dataset import Material, announce_long, gather, warn_swapped
@@ -68,7 +68,7 @@ def finetune(
     columns: Mapping[str, str] | None = None,
     out: str | os.PathLike[str] | None = None,
     online: bool = False,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
@@ -95,7 +95,7 @@ def finetune(
     run.check_new()
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
-    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, say))
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
     check_model(recipe)
     if not (recipe.data.files or recipe.data.source or recipe.data.target):
         two = ", or --source FILE and --target FILE" if recipe.task.name in FROM_TEXT else ""
@@ -104,14 +104,14 @@ def finetune(
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     if recipe.tensorboard and find_spec("tensorboard") is None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
-    recipe = _from_anywhere(recipe, rows, say)
+    recipe = _from_anywhere(recipe, rows, log)
     if in_memory and base is not None:
         recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
         if in_memory and base is not None:
             shutil.copytree(base, recipe.model["base"])
-        return _go(run, recipe, True, stop, say, progress_of(progress))
+        return _go(run, recipe, True, stop, log, progress_of(progress))
 
 
 def _saved(model: Model) -> Path:
@@ -121,9 +121,9 @@ def _saved(model: Model) -> Path:
     return folder
 
 
-def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
-    return _go(run, read_toml(TaskRecipe, run.recipe), False, stop, say, progress)
+    return _go(run, read_toml(TaskRecipe, run.recipe), False, stop, log, progress)
 
 
 def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
@@ -153,13 +153,13 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: Run
     return said
 
 
-def _from_anywhere(recipe: TaskRecipe, rows: RunRows, say: Say) -> TaskRecipe:
+def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
     values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}}
     for key in ("files", "dev", "source", "target", "dev_source", "dev_target"):
         if (names := getattr(recipe.data, key)) and key not in rows.tables:
             table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
-            values["data"][key] = table.absolute(lambda text: say(f"weft: note: {text}"))
+            values["data"][key] = table.absolute(lambda text: log(f"weft: note: {text}"))
     learned, judges = (
         {name for key in keys for name in values["data"].get(key, ())}
         for keys in (("files", "source", "target"), ("dev", "dev_source", "dev_target"))
@@ -179,7 +179,7 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, say: Say) -> TaskRecipe:
 # ---------------------------------------------------------------------------------------------------------- the run
 
 
-def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError(
@@ -187,39 +187,39 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         )
     if recipe.training.watch_gradients:
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
-    material = gather(recipe, say, progress, stop)
+    material = gather(recipe, log, progress, stop)
     task = material.task
     metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
     if metric in ("bleu", "chrf", "exact") and isinstance(task, SequenceTask) and find_spec("sacrebleu") is None:
         if recipe.task.metric:
             raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
         metric = "loss"
-        say("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
+        log("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
     tokenizers: tuple[Any, ...] = ()
     start: Start | None = None
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         if family.reads:
             known = {"features": task.features} if isinstance(task, DescribeTask) else {}
-            recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), say))
+            recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), log))
         elif not recipe.task.words:
-            recipe = replace(recipe, model=both_ways(recipe.model, family, say))
+            recipe = replace(recipe, model=both_ways(recipe.model, family, log))
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
             model, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
             recipe = replace(recipe, model=model)
-        tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, say, progress)
+        tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, log, progress)
     begun_with = begun_model(recipe, task, *(tokenizers or (None,)))
     opened = begun_with.opened
     if fresh and begun_with.note:
-        say(f"weft: note: {begun_with.note}")
+        log(f"weft: note: {begun_with.note}")
     if isinstance(task, DescribeTask) and begun_with.fresh:
         task.settle(opened, material.train)
     if start is not None:
-        fill_table(opened.network, tokenizers[0], start, recipe.seed, say)
+        fill_table(opened.network, tokenizers[0], start, recipe.seed, log)
     if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
         task = replace(task, prefix=opened.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
     if isinstance(task, SequenceTask):
-        warn_swapped(material, opened.card.profiles, say)
+        warn_swapped(material, opened.card.profiles, log)
     network: Any = opened.network
     if isinstance(task, TextTask) and task.kind == "value":
         if not can_shift(network):
@@ -230,14 +230,14 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         freeze(opened.network, recipe.task.freeze)
     window = _window(recipe, opened, task)
     framing = framing_for(opened, window)
-    announce_long(material, framing, say)
-    with progress("tokenising", "rows") as told:
+    announce_long(material, framing, log)
+    with progress("tokenizing", "rows") as told:
         train = tabled(task, material.train, opened, framing)
         told(len(material.train))
-        stop.check("stopped while tokenising")
+        stop.check("stopped while tokenizing")
         dev = tabled(task, material.dev, opened, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
-        say(f"weft: note: {note}")
+        log(f"weft: note: {note}")
     capture = device.type == "cuda" and not recipe.training.compile
     train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
     dev = dev.for_training(MOST_WINDOWS, 0, False)  # for the loss; the scores are those of whole texts
@@ -250,25 +250,25 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         task=replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels),
     )
     _note_run(run, recipe, material, opened, device, fresh)
-    begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
+    begun = begin(run, plan.keep, plan.pass_tokens or 0, log)
     steps = plan.steps or 1
     card = replace(
         task.carded(opened.card),
         task=recipe.task.name,
         window=read_window(window, train),
         pooling=None,
-        normalise=None,
+        normalize=None,
         columns={**material.columns, **recipe.data.columns},
         base=_base_name(recipe),
         recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, opened, material, train, framing, steps, say)
+    announce(run, recipe, opened, material, train, framing, steps, log)
     baselines = []
     if not (begun.state.finished and (run.inside / BASELINES).exists()):
         baselines = train_baselines(recipe, task, material, opened, begun_with.opened.card, device, progress)
-        announce_baselines(baselines, metric, say)
+        announce_baselines(baselines, metric, log)
     last: list[Judgement] = []
     best: list[Judgement] = []
 
@@ -311,16 +311,16 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, say: Say, progres
         capture=capture,
         faster=_faster(plan, task),
     )
-    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, metric, progress)
+    drive(run, setup, begun, recipe.tensorboard, keep_best, stop, log, metric, progress)
     trained = load(run.folder)
     if baselines:
         # Without a judgement the best model was kept by the process that this run goes on from.
         judgement = best[0] if best else judged_again(trained, recipe.task.name, material, framing, device)
-        compare_baselines(run, judgement, baselines, metric, say)
+        compare_baselines(run, judgement, baselines, metric, log)
     return trained
 
 
-def _window(recipe: TaskRecipe, opened: Opened, task: Task) -> Window:
+def _window(recipe: TaskRecipe, opened: LoadedModel, task: Task) -> Window:
     work = recipe.task
     length, stride = work.length, work.stride
     if work.name == "answer":
@@ -334,7 +334,7 @@ def _faster(plan: Tuning, task: Task) -> dict[str, float]:
     return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 
 
-def _own_words(recipe: TaskRecipe, opened: Opened, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
+def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
     """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
     share = recipe.task.own
     if not share:
@@ -352,7 +352,7 @@ def read_window(window: Window, train: Examples | Sequences) -> Window:
     return Window(length=length, stride=length)
 
 
-def tabled(task: Task, rows: Sequence[Example], opened: Opened, framing: Framing) -> Examples | Sequences:
+def tabled(task: Task, rows: Sequence[Example], opened: LoadedModel, framing: Framing) -> Examples | Sequences:
     """The rows as a source of batches."""
     if isinstance(task, SequenceTask):
         return task.table(rows, opened, framing)
@@ -365,7 +365,7 @@ def _base_name(recipe: TaskRecipe) -> str | None:
 
 
 def _note_run(
-    run: Run, recipe: TaskRecipe, material: Material, opened: Opened, device: torch.device, fresh: bool
+    run: Run, recipe: TaskRecipe, material: Material, opened: LoadedModel, device: torch.device, fresh: bool
 ) -> None:
     """What the run was made with, on the first day; later, that it still is the same."""
     if fresh or not run.about.exists():

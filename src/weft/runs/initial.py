@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, Family
-from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import open_vectors
 from weft.errors import UserError, listed, shown
@@ -57,7 +57,7 @@ def check_model(recipe: TaskRecipe) -> None:
 class Beginning:
     """A model to train, and whether the head of its task is new, or all of it."""
 
-    opened: Opened
+    opened: LoadedModel
     fresh: bool
     scratch: bool = False
     note: str | None = None  # what of the base does not stay

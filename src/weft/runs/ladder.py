@@ -23,7 +23,7 @@ from weft.config import build, merged, read_record, read_toml, values_of, write_
 from weft.data.shards import Text
 from weft.errors import UserError, listed, shown
 from weft.files import held, write_json, write_text
-from weft.progress import Progress, ProgressChoice, Say, log, progress_of
+from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
 from weft.runs.recipes import find_recipe
@@ -45,7 +45,7 @@ def ladder(
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def ladder(
     with listening() as stop, place.run.held():
         write_toml(asked, place.run.recipe)
         try:
-            _prepare(place, asked, stop, say, progress)
+            _prepare(place, asked, stop, log, progress)
         except UserError:
             if not place.about.exists():
                 place.run.discard()
             raise
-        return _climb(place, asked, stop, say, progress)
+        return _climb(place, asked, stop, log, progress)
 
 
 def is_ladder(folder: Path) -> bool:
@@ -155,7 +155,7 @@ def _resolved(recipe: LadderRecipe) -> LadderRecipe:
 # ------------------------------------------------------------------------------------------------------- preparation
 
 
-def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> None:
+def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
         place.text(whole=True)
@@ -197,7 +197,7 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress:
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
     inside = place.about.parent
     write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
-    say(
+    log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
     )
@@ -247,12 +247,12 @@ def packed(train: str, held_out: str) -> float:
 # ---------------------------------------------------------------------------------------------------------- climbing
 
 
-def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: Progress) -> dict[str, Any]:
+def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
     waiting = [name for name in names if not is_sound(place.result(name))]
     if len(waiting) < len(names):
-        say(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
+        log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
     for name in waiting:  # what failed before, or has been damaged since, is tried again
         place.failure(name).unlink(missing_ok=True)
         place.result(name).unlink(missing_ok=True)
@@ -263,17 +263,17 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: P
             stop.check()
             if not recipe.ladder.parallel:
                 name = waiting.pop(0)
-                say(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
-                here(place, name, say, progress)
-                _told(place, recipe, name, 0, say)
+                log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
+                here(place, name, log, progress)
+                _told(place, recipe, name, 0, log)
                 continue
             while waiting and len(going) < recipe.ladder.parallel:
                 name = waiting.pop(0)
-                say(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
+                log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
                 going[name] = _started(place, name, recipe.ladder.parallel > 1)
             time.sleep(0.1)
             for name in [name for name, process in going.items() if process.poll() is not None]:
-                _told(place, recipe, name, going.pop(name).returncode, say)
+                _told(place, recipe, name, going.pop(name).returncode, log)
     except (Interrupted, KeyboardInterrupt) as interrupted:
         for process in going.values():
             process.send_signal(signal.SIGTERM)  # each saves what it has
@@ -285,7 +285,7 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, say: Say, progress: P
     found = write(place, recipe)
     failed = [rung["name"] for rung in found["rungs"] if "failed" in rung]
     again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
-    say(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
+    log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
     return found
 
 
@@ -301,16 +301,16 @@ def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
             time.sleep(0.1)
 
 
-def here(place: Place, name: str, say: Say, progress: Progress) -> None:
+def here(place: Place, name: str, log: Log, progress: Progress) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
-        climb(place, name, say, progress)
+        climb(place, name, log, progress)
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
-            say(traceback.format_exc())
+            log(traceback.format_exc())
         write_json(place.failure(name), {"reason": said})
 
 
@@ -321,22 +321,24 @@ def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
     if not several:
         return start_child(*command, stdin=subprocess.DEVNULL, start_new_session=True)
     place.log(name).parent.mkdir(parents=True, exist_ok=True)
-    with open(place.log(name), "ab") as log:
-        return start_child(*command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    with open(place.log(name), "ab") as to_logger:
+        return start_child(
+            *command, stdin=subprocess.DEVNULL, stdout=to_logger, stderr=to_logger, start_new_session=True
+        )
 
 
-def _told(place: Place, recipe: LadderRecipe, name: str, status: int, say: Say) -> None:
+def _told(place: Place, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
         found = read_manifest(place.result(name))[0]
-        say(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
+        log(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or somebody ended it)" if status == -9 else ""
         write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
     if place.failure(name).is_file() and not place.result(name).is_file():
-        say(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
+        log(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
     write(place, recipe)
 
 

@@ -257,7 +257,7 @@ def _method(found: dict[str, Any]) -> str:
         "Time of training runs from the first step to the last, the reading of tokens included; looks at the "
         "held-out text, saving, and getting ready (compiling, the first steps) are left out. The speed of the first "
         "steps decides how many steps fit into the time, so that the learning rate falls to its end. Of each neural "
-        "network the state with the lowest held-out loss is kept, which favours it a little; n-grams are counted once. "
+        "network the state with the lowest held-out loss is kept, which favors it a little; n-grams are counted once. "
         "On the way the held-out text is read in separate rows, so the curves end a little above the figures of the "
         "table, for which a window slides over it. Intervals: bootstrap over blocks of 64 tokens. Samples: drawn from "
         f"the model's own chances, one seed, {short(text['train_tokens'])} tokens of text behind them.{unknown}"

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Made, Metric, TextLayout
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.config import changed, write_toml
 from weft.data.batching import Feed, in_two_phases
 from weft.data.streams import Streams
 from weft.errors import UserError
 from weft.objectives.carrying import CarriedToken, Memory
 from weft.objectives.language import Objective
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.architecture import size_of
 from weft.runs.corpus import Material, gather
 from weft.runs.driver import Altered, begin, device_for, drive, half_precision, pass_tokens
@@ -42,11 +42,11 @@ def as_it_is(recipe: Recipe) -> Any:
 def learn_text(
     run: Run,
     recipe: Recipe,
-    opened: Opened,
+    opened: LoadedModel,
     objective: Objective,
     fresh: bool,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
     *,
     base: str | None = None,
@@ -73,7 +73,7 @@ def learn_text(
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     begin_with = getattr(opened.config, "begin", None)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    material = gather(recipe, name, tokenizer, length, begin_with, stop, say, progress, filled)
+    material = gather(recipe, name, tokenizer, length, begin_with, stop, log, progress, filled)
     plan = _resolved(recipe, material, opened, device, share)
     if isinstance(material.source, Streams):
         material = replace(material, source=material.source.of(plan.batch or 1))
@@ -104,7 +104,7 @@ def learn_text(
         for key, value in also.items():
             if getattr(before, key) != value:
                 raise Altered(f"{run.folder}: the {key} is not the one that the run began with")
-    begun = begin(run, plan.keep, plan.pass_tokens or 0, say)
+    begun = begin(run, plan.keep, plan.pass_tokens or 0, log)
     known = plan.steps if plan.minutes is None else begun.state.steps
     steps = known or min(UNKNOWN, plan.steps or UNKNOWN)
     card = replace(
@@ -121,7 +121,7 @@ def learn_text(
         raise UserError("short rows are for a share of the steps, and minutes do not say how many there are")
     if material.short is not None:
         feed = in_two_phases(feed, material.short, round(recipe.objective.short_share * steps))
-    _announce(run, recipe, opened, material, feed, begun.state, steps, device, say)
+    _announce(run, recipe, opened, material, feed, begun.state, steps, device, log)
     setup = Setup(
         network=opened.network,
         objective=objective,
@@ -147,13 +147,13 @@ def learn_text(
     def keep_best(found: dict[str, float]) -> None:
         run.save_model(opened, tuple(Metric(data=kept, name=name, value=value) for name, value in found.items()))
 
-    state = drive(run, setup, begun, recipe.tensorboard, keep_best, stop, say, progress=progress)
+    state = drive(run, setup, begun, recipe.tensorboard, keep_best, stop, log, progress=progress)
     if finished is not None:
         finished(setup, state)
     return load(run.folder)
 
 
-def _resolved(recipe: Recipe, material: Material, opened: Opened, device: torch.device, share: float) -> Training:
+def _resolved(recipe: Recipe, material: Material, opened: LoadedModel, device: torch.device, share: float) -> Training:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     count, mean = material.source.count, material.source.mean
@@ -199,13 +199,13 @@ def _why_short(recipe: Recipe, material: Material) -> str:
 def _announce(
     run: Run,
     recipe: Recipe,
-    opened: Opened,
+    opened: LoadedModel,
     material: Material,
     feed: Feed,
     state: State,
     steps: int,
     device: torch.device,
-    say: Say,
+    log: Log,
 ) -> None:
     parameters = sum(parameter.numel() for parameter in opened.network.parameters())
     first = ""
@@ -218,7 +218,7 @@ def _announce(
     minutes = recipe.training.minutes if state.steps is None else None
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""
-    say(
+    log(
         f"{run.folder}: {opened.family.name}, {size_of(opened.config)}, "
         f"{parameters:,} parameters, on {device.type} in {recipe.training.precision}\n"
         f"text: {material.corpus.size:,} tokens in {len(material.corpus.documents) - 1:,} documents{judged}\n"
@@ -227,4 +227,4 @@ def _announce(
         + _why_short(recipe, material)
     )
     if state.finished:
-        say(f"{run.folder}: this run has finished already")
+        log(f"{run.folder}: this run has finished already")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
 from weft.data.pairs import Sequences, Vectors
-from weft.progress import Say
+from weft.progress import Log
 from weft.runs.dataset import Material
 from weft.runs.driver import half_precision, pass_tokens
 from weft.runs.recipes import TaskRecipe, Tuning
@@ -33,7 +33,7 @@ FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 def resolved(
     recipe: TaskRecipe,
     train: Examples | Sequences,
-    opened: Opened,
+    opened: LoadedModel,
     task: Task,
     dev_rows: int,
     new_head: bool,
@@ -57,7 +57,7 @@ def resolved(
 def _from_base(
     recipe: TaskRecipe,
     train: Examples,
-    opened: Opened,
+    opened: LoadedModel,
     task: Task,
     dev_rows: int,
     new_head: bool,
@@ -134,7 +134,7 @@ def pairs_plan(train: Sequences) -> tuple[int, float]:
     return batch, min(100.0, max(3.0, 1.2e6 / train.count))
 
 
-def _reading(opened: Opened, material: Material, windows: int, framing: Framing) -> str:
+def _reading(opened: LoadedModel, material: Material, windows: int, framing: Framing) -> str:
     """What becomes of long rows."""
     if windows > len(material.train):
         return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
@@ -151,12 +151,12 @@ def _reading(opened: Opened, material: Material, windows: int, framing: Framing)
 def announce(
     run: Run,
     recipe: TaskRecipe,
-    opened: Opened,
+    opened: LoadedModel,
     material: Material,
     train: Examples | Sequences,
     framing: Framing,
     steps: int,
-    say: Say,
+    log: Log,
 ) -> None:
     """What is about to be learned, from what and how, in three lines."""
     parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
@@ -175,7 +175,7 @@ def announce(
         written = len(material.task.sample(material.dev))
         held += f", of which {written:,} are written out" if written < len(material.dev) else ""
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)
-    say(
+    log(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
         f"on {recipe.device} in {recipe.training.precision}\n"
         f"data: {rows:,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"

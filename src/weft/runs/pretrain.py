@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families import Family
-from weft.checkpoint.folder import Opened, open_folder
+from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml
 from weft.errors import UserError, listed
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
-from weft.progress import Progress, ProgressChoice, Say, log, log_notes, progress_of
+from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
 from weft.runs.corpus import documents_found, text_of
 from weft.runs.counts import check_counting, count_text
@@ -34,7 +34,7 @@ def pretrain(
     recipe: Recipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
@@ -59,15 +59,15 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
-    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, say)}})
+    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, log)}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, say, progress_of(progress))
+        return _go(run, recipe, family, True, stop, log, progress_of(progress))
 
 
-def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
     recipe = read_toml(Recipe, run.recipe)
-    return _go(run, recipe, _family(recipe), False, stop, say, progress)
+    return _go(run, recipe, _family(recipe), False, stop, log, progress)
 
 
 def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
@@ -121,10 +121,10 @@ def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
     return sizes
 
 
-def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
     if family.counts:
-        words = _tokenizer(run, recipe, family, "next", None, stop, say, progress)
-        return count_text(run, recipe, family, words, fresh, stop, say, progress)
+        words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
+        return count_text(run, recipe, family, words, fresh, stop, log, progress)
     seed = recipe.seed
     device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
     base = recipe.model.get("base")
@@ -138,7 +138,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         recipe = replace(recipe, model=model)
     like = None if start is None else start.tokenizer
     tokenizer = (
-        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, say, progress)
+        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, log, progress)
     )
     if tokenizer is None:
         raise UserError(f"{base}: has no tokenizer")
@@ -155,7 +155,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         )
         opened = made.opened
         if start is not None:
-            fill_table(opened.network, tokenizer, start, seed, say)
+            fill_table(opened.network, tokenizer, start, seed, log)
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     return learn_text(
         run,
@@ -164,7 +164,7 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, say: 
         objective,
         fresh,
         stop,
-        say,
+        log,
         progress,
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
         share=1.0 if base is None else 0.2,  # of the usual rate: what is known already is not to be lost
@@ -178,7 +178,7 @@ def _objective(name: str) -> Objective:
     return NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
 
 
-def _continued(base: str, objective: Objective, seed: int) -> Opened:
+def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
     """A model to go on from, with the heads that the objective needs; those it lacks begin fresh."""
     folder = find_folder(base)
     opened = open_folder(folder)
@@ -199,16 +199,16 @@ def _tokenizer(
     name: str,
     like: Tokenizer | None,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
     texts = text_of(recipe).read(skipped)
     try:
-        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, say, progress, like=like)
+        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
     except UserError as error:
         if str(error).startswith(recipe.text.files):  # a bad file names itself
             raise
         raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     return found

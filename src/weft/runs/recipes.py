@@ -101,13 +101,13 @@ class Recipe:
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
 TaskName = Literal[
-    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarise", "rewrite", "describe"
+    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarize", "rewrite", "describe"
 ]
 # The family that serves a task best from nothing; what is not here needs weights to begin with.
 FROM_SCRATCH = {
     **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
     "tag": "lstm",
-    **dict.fromkeys(("translate", "summarise", "rewrite"), "transformer"),
+    **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
 }
 # How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
@@ -189,7 +189,7 @@ class Tuning(Training):
     weight_decay: float = 0.01
     beta2: float = 0.999
     keep: int = 1
-    explode: float = 1e6  # one row that is hard, or mislabelled, may well cost many times the first loss
+    explode: float = 1e6  # one row that is hard, or mislabeled, may well cost many times the first loss
     head_rate: float | None = None  # learning rate of a new head as a multiple of the others'; 5 of few rows
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.errors import UserError
 from weft.files import read_text
-from weft.progress import ProgressChoice, Say, log, progress_of
+from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs import finetune, pretrain
 from weft.runs import word_vectors as vectors
 from weft.runs.driver import resumable
@@ -17,7 +17,7 @@ from weft.training.run import Run
 from weft.training.signals import listening
 
 
-def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: ProgressChoice = None) -> Model:
+def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
     run = Run(Path(folder))
     if not run.recipe.is_file():
@@ -31,4 +31,4 @@ def resume(folder: str | os.PathLike[str], *, say: Say = log, progress: Progress
             sections = set()  # whoever reads it next says what is wrong with it
         run.tidy()
         kind = finetune if "task" in sections else vectors if "vectors" in sections else pretrain
-        return kind.go_on(run, stop, say, progress_of(progress))
+        return kind.go_on(run, stop, log, progress_of(progress))

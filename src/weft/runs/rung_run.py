@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write_manifest
 from weft.config import build, merged, read_toml
 from weft.errors import UserError, one_of
 from weft.files import read_text
-from weft.progress import Progress, Say
+from weft.progress import Log, Progress
 from weft.runs.driver import device_for
 from weft.runs.pretrain import pretrain
 from weft.runs.recipes import Recipe, Words
@@ -165,7 +165,7 @@ class Place:
         return self.run.inside / "log" / f"{name}.txt"
 
 
-def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, Any]:
+def climb(place: Place, name: str, log: Log, progress: Progress) -> dict[str, Any]:
     """Train one rung, or go on with it, and judge it; what was found is kept in its folder."""
     if is_sound(place.result(name)):
         return read_manifest(place.result(name))[0]
@@ -175,9 +175,9 @@ def climb(place: Place, name: str, say: Say, progress: Progress) -> dict[str, An
     if not rung_of(name, ladder.rungs).learns:
         model = _as_made(place, ladder, name)
     elif Run(folder).recipe.is_file():
-        model = resume(folder, say=say, progress=progress)
+        model = resume(folder, log=log, progress=progress)
     else:
-        model = pretrain(_recipe(place, ladder, name), say=say, progress=progress)
+        model = pretrain(_recipe(place, ladder, name), log=log, progress=progress)
     device = device_for(ladder.device, None)
     model.to(device)
     found = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
@@ -275,7 +275,7 @@ def _seconds_at(told: list[dict[str, Any]], tokens: int, usual: float, ready: fl
     return usual
 
 
-def _judged(place: Place, ladder: LadderRecipe, name: str, opened: Opened) -> dict[str, Any]:
+def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
     """What a rung is worth on the held-out text, what it takes, and what it writes."""
     text = read_text(place.held_out)
     assert opened.tokenizer is not None

@@ -16,13 +16,13 @@ from weft.checkpoint.folder import TARGET
 from weft.config import read_toml, values_of
 from weft.errors import UserError
 from weft.files import read_json, write_json
-from weft.progress import ProgressChoice, Say, log
+from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.finetune import finetune
 from weft.runs.recipes import TaskRecipe, read_recipe
 from weft.runs.resume import resume
 from weft.scratch import sweep
 from weft.tasks.model import Model
-from weft.text.resampling import summarised
+from weft.text.resampling import summarized
 from weft.training.run import Run
 
 
@@ -36,7 +36,7 @@ class Seeds:
     def rows(self) -> list[list[str]]:
         found = []
         for name, values in self.scores.items():
-            mean, spread, low, high = summarised(values)
+            mean, spread, low, high = summarized(values)
             each = ", ".join(f"{value:.4f}" for value in values)
             found.append([name, f"{mean:.4f}", f"{spread:.4f}", f"{low:.4f}", f"{high:.4f}", each])
         return found
@@ -48,7 +48,7 @@ def with_seeds(
     count: int,
     *,
     online: bool = False,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Seeds:
     """Train with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder itself.
@@ -74,11 +74,11 @@ def with_seeds(
     for seed in range(plan.seed, plan.seed + count):
         run = Run(folder / f"seed-{seed}")
         if run.recipe.exists():
-            models[seed] = resume(run.folder, say=say, progress=progress)
+            models[seed] = resume(run.folder, log=log, progress=progress)
         else:
             one = replace(plan, out=os.fspath(run.folder), seed=seed)
             try:
-                models[seed] = finetune(recipe=one, online=online, say=say, progress=progress)
+                models[seed] = finetune(recipe=one, online=online, log=log, progress=progress)
             except UserError:
                 if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
                     shutil.rmtree(folder)

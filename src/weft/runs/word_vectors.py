@@ -21,10 +21,10 @@ from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.vectors import opened_table
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Ahead
-from weft.data.shards import Corpus, Text, tokenised
+from weft.data.shards import Corpus, Text, tokenized
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
-from weft.progress import Progress, ProgressChoice, Say, lines_of_a_run, log, log_notes, progress_of
+from weft.progress import Log, Progress, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
 from weft.runs.driver import Altered, Begun, begin, begun, device_for, report
 from weft.runs.recipes import overlaid
 from weft.runs.word_vectors_recipe import VectorsRecipe, vectors_recipe
@@ -32,7 +32,7 @@ from weft.tasks.model import Model, load
 from weft.text.records import Skipped
 from weft.text.tokenizer import Tokenizer
 from weft.text.vectors import learned_words
-from weft.training.log import Log, time_left
+from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
 from weft.vectors.cbow import Cbow
@@ -40,7 +40,7 @@ from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
 from weft.vectors.word2vec import SkipGram, Word2Vec
 
-COUNTED = 1 << 20  # words whose neighbours are counted together
+COUNTED = 1 << 20  # words whose neighbors are counted together
 SAVED = 60.0  # seconds between two checkpoints
 SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
@@ -60,7 +60,7 @@ def learn_vectors(
     recipe: VectorsRecipe | str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
@@ -79,12 +79,12 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, say, progress_of(progress))
+        return _go(run, recipe, True, stop, log, progress_of(progress))
 
 
-def go_on(run: Run, stop: Stop, say: Say, progress: Progress) -> Model:
+def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
     """Go on with a run that was broken off; where it had finished, its model."""
-    return _go(run, read_toml(VectorsRecipe, run.recipe), False, stop, say, progress)
+    return _go(run, read_toml(VectorsRecipe, run.recipe), False, stop, log, progress)
 
 
 def _text(recipe: VectorsRecipe) -> Text:
@@ -92,10 +92,10 @@ def _text(recipe: VectorsRecipe) -> Text:
     return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
-def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, progress: Progress) -> Model:
+def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
     device = device_for(recipe.device, recipe.vectors.threads)
-    tokenizer = _vocabulary(run, recipe, stop, say, progress)
-    corpus = _tokens(recipe, tokenizer, stop, say, progress)
+    tokenizer = _vocabulary(run, recipe, stop, log, progress)
+    corpus = _tokens(recipe, tokenizer, stop, log, progress)
     plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
     recipe = replace(recipe, vectors=plan, device=str(device))
     counts = _counts(corpus, tokenizer)
@@ -114,32 +114,32 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, say: Say, prog
         run.describe(about)
     elif run.info().text != about["text"]:
         raise Altered(f"{run.folder}: the text is not the one that the run began with")
-    begun = begin(run, 1, 0, say)
-    say(
+    begun = begin(run, 1, 0, log)
+    log(
         f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
         f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, "
         f"{known / corpus.size:.1%} of them known (there at least {plan.minimum_count} times)"
     )
     if begun.state.finished:
-        say(f"{run.folder}: this run has finished already")
+        log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     with ExitStack() as held:
         held.callback(torch.set_num_threads, torch.get_num_threads())
         step, steps, learner, read = _learner(
-            recipe, corpus, counts, device, begun.state.step, held, stop, say, progress
+            recipe, corpus, counts, device, begun.state.step, held, stop, log, progress
         )
         if begun.stored is not None:
             learner.load(begun.stored["vectors"])
-        lines = held.enter_context(lines_of_a_run(say, progress))
-        log = Log(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
-        driver = _Driver(run, begun, steps, plan, read, say, log)
+        lines = held.enter_context(lines_of_a_run(log, progress))
+        run_log = RunLog(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
+        driver = _Driver(run, begun, steps, plan, read, log, run_log)
         loss = driver.go(step, learner, stop)
         _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
     driver.finish(learner)
     return load(run.folder)
 
 
-def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress: Progress) -> Tokenizer:
+def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress) -> Tokenizer:
     """The run's own words, or those counted in the text."""
     if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return Tokenizer.load(run.folder)
@@ -158,20 +158,20 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, say: Say, progress:
             if str(error).startswith(recipe.text.files):  # a bad file names itself
                 raise
             raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    log_notes(skipped.lines(), say)
+    log_notes(skipped.lines(), log)
     tokenizer.save(run.folder)
     return tokenizer
 
 
-def _tokens(recipe: VectorsRecipe, tokenizer: Tokenizer, stop: Stop, say: Say, progress: Progress) -> Corpus:
+def _tokens(recipe: VectorsRecipe, tokenizer: Tokenizer, stop: Stop, log: Log, progress: Progress) -> Corpus:
     with progress("cutting the text into words", "characters") as read:
 
         def heard(more: int) -> None:
             stop.check("stopped while cutting the text into words; what is done is kept")
             read(more)
 
-        waiting = "another process is tokenising this text; waiting for it"
-        return tokenised(_text(recipe), tokenizer, False, heard, lambda: say(f"weft: note: {waiting}"))
+        waiting = "another process is tokenizing this text; waiting for it"
+        return tokenized(_text(recipe), tokenizer, False, heard, lambda: log(f"weft: note: {waiting}"))
 
 
 def _counts(corpus: Corpus, tokenizer: Tokenizer) -> Integers:
@@ -202,7 +202,7 @@ def _learner(
     begin: int,
     held: ExitStack,
     stop: Stop,
-    say: Say,
+    log: Log,
     progress: Progress,
 ) -> tuple[Step, int, Learner, int]:
     """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
@@ -239,18 +239,18 @@ def _learner(
 
     def known() -> Iterator[tuple[Integers, Integers]]:
         for first in range(0, corpus.size, COUNTED):
-            stop.check("stopped while counting neighbours")
+            stop.check("stopped while counting neighbors")
             words, documents = _block(corpus, first, first + COUNTED)
             there = counts[words] > 0
             read(len(words))
             yield words[there], documents[there]
 
-    with progress("counting neighbours", "words") as read:
+    with progress("counting neighbors", "words") as read:
         found = count_together(known(), len(counts), plan.window)
     if not len(found.keys):
         raise UserError(f"{listed(recipe.text.files, 2)}: no two known words stand within {plan.window} of each other")
     parts = parts_of(found, len(counts), plan, recipe.seed, device)
-    say(f"counts: {2 * len(found.keys):,} pairs of words, in {len(parts)} parts")
+    log(f"counts: {2 * len(found.keys):,} pairs of words, in {len(parts)} parts")
     glove = Glove(plan, len(counts), parts, recipe.seed, device)
     return glove.learn, plan.epochs * len(parts), glove, math.ceil(corpus.size / len(parts))
 
@@ -277,9 +277,11 @@ class _Kept:
 class _Driver:
     """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
 
-    def __init__(self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, say: Say, log: Log) -> None:
+    def __init__(
+        self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, log: Log, run_log: RunLog
+    ) -> None:
         self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
-        self.plan, self.read, self.say, self.log = plan, read, say, log
+        self.plan, self.read, self.log, self.run_log = plan, read, log, run_log
         self.saved = self.shown = time.monotonic()
 
     def go(self, step: Step, learner: Learner, stop: Stop) -> float:
@@ -304,8 +306,8 @@ class _Driver:
                     self.save(learner)
                 stop.check(f"stopped after step {self.state.step:,} of {self.steps:,}, all saved")
         finally:
-            self.log.close()
-            report(self.run, self.say)
+            self.run_log.close()
+            report(self.run, self.log)
         return last
 
     def _record(self, loss: float) -> None:
@@ -313,7 +315,7 @@ class _Driver:
         words = state.step * self.read
         speed = words / max(state.seconds, 1e-9)
         epoch = state.step / self.steps * (self.plan.epochs or 1)
-        self.log.record(
+        self.run_log.record(
             {
                 "step": state.step,
                 "epoch": round(epoch, 4),
@@ -326,13 +328,13 @@ class _Driver:
         if time.monotonic() - self.shown > SHOWN:
             self.shown = time.monotonic()
             left = time_left(state.seconds / state.step * (self.steps - state.step))
-            self.log.line(
+            self.run_log.line(
                 f"epoch {epoch:.2f}/{self.plan.epochs}  loss {loss:.4f}  {speed:,.0f} words/s  {left} left",
                 passing=True,
             )
 
     def save(self, learner: Learner) -> None:
-        self.state.metrics = self.log.kept() if not self.log.file.closed else self.state.metrics
+        self.state.metrics = self.run_log.kept() if not self.run_log.file.closed else self.state.metrics
         self.checkpoints.save(self.state, {"vectors": learner.tensors()})
         self.saved = time.monotonic()
 
@@ -343,7 +345,7 @@ class _Driver:
         state.metrics = self.run.metrics.stat().st_size
         self.checkpoints.save(state, {"vectors": learner.tensors()})
         speed = self.steps * self.read / max(state.seconds, 1e-9)
-        self.say(f"{self.run.folder}: done after {state.seconds:.0f} s of learning, {speed:,.0f} words/s")
+        self.log(f"{self.run.folder}: done after {state.seconds:.0f} s of learning, {speed:,.0f} words/s")
 
 
 def _save(run: Run, recipe: VectorsRecipe, corpus: Corpus, tokenizer: Tokenizer, matrix: Tensor, loss: float) -> None:

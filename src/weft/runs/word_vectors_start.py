@@ -17,7 +17,7 @@ from weft.checkpoint.families import FAMILIES, Family
 from weft.checkpoint.folder import open_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.errors import UserError, listed, shown
-from weft.progress import Say
+from weft.progress import Log
 from weft.text.tokenizer import Tokenizer
 
 
@@ -81,7 +81,7 @@ def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop
 
 
 @torch.no_grad()
-def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, say: Say) -> None:
+def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, log: Log) -> None:
     """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much.
 
     What stands for unknown words gets the vector that stands for them there, else the mean of all.
@@ -108,4 +108,4 @@ def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int
         if name == "fixed":  # a second table, which stays as it begins
             buffer.copy_(filled)
     told = f"; missing {len(missing):,}: {listed(missing, 5)}" if missing else ""
-    say(f"vectors: {len(found):,} of {len(found) + len(missing):,} words found{told}")
+    log(f"vectors: {len(found):,} of {len(found) + len(missing):,} words found{told}")

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.forward import Outcome, outcome, through, tokenizer_of
+from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, text_in, value_in
 from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record
@@ -167,7 +167,7 @@ class AnswerTask:
 
     # -------------------------------------------------------------------------------------- from network to answer
 
-    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Prediction]:
         """The best answers of each question over all windows of its context."""
         asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
         return [
@@ -175,7 +175,7 @@ class AnswerTask:
             for heard, pair in zip(self.heard(opened, framing, asked), texts, strict=True)
         ]
 
-    def heard(self, opened: Opened, framing: Framing, asked: Sequence[Example]) -> Iterator[Heard]:
+    def heard(self, opened: LoadedModel, framing: Framing, asked: Sequence[Example]) -> Iterator[Heard]:
         """What a network says of the tokens of each question and context, window by window."""
         questions, contexts = encoded_pairs(tokenizer_of(opened), asked)
         found = [
@@ -206,7 +206,7 @@ class AnswerTask:
         chances = powers / powers.sum()
         return (chances[:-1], float(chances[-1])) if self.threshold is not None else (chances, 0.0)
 
-    def answer(self, found: Outcome, context: str, best: int = 3) -> Answer:
+    def answer(self, found: Prediction, context: str, best: int = 3) -> Answer:
         held: Found = found.said
         chances, nothing = self.chances(held)
         choices = tuple(
@@ -227,7 +227,7 @@ class AnswerTask:
             truncated=found.truncated,
         )
 
-    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> AnswerTask:
+    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> AnswerTask:
         """The task with what held-out rows decide: the threshold of no answer, where some have none, and the
         temperature that makes a chance of 0.8 right in eight of ten."""
         best = [
@@ -263,13 +263,13 @@ class AnswerTask:
     def metrics(self) -> Any:
         return Answers()
 
-    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for found, example in zip(outcomes, examples, strict=True):
             place = self.answers(found.said)
             said = "" if place is None else example.texts[1][place[0] : place[1]]
             metrics.add(said, [text for _, text in example.target])
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         place = self.answers(found.said)
         said = "" if place is None else example.texts[1][place[0] : place[1]]
         golds = [text for _, text in example.target]
@@ -286,7 +286,7 @@ class AnswerTask:
         }
 
 
-def _brier(task: AnswerTask, outcomes: Sequence[Outcome], right: NDArray[np.float64]) -> float:
+def _brier(task: AnswerTask, outcomes: Sequence[Prediction], right: NDArray[np.float64]) -> float:
     sure = []
     for found in outcomes:
         chances, nothing = task.chances(found.said)
@@ -351,6 +351,6 @@ def stripped(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def task_of(opened: Opened) -> AnswerTask:
+def task_of(opened: LoadedModel) -> AnswerTask:
     card = opened.card
     return AnswerTask(card.thresholds.get(NO_ANSWER), card.temperature or 1.0)

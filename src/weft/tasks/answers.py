@@ -181,7 +181,7 @@ class Ranked(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One continuation of a prompt: its chance there, what that comes to when normalised, and its share of all."""
+    """One continuation of a prompt: its chance there, what that comes to when normalized, and its share of all."""
 
     text: str
     number: int  # its place among the choices as given, from 0

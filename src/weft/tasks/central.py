@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.tasks.answers import Central, Sentence
 from weft.tasks.embed import Embedder
@@ -15,12 +15,12 @@ from weft.text.sentences import sentence_spans
 
 
 def central(
-    opened: Opened, texts: Sequence[str], *, k: int = 3, pooling: str | None = None, layers: str | int = "last"
+    opened: LoadedModel, texts: Sequence[str], *, k: int = 3, pooling: str | None = None, layers: str | int = "last"
 ) -> list[Central]:
     """The `k` most central sentences of each text, in text order: those most like all the others."""
     if k < 1:
         raise UserError(f"k must be 1 or more, not {k}")
-    embedder = Embedder(opened, pooling=pooling, normalise=True, layers=layers)
+    embedder = Embedder(opened, pooling=pooling, normalize=True, layers=layers)
     return [_central(embedder, text, k) for text in texts]
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.tasks.answers import Chosen, Option
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
@@ -19,7 +19,7 @@ from weft.text.resampling import Resampled, Score, share
 from weft.text.tokenizer import Tokenizer
 from weft.text.windows import frame
 
-NORMALISE = ("none", "token", "byte", "prior")
+NORMALIZE = ("none", "token", "byte", "prior")
 PRIOR = "Answer:"  # a prompt that asks nothing
 QUESTIONS = 64  # that are answered together
 
@@ -34,11 +34,11 @@ class _Line(NamedTuple):
 
 
 def choose(
-    opened: Opened,
+    opened: LoadedModel,
     prompts: Sequence[str | tuple[str, Sequence[str]]],
     *,
     choices: Sequence[str] | None = None,
-    normalise: str = "none",
+    normalize: str = "none",
     prior: str = PRIOR,
     between: str | None = None,
     slide: bool = False,
@@ -46,21 +46,21 @@ def choose(
 ) -> list[Chosen]:
     """The best continuation of each prompt: one of `choices`, or of the prompt's own where it is (prompt, choices).
 
-    `normalise`: by the log of its chance (none), that divided by its tokens (token) or bytes (byte), or less the log of
+    `normalize`: by the log of its chance (none), that divided by its tokens (token) or bytes (byte), or less the log of
     its chance after the text `prior` (prior). `probability` is the softmax of these scores over the choices.
     `between` stands between prompt and choice: a space unless given, none where one of them brings its own or the
     prompt is empty. Both are cut into tokens together; a token that crosses the border belongs to the choice.
     A prompt too long for the context is an error, or with `slide` read from as far back as there is room.
     """
     tokenizer = tokenizer_of(opened)
-    one_of(normalise, NORMALISE, "normalise")
+    one_of(normalize, NORMALIZE, "normalize")
     asked = [_asked(prompt, choices, number) for number, prompt in enumerate(prompts, 1)]
     lines = list[_Line]()
     for number, (prompt, some) in enumerate(asked, 1):
         lines += _lines(tokenizer, prompt, some, between, opened.config.context, slide, f"prompt {number}")
     logprobs = _logprobs(opened, [line.reading for line in lines], budget)
     after_prior = dict[str, float]()
-    if normalise == "prior":
+    if normalize == "prior":
         every = list(dict.fromkeys(choice for _, some in asked for choice in some))
         plain = _lines(tokenizer, prior, every, between, opened.config.context, False, "the prior")
         found = _logprobs(opened, [line.reading for line in plain], budget)
@@ -70,7 +70,7 @@ def choose(
         here = list(islice(told, len(some)))
         scores = list[float]()
         for choice, (line, logprob) in zip(some, here, strict=True):
-            by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalise, 1)
+            by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalize, 1)
             scores.append(-math.inf if logprob == -math.inf else logprob / by - after_prior.get(choice, 0.0))
         best = max(scores)
         if not math.isfinite(best):  # of maximum likelihood, which has seen none of them
@@ -153,7 +153,7 @@ def _space(prompt: str, choice: str, between: str | None) -> str:
     return "" if not prompt or prompt[-1].isspace() or choice[0].isspace() else " "
 
 
-def _logprobs(opened: Opened, readings: Sequence[Reading], budget: int) -> list[float]:
+def _logprobs(opened: LoadedModel, readings: Sequence[Reading], budget: int) -> list[float]:
     """The log of each continuation's chance."""
     found = list[float]()
     for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
@@ -208,7 +208,7 @@ def _choices(record: Record) -> list[str]:
 
 
 def judge(
-    opened: Opened,
+    opened: LoadedModel,
     questions: Iterable[Question],
     *,
     told: Callable[[Question, Chosen], None] | None = None,

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from weft.budget import by_budget
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.forward import Outcome, outcome, through, tokenizer_of
+from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import (
     Example,
     check_labels,
@@ -95,9 +95,9 @@ class TextTask:
         texts = ("text", "pair") if self.pair else ("text",)
         task = self
         if self.name == "pair" and not self.labels and "label" not in given:
-            labelled = any(name in record.values for name in NAMES["label"])
+            labeled = any(name in record.values for name in NAMES["label"])
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
-            if "value" in given or (valued and not labelled):
+            if "value" in given or (valued and not labeled):
                 task = replace(self, kind="value")
         usual = {folded_name(name) for name in NAMES["labels"]}
         if self.kind == "labels" and "labels" not in given and not usual & set(map(folded_name, record.values)):
@@ -181,7 +181,7 @@ class TextTask:
 
     # -------------------------------------------------------------------------------------- from network to answer
 
-    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Prediction]:
         """What the network says of each text: scores before they become chances, a value as people wrote it."""
         found = list(pieces_in(framing, tokenizer_of(opened), texts))
         flat = [piece for some, _ in found for piece in some]
@@ -195,7 +195,7 @@ class TextTask:
             outcomes.append(outcome(scores * self.spread + self.center, framing, some, *lengths))
         return outcomes
 
-    def answer(self, found: Outcome) -> Answer:
+    def answer(self, found: Prediction) -> Answer:
         read: dict[str, Any] = {"n_tokens": found.n_tokens, "n_windows": found.n_windows, "truncated": found.truncated}
         if self.kind == "value":
             return Value(value=float(found.said[0]), **read)
@@ -207,13 +207,13 @@ class TextTask:
         best = self.labels[int(chances.argmax())]
         return Label(label=best, score=scores[best], scores=scores, **read)
 
-    def _chances(self, found: Outcome) -> NDArray[np.float64]:
+    def _chances(self, found: Prediction) -> NDArray[np.float64]:
         if self.kind == "labels":
             return 1 / (1 + np.exp(-np.clip(found.said, -700, 700)))
         powers = np.exp(found.said - found.said.max())
         return powers / powers.sum()
 
-    def together(self, found: Sequence[Outcome]) -> Outcome:
+    def together(self, found: Sequence[Prediction]) -> Prediction:
         """What several models say of one text: the mean of their values, or of their chances, as scores again."""
         if self.kind == "value":
             return replace(found[0], said=np.mean([each.said for each in found], axis=0))
@@ -221,7 +221,7 @@ class TextTask:
         said = np.log(chances) - (np.log1p(-chances) if self.kind == "labels" else 0.0)
         return replace(found[0], said=said)
 
-    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> TextTask:
+    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> TextTask:
         """The task with what held-out rows decide: the threshold of each label of several."""
         if self.kind != "labels":
             return self
@@ -237,7 +237,7 @@ class TextTask:
             return Numbers()
         return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
 
-    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
             metrics.add([float(found.said[0]) for found in outcomes], [example.target for example in examples])
             return
@@ -248,7 +248,7 @@ class TextTask:
         limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
         metrics.add(np.stack([self._chances(found) >= limits for found in outcomes]), gold.astype(bool))
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong an answer is, and what a table of the worst shows of it; None where it is right."""
         shown = {"where": example.where, "text": " | ".join(example.texts)}
         if self.kind == "value":
@@ -347,7 +347,7 @@ def last_linear(head: torch.nn.Module) -> torch.nn.Linear:
     return [module for module in head.modules() if isinstance(module, torch.nn.Linear)][-1]
 
 
-def task_of(opened: Opened, name: str) -> TextTask:
+def task_of(opened: LoadedModel, name: str) -> TextTask:
     """The task of a model folder, as its card and its head say."""
     card, outputs = opened.card, opened.heads["classify"]
     labels = card.labels

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
@@ -22,7 +22,7 @@ UNASKED = 256  # new tokens there, where nobody says how many
 
 
 def complete(
-    opened: Opened,
+    opened: LoadedModel,
     prompts: Sequence[str],
     *,
     most: int | None = None,
@@ -41,7 +41,7 @@ def complete(
     return [replace(answer, n_tokens=len(source)) for answer, source in zip(found, sources, strict=True)]
 
 
-def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: Any) -> Stream:
+def stream(opened: LoadedModel, prompt: Any, *, most: int | None = None, **options: Any) -> Stream:
     """Continue one prompt piece by piece; options as for `complete`."""
     writer, manner = writer_of(opened), manner_of(options)
     if opened.family.reads:
@@ -64,12 +64,12 @@ def stream(opened: Opened, prompt: Any, *, most: int | None = None, **options: A
     return Stream(pieces())
 
 
-def _ended(opened: Opened, most: int | None) -> int | None:
+def _ended(opened: LoadedModel, most: int | None) -> int | None:
     """How long an answer may be; a model whose context has no end in sight would otherwise go on for hours."""
     return UNASKED if most is None and opened.config.context >= ENDLESS else most
 
 
-def writer_of(opened: Opened) -> Writer:
+def writer_of(opened: LoadedModel) -> Writer:
     """What writes with this model, where it can."""
     if not opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write text: it has no head for next words")
@@ -85,12 +85,12 @@ def writer_of(opened: Opened) -> Writer:
     )
 
 
-def limit_from(opened: Opened, source: Source) -> int:
+def limit_from(opened: LoadedModel, source: Source) -> int:
     """Tokens that an answer may have where nobody says it."""
     return limit_for(opened) if opened.family.numbers else limit_of(source)
 
 
-def read(opened: Opened, texts: Sequence[Any]) -> list[Source]:
+def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
     """What an encoder-decoder reads; one that is too long is a mistake here, where nothing goes through in pieces."""
     if opened.family.numbers:
         return [[vector] for vector in vectors_of(opened, texts)]
@@ -105,11 +105,11 @@ def read(opened: Opened, texts: Sequence[Any]) -> list[Source]:
     return list(found)
 
 
-def _prefixed(opened: Opened, texts: Sequence[str]) -> list[str]:
+def _prefixed(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     return [(opened.card.prefix or "") + text for text in texts]
 
 
-def begun(opened: Opened, prompts: Sequence[str]) -> list[list[int]]:
+def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     """The tokens of prompts; without a prompt a text starts as it did in training, after what parts documents."""
     tokenizer = tokenizer_of(opened)
     end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")

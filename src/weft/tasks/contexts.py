@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.tasks.scoring import Reading, surprises
 from weft.text.resampling import Floats
@@ -18,7 +18,7 @@ from weft.text.resampling import Floats
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
 MOST, LEAST = 1024, 32  # places that are foreseen
-APART = 8  # tokens at least from one place to the next: neighbours tell little more than one of them
+APART = 8  # tokens at least from one place to the next: neighbors tell little more than one of them
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
 
 
 @torch.inference_mode()
-def by_context(opened: Opened, tokens: Sequence[int]) -> ByContext:
+def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     """The loss at the same places of a text, after each of `CONTEXTS` tokens that the model can read.
 
     Each context is read from nothing, as if the text began there. The places are the same for every model of one

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences, Side, Vectors
 from weft.errors import UserError, shown
 from weft.generation.speaker import Ensemble
 from weft.tasks.answers import Text
-from weft.tasks.forward import Outcome
+from weft.tasks.forward import Prediction
 from weft.tasks.generation import Writer, check_width, manner_of
 from weft.tasks.reading import Example, list_in, text_in
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
@@ -75,7 +75,7 @@ def is_vector(given: Any) -> bool:
     return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], int | float)
 
 
-def vectors_of(opened: Opened, given: Sequence[Any]) -> list[list[float]]:
+def vectors_of(opened: LoadedModel, given: Sequence[Any]) -> list[list[float]]:
     """Vectors as the model takes them; what is wrong with one is said with its number."""
     found = []
     for number, each in enumerate(given, 1):
@@ -90,17 +90,17 @@ def check_length(numbers: int, features: int, where: str) -> None:
         raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
 
 
-def limit_for(opened: Opened) -> int:
+def limit_for(opened: LoadedModel) -> int:
     """Tokens that a text may have where nobody says it: twice as many as any to learn from had."""
     return max(LEAST, 2 * opened.card.window.length if opened.card.window else 0)
 
 
 def describe(
-    opened: Opened,
+    opened: LoadedModel,
     vectors: Sequence[Any],
     *,
     task: str = "describe",
-    others: Sequence[Opened] = (),
+    others: Sequence[LoadedModel] = (),
     beam: int | None = None,
     most: int | None = None,
     heard: Callable[[int], None] | None = None,
@@ -129,7 +129,7 @@ def describe(
     )
 
 
-def describer_of(opened: Opened, others: Sequence[Opened] = ()) -> Writer:
+def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Writer:
     """What writes from vectors with this model, and with others."""
     if not opened.family.numbers or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write from vectors")
@@ -198,7 +198,7 @@ class DescribeTask(SequenceTask):
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         return super().sample(list(self.gathered(examples)))
 
-    def table(self, examples: Sequence[Example], opened: Opened, framing: Framing) -> Sequences:
+    def table(self, examples: Sequence[Example], opened: LoadedModel, framing: Framing) -> Sequences:
         """The rows as a source of batches; texts that are longer than the model can write are left out, and told."""
         self.fits(opened)
         writer, long = writer_of(opened), list[tuple[int, Example]]()
@@ -218,26 +218,26 @@ class DescribeTask(SequenceTask):
         notes = (too_long(long, framing.length),) if long else ()
         return Sequences(Vectors(np.stack(vectors)), Side.of(written), opened.config.begin, framing.length, notes=notes)
 
-    def fits(self, opened: Opened) -> None:
+    def fits(self, opened: LoadedModel) -> None:
         """Refuse a model for other vectors than the rows have."""
         rows, model = self.features, opened.config.features
         if rows != model:
             raise UserError(f"the rows have vectors of {rows} numbers, the model takes {model}")
 
-    def settle(self, opened: Opened, examples: Sequence[Example]) -> None:
+    def settle(self, opened: LoadedModel, examples: Sequence[Example]) -> None:
         """Let a fresh network know where the vectors lie that it learns from."""
         self.fits(opened)
         network: Any = opened.network
         network.settle(torch.from_numpy(np.stack([self.asked(example) for example in examples])))
 
-    def outcomes(self, opened: Opened, framing: Framing, vectors: Sequence[Any]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, vectors: Sequence[Any]) -> list[Prediction]:
         found = describe(opened, vectors, beam=self.beam, others=self.others)
-        return [Outcome(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
+        return [Prediction(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
 
-    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.written.add([found.said.text for found in outcomes], [example.target for example in examples])
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         text = found.said.text.strip()
         if text in [right.strip() for right in example.target]:
             return None
@@ -251,6 +251,6 @@ def vector_in(record: Record, column: str) -> np.ndarray[Any, np.dtype[np.float3
     return np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
 
 
-def task_of(opened: Opened) -> DescribeTask:
+def task_of(opened: LoadedModel) -> DescribeTask:
     """The task of a model folder, as its card says."""
     return DescribeTask("describe", beam=BEAM, features=opened.config.features)

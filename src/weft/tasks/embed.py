@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.nn.rows import Ragged, Rows
 from weft.tasks.answers import Vector
@@ -23,11 +23,11 @@ CHARACTERS = 1 << 20  # of them together
 
 
 def embed(
-    opened: Opened,
+    opened: LoadedModel,
     texts: Sequence[str],
     *,
     pooling: str | None = None,
-    normalise: bool | None = None,
+    normalize: bool | None = None,
     layers: str | int = "last",
 ) -> list[Vector]:
     """One vector per text: mean or maximum of its tokens, or its first; long texts go in windows, none is cut.
@@ -35,7 +35,7 @@ def embed(
     `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
     (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
     """
-    embedder = Embedder(opened, pooling=pooling, normalise=normalise, layers=layers)
+    embedder = Embedder(opened, pooling=pooling, normalize=normalize, layers=layers)
     return [vector for some in embedder.chunks(texts) for vector in some.answers()]
 
 
@@ -105,10 +105,10 @@ class Embedder:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: LoadedModel,
         *,
         pooling: str | None = None,
-        normalise: bool | None = None,
+        normalize: bool | None = None,
         layers: str | int = "last",
     ) -> None:
         if opened.tokenizer is None:
@@ -120,7 +120,7 @@ class Embedder:
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and opened.family.speaks:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
-        self.normalise = bool(card.normalise) if normalise is None else normalise
+        self.normalize = bool(card.normalize) if normalize is None else normalize
         self.layers = Layers.of(str(layers), getattr(opened.config, "layers", 0))
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
         width: int = getattr(opened.network, "features", opened.config.width)  # of what the last layer says
@@ -154,7 +154,7 @@ class Embedder:
             vectors = self._pooled(pieces, len(texts))
         finally:
             self.network.train(training)
-        if self.normalise:
+        if self.normalize:
             vectors = torch.nn.functional.normalize(vectors)
         vectors = check_finite(self.opened, vectors.float())
         windows = torch.bincount(torch.tensor([piece.text for piece in pieces]), minlength=len(texts)).tolist()

@@ -11,14 +11,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.config import build
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
-from weft.progress import ProgressChoice, Say, log, log_notes, progress_of
+from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
@@ -147,21 +147,21 @@ def _short(text: str, most: int = 100) -> str:
 
 
 def evaluate(
-    opened: Opened,
+    opened: LoadedModel,
     name: str,
     data: Any = None,
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
     beam: int | None = None,
-    others: Sequence[Opened] = (),
+    others: Sequence[LoadedModel] = (),
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     encoding: str | None = None,
-    say: Say = log,
+    log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
@@ -200,7 +200,7 @@ def evaluate(
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
         if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
-            say(f"weft: note: {note}")
+            log(f"weft: note: {note}")
         if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
             task.formed(example)
             return normalized(example, scheme)
@@ -211,9 +211,9 @@ def evaluate(
         examples: Iterable[Example] = examples_of(files, needed, read, skipped)
         examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
         found = judged(task, opened, framing, examples, progress=told)
-    log_notes(skipped.without_bad().lines(), say)
+    log_notes(skipped.without_bad().lines(), log)
     if scheme is not None and (note := scheme.note()):
-        say(f"weft: note: {where}: {note}")
+        log(f"weft: note: {where}: {note}")
     return evaluation_of(found, name, where, files.hash(), skipped)
 
 

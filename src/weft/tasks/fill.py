@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
@@ -28,7 +28,7 @@ class View:
 
 
 @torch.inference_mode()
-def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
+def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Words]:
     """The likeliest words for each mask of each text; in a long text each gap is seen with what surrounds it.
 
     A T5 fills each gap with as many words as it likes, and says one filling whatever `top` is.
@@ -70,7 +70,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5) -> list[Words]:
     ]
 
 
-def filler(opened: Opened) -> tuple[Tokenizer, int]:
+def filler(opened: LoadedModel) -> tuple[Tokenizer, int]:
     """The tokenizer of a model that says words behind masks, and its mask; an error for any other model."""
     if opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from torch import Tensor
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import NotFinite
 
 
-def check_finite(opened: Opened, values: Tensor) -> Tensor:
+def check_finite(opened: LoadedModel, values: Tensor) -> Tensor:
     """The logits, vectors or log-probabilities themselves, if none of them is NaN or infinite."""
     if not bool(values.isfinite().all()):
         raise NotFinite(opened.folder)
     return values
 
 
-def check_numbers(opened: Opened, values: Tensor) -> Tensor:
+def check_numbers(opened: LoadedModel, values: Tensor) -> Tensor:
     """As `check_finite`, for a model that may rule a token out: infinity is then an answer, and NaN is none."""
     if bool(values.isnan().any()):
         raise NotFinite(opened.folder)

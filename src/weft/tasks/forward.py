@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.tasks.finite import check_finite
@@ -23,7 +23,7 @@ ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Prediction:
     """What the network says of one example, and how much of it was read."""
 
     said: Any
@@ -32,13 +32,13 @@ class Outcome:
     truncated: bool
 
 
-def tokenizer_of(opened: Opened) -> Tokenizer:
+def tokenizer_of(opened: LoadedModel) -> Tokenizer:
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads no text")
     return opened.tokenizer
 
 
-def window_for(opened: Opened, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
+def window_for(opened: LoadedModel, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
     """The window asked for, or all that the model can read, with this share of it in common with the next."""
     context = opened.config.context
     if length is not None and length > context:
@@ -48,7 +48,7 @@ def window_for(opened: Opened, length: int | None, stride: int | None, long: str
     return Window(length=length, stride=min(stride, length), long="cut" if long == "cut" else "windows")
 
 
-def framing_for(opened: Opened, window: Window | None = None) -> Framing:
+def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
     window = window or opened.card.window or window_for(opened, None, None, "windows", 0.25)
     length = min(window.length, opened.config.context)
@@ -56,10 +56,10 @@ def framing_for(opened: Opened, window: Window | None = None) -> Framing:
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
-def outcome(said: Any, framing: Framing, found: Sequence[Piece], *lengths: int) -> Outcome:
+def outcome(said: Any, framing: Framing, found: Sequence[Piece], *lengths: int) -> Prediction:
     """What was said, with what was read: all tokens of the texts, special ones counted once."""
     total = sum(lengths) + special_tokens(framing, len(lengths))
-    return Outcome(said, total, len(found), left_out(framing, found, *lengths))
+    return Prediction(said, total, len(found), left_out(framing, found, *lengths))
 
 
 def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
@@ -79,7 +79,7 @@ def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> It
 
 
 def through(
-    opened: Opened,
+    opened: LoadedModel,
     framing: Framing,
     pieces: Sequence[Piece],
     head: Callable[[Tensor, Batch], Tensor],

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.spans import sentinel, sentinels_of
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
@@ -39,7 +39,7 @@ class View:
         return len(self.spans) > len(self.gaps)
 
 
-def fill_gaps(opened: Opened, texts: Sequence[str]) -> list[Words]:
+def fill_gaps(opened: LoadedModel, texts: Sequence[str]) -> list[Words]:
     """The likeliest words for each gap, token by token; in a long text each gap is seen with what surrounds it."""
     tokenizer = tokenizer_of(opened)
     sentinels, end = sentinels_of(tokenizer), tokenizer.id_of("end")
@@ -99,7 +99,7 @@ def _views(number: int, ids: list[int], sentinels: list[int], end: int, context:
     return views
 
 
-def _write(opened: Opened, views: list[View], sentinels: list[int], end: int) -> None:
+def _write(opened: LoadedModel, views: list[View], sentinels: list[int], end: int) -> None:
     """Fill all gaps of these views: the likeliest token each time, and the next sentinel where a span has ended."""
     network: Any = opened.network
     config, device = opened.config, opened.device

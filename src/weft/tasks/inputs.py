@@ -9,7 +9,7 @@ from typing import Any
 from weft.data.columns import NAMES, file_of, find_columns, paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
-from weft.progress import log, log_notes
+from weft.progress import log_notes, to_logger
 from weft.tasks.describe import vector_in
 from weft.tasks.forward import framing_for
 from weft.tasks.reading import LONG, long_note, value_in
@@ -64,7 +64,7 @@ def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[
         likely = record.likely or likely
         if record.problem is None and (file := file_of(record.where, before or "")) != before:
             found, before = _columns(model, table.columns, replace(record, likely=likely), skipped), file
-            log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), log)
+            log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), to_logger)
             noted.update(skipped.notes)
         yield record, found
 
@@ -113,7 +113,7 @@ def _input(model: Any, record: Record, found: Mapping[str, str]) -> Any:
         check_length(text, f"{record.where}: column {shown(column)!r}")
     if max(map(len, texts)) > LONG:
         framing = framing_for(model.opened)
-        log(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
+        to_logger(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
     return texts if wants_two(model.task) else texts[0]
 
 

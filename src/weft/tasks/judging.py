@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
-from weft.tasks.forward import CHUNK, Outcome
+from weft.tasks.forward import CHUNK, Prediction
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask
@@ -34,7 +34,7 @@ class Reading:
     in_windows: int = 0  # texts that took more than one
     truncated: int = 0
 
-    def add(self, found: Outcome) -> None:
+    def add(self, found: Prediction) -> None:
         self.examples += 1
         self.tokens += found.n_tokens
         self.windows += found.n_windows
@@ -67,7 +67,7 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 def judged(
     task: Task,
-    opened: Opened,
+    opened: LoadedModel,
     framing: Framing,
     examples: Iterable[Example],
     tune: bool = False,
@@ -75,7 +75,7 @@ def judged(
 ) -> Judgement:
     """Judge a model; with `tune`, thresholds are first chosen on these very examples, which are then all held."""
     reading, worst = Reading(), Worst(10)
-    held: list[tuple[list[Outcome], list[Example]]] = []
+    held: list[tuple[list[Prediction], list[Example]]] = []
     metrics: Any = None
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
         asked: list[Any] = [task.asked(example) for example in some]
@@ -98,7 +98,7 @@ def judged(
     return Judgement(task, metrics.result(), metrics, worst.rows(), reading)
 
 
-def _add(task: Task, metrics: Any, worst: Worst, found: list[Outcome], some: list[Example]) -> None:
+def _add(task: Task, metrics: Any, worst: Worst, found: list[Prediction], some: list[Example]) -> None:
     task.add(metrics, found, some)
     for each, example in zip(found, some, strict=True):
         mistake = task.mistake(each, example)

@@ -17,7 +17,7 @@ from weft.backends.opening import ENGINES, backend_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
-from weft.checkpoint.folder import Opened, check_vocabularies, open_folder, read_tokenizers, save_folder
+from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.outline import measure
 from weft.config import changed
@@ -57,7 +57,7 @@ TASKS = {
     "tag": understand,
     "answer": understand,
     "translate": translate,
-    "summarise": translate,
+    "summarize": translate,
     "rewrite": translate,
     "describe": describe,
 }
@@ -69,7 +69,7 @@ ALIKE = ("embed", "rank", "central")  # tasks that ask a network for the same
 class Model:
     """A network, its tokenizer and its card; `model(texts)` answers as its task says."""
 
-    def __init__(self, opened: Opened, task: str, folder: Path | None = None) -> None:
+    def __init__(self, opened: LoadedModel, task: str, folder: Path | None = None) -> None:
         self.opened = opened
         self.task = task
         self.folder = folder  # that it was opened from
@@ -252,7 +252,7 @@ def load(
     return model if device is None else model.to(device)
 
 
-def _opened(folder: Path, backend: str | None, trust: bool) -> Opened:
+def _opened(folder: Path, backend: str | None, trust: bool) -> LoadedModel:
     """The folder in the engine that its card names; `backend` asks for one, which must be there."""
     card = backend_of(folder)
     if backend is not None:
@@ -263,7 +263,7 @@ def _opened(folder: Path, backend: str | None, trust: bool) -> Opened:
     return open_folder(folder, trust=trust) if card is None else open_exported(folder, trust)
 
 
-def _task(opened: Opened) -> str:
+def _task(opened: LoadedModel) -> str:
     """What a published folder is for: its head says it; without a head it embeds."""
     for head in ("answer", "tag"):
         if head in opened.heads:
@@ -328,10 +328,10 @@ def new(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = family.network(config, outputs)
-        network.initialise()
+        network.initialize()
     made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
     card = Card(weft=VERSION, task=family.task, made=made)
-    opened = Opened(family, config, network.eval(), outputs, tokenizer, card, target_tokenizer=target_tokenizer)
+    opened = LoadedModel(family, config, network.eval(), outputs, tokenizer, card, target_tokenizer=target_tokenizer)
     return Model(opened, family.task)
 
 

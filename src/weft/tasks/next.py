@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Follows
@@ -17,7 +17,7 @@ from weft.text.windows import pair_frame
 
 
 @torch.inference_mode()
-def follows(opened: Opened, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
+def follows(opened: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
     """Whether the second text of each pair follows the first.
 
     The head sees both texts at once, so they must fit the context together, and windows would ask it about texts that

@@ -16,7 +16,7 @@ from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
 from weft.text.records import Record
 
 
-def labelled(example: Example) -> bool:
+def labeled(example: Example) -> bool:
     """Whether the right answer is known; words of a text are always there, their tags may not be."""
     return example.target.tags is not None if isinstance(example.target, Tagged) else example.target is not None
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
 from weft.text.compressed import Source, open_sources, read_lines
-from weft.text.detokenize import DETOKENISERS
+from weft.text.detokenize import DETOKENIZERS
 from weft.text.documents import DOCUMENTS
 from weft.text.formats import SUFFIXES
 from weft.text.paths import Patterns, find_files
@@ -27,7 +27,7 @@ from weft.text.resampling import Floats, Resampled, Score, interval
 from weft.text.tokenizer import Tokenizer
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
-BLOCK = 64  # neighbouring tokens that count as one example of the interval: what is near hangs together
+BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
 PIECE = 1 << 18  # characters that are cut into tokens at once
 NEAR = 256  # characters on each side of a place that tell whether a text may be cut there
 CUT = re.compile(r"\S(?=\s\S)")
@@ -37,14 +37,14 @@ CUT = re.compile(r"\S(?=\s\S)")
 class Perplexity:
     """How well a text was foreseen, and of what that was counted.
 
-    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokeniser. The
+    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokenizer. The
     intervals take the number of words and bytes for each token as known.
     """
 
     per_token: Score
     per_word: Score | None  # None where the text has no word
     bits_per_byte: Score
-    bits_per_read_byte: Score  # of the text as it was read, after the de-tokeniser
+    bits_per_read_byte: Score  # of the text as it was read, after the de-tokenizer
     nats: float  # of all tokens together
     impossible: int  # tokens that had no chance at all: with one of them all scores are infinite
     n_tokens: int  # that were foreseen
@@ -60,7 +60,7 @@ class Perplexity:
     stride: int
     stream: bool  # each document went on from the one before it
     carried: bool  # in one go, with the state of a recurrent network; else in windows
-    detokenised: str | None
+    detokenized: str | None
 
 
 class _Counts:
@@ -81,8 +81,8 @@ class _Counts:
 class _Tokens:
     """The tokens of documents as a model reads them, and which of them are counted."""
 
-    def __init__(self, tokenizer: Tokenizer, detokenise: str | None, stream: bool, count_ends: bool) -> None:
-        self.tokenizer, self.detokenise, self.stream, self.count_ends = tokenizer, detokenise, stream, count_ends
+    def __init__(self, tokenizer: Tokenizer, detokenize: str | None, stream: bool, count_ends: bool) -> None:
+        self.tokenizer, self.detokenize, self.stream, self.count_ends = tokenizer, detokenize, stream, count_ends
         self.begin, self.end = beginning(tokenizer), tokenizer.id_of("end")
         self.given, self.read = _Counts(), _Counts()
         self.documents = self.ends = self.left_out = 0
@@ -91,8 +91,8 @@ class _Tokens:
     def of(self, document: str | Iterable[str]) -> Iterator[list[int]]:
         """One document, and its end where that is counted or another document follows."""
         pieces = _counted([document] if isinstance(document, str) else document, self.given)
-        if self.detokenise is not None:
-            pieces = map(DETOKENISERS[self.detokenise], _whole_lines(pieces))
+        if self.detokenize is not None:
+            pieces = map(DETOKENIZERS[self.detokenize], _whole_lines(pieces))
         any_token = False
         for ids in _ids(self.tokenizer, _counted(pieces, self.read)):
             # The first token is no target where nothing comes before it.
@@ -127,12 +127,12 @@ class _Tokens:
 
 
 def perplexity(
-    opened: Opened,
+    opened: LoadedModel,
     documents: Iterable[str | Iterable[str]],
     *,
     length: int | None = None,
     stride: int | None = None,
-    detokenise: str | None = None,
+    detokenize: str | None = None,
     stream: bool = False,
     count_ends: bool = False,
     budget: int = BUDGET,
@@ -148,11 +148,11 @@ def perplexity(
     length is given. `count_ends`: that a document ends is foreseen too, as in training.
     """
     tokenizer = tokenizer_of(opened)
-    if detokenise is not None:
-        one_of(detokenise, DETOKENISERS, "detokenise")
+    if detokenize is not None:
+        one_of(detokenize, DETOKENIZERS, "detokenize")
     carried = stream and length is None and stride is None and hasattr(opened.network, "beginning")
     length, stride = _window(opened, length, stride)
-    tokens = _Tokens(tokenizer, detokenise, stream, count_ends)
+    tokens = _Tokens(tokenizer, detokenize, stream, count_ends)
     sums, block = Resampled(2, seed), _Block()
     windows = impossible = 0
 
@@ -183,7 +183,7 @@ def perplexity(
     return _scored(tokens, sums, windows, impossible, length, stride, carried)
 
 
-def _window(opened: Opened, length: int | None, stride: int | None) -> tuple[int, int]:
+def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tuple[int, int]:
     """How long a window is and how far the next one, with what was asked for checked."""
     context = opened.config.context
     reach = getattr(opened.config, "reach", None)  # of a model that looks back so far and no further
@@ -234,12 +234,12 @@ def _scored(
             stride=stride,
             stream=read.stream,
             carried=carried,
-            detokenised=read.detokenise,
+            detokenized=read.detokenize,
         )
 
 
 class _Block:
-    """Neighbouring tokens of one document, gathered until there are enough for one example of the bootstrap."""
+    """Neighboring tokens of one document, gathered until there are enough for one example of the bootstrap."""
 
     def __init__(self) -> None:
         self.document, self.nats, self.count = 0, 0.0, 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.budget import by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Hit, Ranked
 from weft.tasks.embed import Embedder
@@ -27,10 +27,10 @@ class Index:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: LoadedModel,
         texts: Sequence[str],
         *,
-        normalise: bool = True,
+        normalize: bool = True,
         pooling: str | None = None,
         layers: str | int = "last",
         heard: Callable[[int], None] = lambda more: None,
@@ -38,7 +38,7 @@ class Index:
         self.texts = list(texts)
         if not self.texts:
             raise UserError("there are no texts to search in")
-        self.embedder = Embedder(opened, pooling=pooling, normalise=normalise, layers=layers)
+        self.embedder = Embedder(opened, pooling=pooling, normalize=normalize, layers=layers)
         self.vectors = torch.empty(len(self.texts), self.embedder.width)
         done = 0
         for some in self.embedder.chunks(self.texts):
@@ -106,7 +106,7 @@ def best(scores: Tensor, count: int) -> list[int]:
 
 
 def rank(
-    opened: Opened,
+    opened: LoadedModel,
     queries: str | Sequence[str],
     texts: Sequence[str],
     *,

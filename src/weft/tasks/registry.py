@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-FROM_TEXT = ("translate", "summarise", "rewrite")  # tasks that write a text from another
+FROM_TEXT = ("translate", "summarize", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector

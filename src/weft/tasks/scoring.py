@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import every_example
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     document: int = 0
 
 
-def tokenizer_of(opened: Opened) -> Tokenizer:
+def tokenizer_of(opened: LoadedModel) -> Tokenizer:
     """The tokenizer of a model that writes on from what it has read; an error for any other model."""
     if opened.family.reads:
         raise UserError(
@@ -57,7 +57,7 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
 
 
 @torch.inference_mode()
-def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
+def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
     if hasattr(opened.network, "foreseen"):  # an engine that hands out no states, but scores whole texts by itself
         whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
@@ -77,7 +77,7 @@ def surprises(opened: Opened, readings: Sequence[Reading]) -> list[Tensor]:
     return list(torch.split(_nats(opened, hidden, *asked), [len(reading.targets) for reading in readings]))
 
 
-def _nats(opened: Opened, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
     """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
     network: Any = opened.network
     if hasattr(network, "said"):  # it knows the chance of one word without those of all others
@@ -91,7 +91,7 @@ def _nats(opened: Opened, hidden: Tensor, places: Tensor, targets: Tensor) -> Te
 
 
 @torch.inference_mode()
-def carried_surprises(opened: Opened, ids: Places, budget: int) -> tuple[int, Tensor]:
+def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[int, Tensor]:
     """-log of the chance of each token but the first, read by a recurrent network from beginning to end.
 
     As held-out text is read in training: in several streams where there is much of it, each with its own state. How

@@ -1,4 +1,4 @@
-"""Text to text as a task: translate, summarise, rewrite; from rows to batches, and from answers to scores."""
+"""Text to text as a task: translate, summarize, rewrite; from rows to batches, and from answers to scores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences, Side, Ways
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.answers import Translation
-from weft.tasks.forward import Outcome, tokenizer_of
+from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.parallel import profile_of, sifted
 from weft.tasks.reading import Example, text_in
 from weft.tasks.translate import WIDTH, around, translate, writer_of
@@ -27,7 +27,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
-CHUNK = 1024  # pairs that are tokenised at a time
+CHUNK = 1024  # pairs that are tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SequenceTask:
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beam: int = 1
     baseline: bool = False  # the scores of the first sentences, beside those of a summary
-    others: tuple[Opened, ...] = ()  # models that write together with the one that is judged
+    others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is judged
 
     head = "words"
     overlap = 0.0
@@ -56,14 +56,14 @@ class SequenceTask:
     @property
     def names(self) -> tuple[str, ...]:
         """The scores by which the best model may be chosen; by its loss alone, nothing need be written."""
-        if self.name == "summarise":
+        if self.name == "summarize":
             return ("rougeL", "rouge1", "rouge2", "loss")
         return ("bleu", "chrf", "exact", "loss")
 
     @property
     def chosen(self) -> str:
         # Of answers of a word or two, such as dates, BLEU sees nothing: it asks for four words in a row.
-        return {"translate": "bleu", "summarise": "rougeL", "rewrite": "chrf"}[self.name]
+        return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
 
     @staticmethod
     def asked(example: Example) -> str:
@@ -106,12 +106,12 @@ class SequenceTask:
             return examples
         return [examples[number * len(examples) // self.judged] for number in range(self.judged)]
 
-    def table(self, examples: Sequence[Example], opened: Opened, framing: Framing) -> Sequences:
+    def table(self, examples: Sequence[Example], opened: LoadedModel, framing: Framing) -> Sequences:
         """The pairs as a source of batches; those that are longer than the model can read are left out, and told."""
         return self.laid_out(examples, [{example.target: 1.0} for example in examples], opened, framing)
 
     def laid_out(
-        self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: Opened, framing: Framing
+        self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
     ) -> Sequences:
         """The same with several texts in place of each target, each with its share of the epochs."""
         reader, writer = tokenizer_of(opened), writer_of(opened)
@@ -146,16 +146,16 @@ class SequenceTask:
 
     # -------------------------------------------------------------------------------------- from network to answer
 
-    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[str]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[str]) -> list[Prediction]:
         """What the network writes from each text."""
         found = translate(opened, texts, beam=self.beam, prefix=self.prefix, others=self.others, watch=False)
-        return [Outcome(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
+        return [Prediction(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
 
-    def answer(self, found: Outcome) -> Translation:
+    def answer(self, found: Prediction) -> Translation:
         answer: Translation = found.said
         return answer
 
-    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> SequenceTask:
+    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> SequenceTask:
         return self
 
     def carded(self, card: Card) -> Card:
@@ -163,21 +163,21 @@ class SequenceTask:
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
 
     def metrics(self) -> Scores:
-        return Scores(self.name == "summarise", self.baseline)
+        return Scores(self.name == "summarize", self.baseline)
 
-    def add(self, metrics: Scores, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Scores, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add(
             [found.said.text for found in outcomes],
             [example.target for example in examples],
             [example.texts[0] for example in examples],
         )
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How far from right an answer is, and what a table of the worst shows of it."""
         text = found.said.text
         if text.strip() == example.target.strip():
             return None
-        near = rouge_of(text, example.target)[2] if self.name == "summarise" else chrf_near(text, example.target)
+        near = rouge_of(text, example.target)[2] if self.name == "summarize" else chrf_near(text, example.target)
         shown = {"near": f"{near:.3f}", "right": example.target, "said": text}
         return 1 - near, {**shown, "where": example.where, "text": example.texts[0]}
 
@@ -253,6 +253,6 @@ def fresh(work: Any, data: Any) -> SequenceTask:
     return SequenceTask(work.name, work.prefix, work.smoothing, ratio, copies, work.judged)
 
 
-def task_of(opened: Opened, name: str) -> SequenceTask:
+def task_of(opened: LoadedModel, name: str) -> SequenceTask:
     """The task of a model folder, as its card says."""
     return SequenceTask(name, opened.card.prefix, profiles=opened.card.profiles, beam=WIDTH, baseline=True)

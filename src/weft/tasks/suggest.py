@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.finite import check_numbers
@@ -52,7 +52,7 @@ class Suggestions:
 
 @torch.inference_mode()
 def suggest(
-    opened: Opened | Model,
+    opened: LoadedModel | Model,
     text: str,
     *,
     most: int = 10,
@@ -95,7 +95,7 @@ def suggest(
         opened.network.train(training)
 
 
-def _tokens(opened: Opened, tokenizer: Tokenizer, prompt: list[int], most: int, size: int) -> Suggestions:
+def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], most: int, size: int) -> Suggestions:
     scores, _ = opened.network.start(Ragged.of([prompt], opened.device))  # type: ignore[operator]
     chances = _chances(check_numbers(opened, scores))[0]
     best = np.argsort(-chances, kind="stable")[:most].tolist()
@@ -176,7 +176,7 @@ class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
     def __init__(
-        self, opened: Opened, prompt: list[int], text: str, closed: bool, endings: bool, most: int, width: int
+        self, opened: LoadedModel, prompt: list[int], text: str, closed: bool, endings: bool, most: int, width: int
     ) -> None:
         self.network, self.device = opened.network, opened.device
         tokenizer = tokenizer_of(opened)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.forward import Outcome, outcome, through, tokenizer_of
+from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
 from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
@@ -190,7 +190,7 @@ class TagTask:
 
     # -------------------------------------------------------------------------------------- from network to answer
 
-    def outcomes(self, opened: Opened, framing: Framing, texts: Sequence[Tagged]) -> list[Outcome]:
+    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[Tagged]) -> list[Prediction]:
         """Scores of every tag for every word (n C); a word is scored by the window that shows most around it."""
         outcomes = []
         for heard in self.heard(opened, framing, texts):
@@ -198,7 +198,7 @@ class TagTask:
             outcomes.append(outcome(scores, framing, heard.pieces, heard.n_tokens))
         return outcomes
 
-    def heard(self, opened: Opened, framing: Framing, texts: Sequence[Tagged]) -> list[Heard]:
+    def heard(self, opened: LoadedModel, framing: Framing, texts: Sequence[Tagged]) -> list[Heard]:
         """What a network says of the words of each text, and which of them it has read."""
         tokenizer, network = tokenizer_of(opened), opened.network
         encoded = tokenizer.encode_batch([text.text for text in texts], specials=False)
@@ -227,7 +227,7 @@ class TagTask:
         """Scores of a word that was cut off or has no token: nothing is known, so it is outside of everything."""
         return np.array([label == "O" for label in self.labels], dtype=np.float32)
 
-    def decided(self, found: Outcome) -> list[str]:
+    def decided(self, found: Prediction) -> list[str]:
         """The tags of all words: the best row of tags that the scheme allows."""
         return [self.labels[number] for number in self.decoder.decode(found.said)]
 
@@ -235,7 +235,7 @@ class TagTask:
     def decoder(self) -> Decoder:
         return Decoder(self.labels)
 
-    def answer(self, found: Outcome, tagged: Tagged) -> Answer:
+    def answer(self, found: Prediction, tagged: Tagged) -> Answer:
         tags = self.decided(found)
         chances = _softmax(found.said)
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -257,7 +257,7 @@ class TagTask:
             truncated=found.truncated,
         )
 
-    def tuned(self, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> TagTask:
+    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> TagTask:
         return self
 
     def carded(self, card: Card) -> Card:
@@ -266,11 +266,11 @@ class TagTask:
     def metrics(self) -> Any:
         return WordTags(self.labels) if self.scheme == "plain" else Entities()
 
-    def add(self, metrics: Any, outcomes: Sequence[Outcome], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         predicted = [self.decided(found) for found in outcomes]
         metrics.add(predicted, [list(example.target.tags) for example in examples])
 
-    def mistake(self, found: Outcome, example: Example) -> tuple[float, dict[str, str]] | None:
+    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         tags, gold = self.decided(found), example.target.tags
         wrong = [n for n, (said, right) in enumerate(zip(tags, gold, strict=True)) if said != right]
         if not wrong:
@@ -360,6 +360,6 @@ def raw(text: str) -> Tagged:
     return Tagged(text, tuple(words_in(text)))
 
 
-def task_of(opened: Opened) -> TagTask:
+def task_of(opened: LoadedModel) -> TagTask:
     names = opened.card.labels or tuple(f"LABEL_{number}" for number in range(opened.heads["tag"]))
     return TagTask(names)

@@ -52,7 +52,7 @@ class Template:
 
 TEMPLATES = {
     "translate": Template(turn="{text} =", decoding={"stop": ("\n",), "most": 100}, finish=first_sentences),
-    "summarise": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "most": 100}, finish=first_three),
+    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "most": 100}, finish=first_three),
     "answer": Template(
         head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "most": 50}, finish=first_line
     ),

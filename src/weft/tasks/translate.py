@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from weft.budget import BUDGET, by_budget
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
@@ -41,12 +41,12 @@ class Part:
     after: str
 
 
-def writer_of(opened: Opened) -> Tokenizer:
+def writer_of(opened: LoadedModel) -> Tokenizer:
     """The tokenizer of what is written."""
     return opened.target_tokenizer or tokenizer_of(opened)
 
 
-def around(opened: Opened) -> tuple[list[int], list[int]]:
+def around(opened: LoadedModel) -> tuple[list[int], list[int]]:
     """The tokens before and after what is read; it always ends with the end token, as Marian and T5 have it."""
     before, after = frame(tokenizer_of(opened))
     end = tokenizer_of(opened).id_of("end")
@@ -59,11 +59,11 @@ def limit_of(source: Source) -> int:
 
 
 def translate(
-    opened: Opened,
+    opened: LoadedModel,
     texts: Sequence[str],
     *,
     task: str = "translate",
-    others: Sequence[Opened] = (),
+    others: Sequence[LoadedModel] = (),
     beam: int = WIDTH,
     n: int = 1,
     length_penalty: float = 1.0,
@@ -126,13 +126,13 @@ def translate(
     ]
 
 
-def check_writer(opened: Opened) -> None:
+def check_writer(opened: LoadedModel) -> None:
     if not opened.family.reads or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not read one text and write another")
     tokenizer_of(opened)
 
 
-def together(opened: Opened, others: Sequence[Opened]) -> None:
+def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
     """Models that write together must mean the same by every token."""
     for number, other in enumerate(others, 2):
         check_writer(other)
@@ -149,7 +149,7 @@ def together(opened: Opened, others: Sequence[Opened]) -> None:
             raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
 
 
-def warn_swapped(opened: Opened, texts: Sequence[str]) -> None:
+def warn_swapped(opened: LoadedModel, texts: Sequence[str]) -> None:
     """A note where texts look like what the model writes, not like what it reads."""
     profiles = opened.card.profiles
     if {"source", "target"} <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
@@ -159,7 +159,7 @@ def warn_swapped(opened: Opened, texts: Sequence[str]) -> None:
 # ---------------------------------------------------------------------------------------------------- what is read
 
 
-def parts_of(opened: Opened, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
+def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
     """The pieces of all texts, none longer than the context; an empty text has none."""
     tokenizer, (before, after) = tokenizer_of(opened), around(opened)
     ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
@@ -220,7 +220,7 @@ def _cut(
 # -------------------------------------------------------------------------------------------------- what is written
 
 
-def _answer(opened: Opened, parts: list[Part], spoken: list[list[Spoken]], n: int) -> Translation:
+def _answer(opened: LoadedModel, parts: list[Part], spoken: list[list[Spoken]], n: int) -> Translation:
     """The answers to the pieces of a text, put together."""
     if not parts:
         nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")

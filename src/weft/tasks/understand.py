@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.tasks import answer, describe, tag
 from weft.tasks import classify as texts
@@ -16,7 +16,7 @@ from weft.tasks.judging import Task, chunked
 from weft.tasks.registry import WRITES
 
 
-def task_of(opened: Opened, name: str) -> Task:
+def task_of(opened: LoadedModel, name: str) -> Task:
     """The task that a model folder was made for, as its card says."""
     if name == "describe":
         return describe.task_of(opened)
@@ -33,7 +33,7 @@ def wants_two(name: str) -> bool:
 
 
 def understand(
-    opened: Opened, inputs: Sequence[Any], *, task: str, best: int = 3, others: Sequence[Opened] = ()
+    opened: LoadedModel, inputs: Sequence[Any], *, task: str, best: int = 3, others: Sequence[LoadedModel] = ()
 ) -> list[Answer]:
     """Answer each input: a text; for a pair two; for an answer a question and its context; for tags a text or words.
 
@@ -57,7 +57,9 @@ def understand(
     return answers
 
 
-def _together(does: Task, opened: Opened, inputs: Sequence[Any], name: str, others: Sequence[Opened]) -> list[Answer]:
+def _together(
+    does: Task, opened: LoadedModel, inputs: Sequence[Any], name: str, others: Sequence[LoadedModel]
+) -> list[Answer]:
     """What several models say together: each reads by its own vocabulary, and their chances are averaged."""
     if not isinstance(does, texts.TextTask):
         raise UserError(f"models for {name} do not answer together; those that classify, and those that write, do")
@@ -70,7 +72,7 @@ def _together(does: Task, opened: Opened, inputs: Sequence[Any], name: str, othe
     return answers
 
 
-def _same(first: texts.TextTask, other: Opened, name: str, number: int) -> texts.TextTask:
+def _same(first: texts.TextTask, other: LoadedModel, name: str, number: int) -> texts.TextTask:
     """The task of a further model, which must say the same things as the first."""
     if "classify" not in other.heads or other.card.task not in (None, name):
         raise UserError(f"model {number} is made for {other.card.task or other.family.task}, the first for {name}")

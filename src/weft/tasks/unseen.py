@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.checkpoint.folder import Opened
+from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.models.ngram import UNSEEN, UnseenContext
 
 
 @contextmanager
-def unseen_in_words(opened: Opened) -> Iterator[None]:
+def unseen_in_words(opened: LoadedModel) -> Iterator[None]:
     """An error about tokens becomes one about words."""
     try:
         yield

@@ -18,7 +18,7 @@ from weft.checkpoint.tensors import save_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
-from weft.progress import Say, log
+from weft.progress import Log, to_logger
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file
 from weft.text.vectors import read_vectors
@@ -66,7 +66,7 @@ def _found(file: Path_) -> Path:
     return path
 
 
-def convert(source: Path_, target: Path_, format: str | None = None, say: Say = log) -> tuple[int, int]:
+def convert(source: Path_, target: Path_, format: str | None = None, log: Log = to_logger) -> tuple[int, int]:
     """Write the vectors of a folder or a file in another format; how many words, how wide.
 
     Without a format: `.bin` is word2vec's binary, and anything else word2vec's text. The word for unknown ones stays.
@@ -82,7 +82,7 @@ def convert(source: Path_, target: Path_, format: str | None = None, say: Say = 
     keep = [place for place, word in enumerate(words) if word and not any(mark.isspace() for mark in word)]
     if len(keep) < len(words):
         lost = [shown(word, 30) for word in words if not word or any(mark.isspace() for mark in word)]
-        say(f"weft: note: {len(lost):,} words with a space in them are left out: {listed(lost, 5)}")
+        log(f"weft: note: {len(lost):,} words with a space in them are left out: {listed(lost, 5)}")
         words, matrix = [words[place] for place in keep], matrix[keep]
     write_file(path, words, matrix, chosen)
     return matrix.shape
@@ -97,7 +97,7 @@ class MapCard:
 
     source: str
     target: str
-    normalise: bool = True
+    normalize: bool = True
     pairs: int = 0
     held_out: int = 0
     scores: dict[str, float] | None = None
@@ -134,8 +134,8 @@ def learn_map(
     pairs: Sequence[tuple[str, str]],
     out: Path_ | None = None,
     *,
-    normalise: bool = True,
-    centre: bool = True,
+    normalize: bool = True,
+    center: bool = True,
     holdout: float = 0.1,
     seed: int = 0,
 ) -> tuple[Map, MapReport]:
@@ -154,7 +154,7 @@ def learn_map(
             if missing
             else f"{len(some)} pairs are too few to learn a map from"
         )
-    found = Map.learn(*spaces, some, normalise, centre)
+    found = Map.learn(*spaces, some, normalize, center)
     scores = {way: found.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
     report = MapReport(len(some), len(held_out), len(pairs) - len(there), missing, scores)
     if out is not None:
@@ -162,7 +162,7 @@ def learn_map(
         card = MapCard(
             source=str(Path(source).absolute()),
             target=str(Path(target).absolute()),
-            normalise=normalise,
+            normalize=normalize,
             pairs=len(some),
             held_out=len(held_out),
             scores=values,
@@ -193,5 +193,5 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         if name not in tensors or tensors[name].shape != shape or not np.isfinite(tensors[name]).all():
             has = tensors[name].shape if name in tensors else "nothing"
             raise UserError(f"{path}: {name} is {has}, and the vectors need {shape}")
-    before, after = (Prepared(card.normalise, tensors[name]) for name in ("source", "target"))
+    before, after = (Prepared(card.normalize, tensors[name]) for name in ("source", "target"))
     return Map(source, target, tensors["matrix"], before, after)

@@ -1,4 +1,4 @@
-"""Tokenised corpora back into text as people write it, so that a model of plain text can be judged on them.
+"""Tokenized corpora back into text as people write it, so that a model of plain text can be judged on them.
 
 What the corpus makers threw away (words behind <unk>, numbers behind N) stays thrown away. Every rule takes characters
 out, and the rules are applied until none applies: a text that is clean already, or was cleaned before, stays as it is.
@@ -51,7 +51,7 @@ def ptb(text: str) -> str:
     return "\n".join(_applied(line, PTB) for line in text.split("\n"))
 
 
-DETOKENISERS: dict[str, Callable[[str], str]] = {"wikitext": wikitext, "ptb": ptb}
+DETOKENIZERS: dict[str, Callable[[str], str]] = {"wikitext": wikitext, "ptb": ptb}
 
 
 def _applied(line: str, rules: Sequence[Rule], further: Callable[[str], str] | None = None) -> str:

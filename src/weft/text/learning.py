@@ -36,7 +36,7 @@ SPECIALS = {
 }
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
-MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normaliser takes it out of any text
+MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalizer takes it out of any text
 THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another number rounds differently
 EVERY = 1000  # texts between two reports of progress
 

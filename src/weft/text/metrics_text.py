@@ -113,13 +113,13 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
-def normalised(answer: str) -> str:
+def normalized(answer: str) -> str:
     """What counts in an answer: lower case, no punctuation, no articles, single spaces (Rajpurkar et al., 2016)."""
     return " ".join(ARTICLE.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split())
 
 
 def _overlap(predicted: str, gold: str) -> float:
-    """F1 of two normalised answers as bags of words; an empty one is matched by an empty one alone."""
+    """F1 of two normalized answers as bags of words; an empty one is matched by an empty one alone."""
     if predicted == gold:
         return 1.0
     p, g = predicted.split(), gold.split()
@@ -129,8 +129,8 @@ def _overlap(predicted: str, gold: str) -> float:
 
 def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 of an answer, the best over the right ones; '' and no right one stand for no answer."""
-    found = normalised(predicted)
-    rights = [right for gold in golds if (right := normalised(gold))] or [""]
+    found = normalized(predicted)
+    rights = [right for gold in golds if (right := normalized(gold))] or [""]
     return float(found in rights), max(_overlap(found, right) for right in rights)
 
 

@@ -1,4 +1,4 @@
-"""How alike two models see the same texts: cosines between vectors, and nearest neighbours, with intervals."""
+"""How alike two models see the same texts: cosines between vectors, and nearest neighbors, with intervals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Likeness:
             self.gold.append(np.asarray(gold, dtype=np.float64))
 
     def result(self) -> dict[str, Score]:
-        """spearman and pearson of the cosines of all pairs; neighbours: the share of nearest texts that are the same.
+        """spearman and pearson of the cosines of all pairs; neighbors: the share of nearest texts that are the same.
 
         Texts are resampled, not pairs: those of one text hang together. Ranks stay those of the whole.
         """
@@ -41,12 +41,12 @@ class Likeness:
         pairs = np.triu_indices(count, 1)
         weights = np.ones((REPLICATES + 1, count))
         weights[1:] = drawn(self.seed, 0, REPLICATES * count).reshape(REPLICATES, count)
-        same = _same_neighbours(ours, theirs, max(1, min(10, count // 10)))
+        same = _same_neighbors(ours, theirs, max(1, min(10, count // 10)))
         sizes = weights.sum(1)
         near = np.divide(weights @ same, sizes, out=np.full(len(sizes), math.nan), where=sizes > 0)
         rank, other = (_square(_ranked(each[pairs]), pairs, count) for each in (ours, theirs))
         found = {"spearman": _correlations(rank, other, weights), "pearson": _correlations(ours, theirs, weights)}
-        return {name: interval(values, count) for name, values in {**found, "neighbours": near}.items()}
+        return {name: interval(values, count) for name, values in {**found, "neighbors": near}.items()}
 
     def table(self) -> list[Any]:
         """There is nothing to say of single labels."""
@@ -93,7 +93,7 @@ def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
     return np.clip(found, -1, 1)
 
 
-def _same_neighbours(ours: Floats, theirs: Floats, nearest: int) -> Floats:
+def _same_neighbors(ours: Floats, theirs: Floats, nearest: int) -> Floats:
     """n: of each text's nearest others, the share that both have."""
     found = np.zeros(len(ours))
     for number, rows in enumerate(zip(ours, theirs, strict=True)):

@@ -218,7 +218,7 @@ def _t_quantile(freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-def summarised(values: Sequence[float]) -> Summary:
+def summarized(values: Sequence[float]) -> Summary:
     """Mean, standard deviation and 95 % t interval of the mean over several seeds; one seed alone has no spread."""
     if not len(values):
         raise UserError("nothing to sum up: there was no value")

@@ -83,7 +83,7 @@ def parse(data: bytes, where: str) -> Pieces:
 
     _check_pieces(names, scores, types, where)
     if not trainer or not normalizer:  # both come after the pieces, and every writer writes them
-        raise UserError(f"{where}: is cut short: it does not say how it was trained or how text is normalised")
+        raise UserError(f"{where}: is cut short: it does not say how it was trained or how text is normalized")
 
     def named(field: int, default: int) -> str | None:
         place = _number(trainer.get(field, default), where)
@@ -134,7 +134,7 @@ def _varint(value: int) -> bytes:
 
 
 def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
-    """A tokenizer with the ids of the model; `before` are normalisers that the family runs before the model's own."""
+    """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own."""
     if pieces.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
     if pieces.model == UNIGRAM:

@@ -1,4 +1,4 @@
-"""Where to draw the line between yes and no: the threshold that scores best on labelled data."""
+"""Where to draw the line between yes and no: the threshold that scores best on labeled data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAR = 1e30  # stands for infinity: a threshold must fit into JSON
 def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
     """Per label (column) the threshold of the highest F1, where a label is set when score >= threshold.
 
-    It lies half-way between two neighbouring scores; it is 0.5 for a label without a positive example.
+    It lies half-way between two neighboring scores; it is 0.5 for a label without a positive example.
     """
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=bool)
     if values.ndim != 2 or values.shape != truth.shape:
@@ -43,7 +43,7 @@ def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not
     """The threshold that earns most, where a question is answered when margin <= threshold.
 
     `margin` is the score of "no answer" less that of the best span. The threshold lies half-way between two
-    neighbouring margins, or 1 beyond the last one.
+    neighboring margins, or 1 beyond the last one.
     """
     if not len(margin) == len(if_answered) == len(if_not):
         raise UserError(f"{len(margin)} margins, {len(if_answered)} and {len(if_not)} earnings: expected as many each")

@@ -13,7 +13,7 @@ from weft.data.batching import every_example
 from weft.data.streams import Streams
 from weft.errors import UserError
 from weft.objectives.carrying import CarriedToken
-from weft.training.log import Log
+from weft.training.log import RunLog
 from weft.training.optim import Mean
 from weft.training.passes import autocast
 from weft.training.setup import Setup, Verdict
@@ -83,7 +83,7 @@ def judge(
     state: State,
     found: dict[str, float],
     verdict: Verdict | None,
-    log: Log,
+    log: RunLog,
     keep_best: Callable[[dict[str, float]], None],
 ) -> None:
     """Note an evaluation, and keep the model where it is the best so far."""

@@ -52,7 +52,7 @@ def memory_used(device: torch.device) -> int:
     return peak_memory() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class Log:
+class RunLog:
     """The run's own record, a line of JSON for each `log_every` steps and each evaluation, and a line for people."""
 
     def __init__(
@@ -61,15 +61,15 @@ class Log:
         kept: int,
         tensorboard: Path | None = None,
         first: int = 0,
-        say: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
         passing: Callable[[str], None] | None = None,
     ) -> None:
         """`kept` bytes of the record belong to the steps done; what a killed process wrote after them is cut off.
 
-        `say` gets the lines for people in place of the terminal, and `passing` those that another soon replaces.
+        `log` gets the lines for people in place of the terminal, and `passing` those that another soon replaces.
         """
         self.path = path
-        self.say, self.passing = say, passing
+        self.log, self.passing = log, passing
         self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = False
         self.next = 0.0  # when a passing line is due again where nobody watches
@@ -108,8 +108,8 @@ class Log:
 
     def line(self, text: str, passing: bool = False) -> None:
         """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
-        if self.say is not None:
-            heard = self.passing if passing else self.say
+        if self.log is not None:
+            heard = self.passing if passing else self.log
             if heard is not None:
                 heard(text)
             return

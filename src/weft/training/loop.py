@@ -24,7 +24,7 @@ from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
 from weft.training.judging import evaluated, judge, keep
-from weft.training.log import Log, fitted, memory_used, peak_of, time_left
+from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
 from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
 from weft.training.passes import graphs_compiled
 from weft.training.plan import rate_at
@@ -88,7 +88,7 @@ def train(
     state: State,
     stored: Mapping[str, dict[str, Tensor]] | None,
     checkpoints: Checkpoints,
-    log: Log,
+    log: RunLog,
     stop: Stop,
     keep_best: Callable[[dict[str, float]], None],
     watch: Watch | None = None,
@@ -260,7 +260,7 @@ def _lost(state: State, what: str, checkpoints: Checkpoints) -> Exploded:
     return Exploded(f"{what}; {where}; try a lower training.rate or more warmup")
 
 
-def _halve(s: Setup, state: State, passes: list[Batch], log: Log) -> None:
+def _halve(s: Setup, state: State, passes: list[Batch], log: RunLog) -> None:
     """After the GPU's memory ran out: the same step again in passes of half the size."""
     torch.cuda.empty_cache()
     largest = max(batch.size for batch in passes)
@@ -277,7 +277,7 @@ def _say(
     losses: list[list[float]],
     moment: Moment,
     peak: float | None,
-    log: Log,
+    log: RunLog,
 ) -> None:
     """The live line and its record."""
     seconds = max(1e-9, time.perf_counter() - moment.begin)

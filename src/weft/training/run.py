@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.folder import TARGET, Opened, write_files
+from weft.checkpoint.folder import TARGET, LoadedModel, write_files
 from weft.checksums import CHANGED, Damaged, digest, digests, read_manifest, write_manifest
 from weft.config import read_record
 from weft.errors import UserError
@@ -53,7 +53,7 @@ class RunInfo:
     command: tuple[str, ...] = ()
 
 
-def tokenizer_hash(opened: Opened) -> str:
+def tokenizer_hash(opened: LoadedModel) -> str:
     """What stands for the vocabularies of a model, and how they cut texts."""
     both = [each and each.pipeline for each in (opened.tokenizer, opened.target_tokenizer)]
     return hashlib.sha256(json.dumps(both).encode()).hexdigest()
@@ -100,7 +100,7 @@ class Run:
         if self.folder.is_dir() and not any(self.folder.iterdir()):
             self.folder.rmdir()
 
-    def save_model(self, opened: Opened, metrics: tuple[Metric, ...]) -> None:
+    def save_model(self, opened: LoadedModel, metrics: tuple[Metric, ...]) -> None:
         """Put a model in place of the best before it; each file is whole, the weights in one file."""
         card: Card = replace(opened.card, weft=VERSION, metrics=metrics)
         try:

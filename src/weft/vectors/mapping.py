@@ -27,18 +27,18 @@ TOGETHER = 1024
 class Prepared:
     """How vectors are made ready: 1 long, the mean taken off, or neither; the same for words that come later."""
 
-    normalise: bool
+    normalize: bool
     mean: Floats  # d
 
     @staticmethod
-    def of(space: WordSpace, normalise: bool, centre: bool) -> Prepared:
-        rows = space.unit if normalise else space.matrix
-        mean = rows[:HUBS].astype(np.float64).mean(0) if centre else np.zeros(rows.shape[1])
-        return Prepared(normalise, mean.astype(np.float32))
+    def of(space: WordSpace, normalize: bool, center: bool) -> Prepared:
+        rows = space.unit if normalize else space.matrix
+        mean = rows[:HUBS].astype(np.float64).mean(0) if center else np.zeros(rows.shape[1])
+        return Prepared(normalize, mean.astype(np.float32))
 
     def __call__(self, rows: Floats) -> Floats:
-        rows = (unit(rows) if self.normalise else rows) - self.mean
-        return unit(rows) if self.normalise else rows
+        rows = (unit(rows) if self.normalize else rows) - self.mean
+        return unit(rows) if self.normalize else rows
 
 
 def procrustes(source: NDArray[Any], target: NDArray[Any]) -> NDArray[np.float64]:
@@ -70,13 +70,13 @@ class Map:
         source: WordSpace,
         target: WordSpace,
         pairs: Sequence[tuple[str, str]],
-        normalise: bool = True,
-        centre: bool = True,
+        normalize: bool = True,
+        center: bool = True,
     ) -> Map:
         """From pairs of words that mean the same; those that are not there are for the caller to leave out."""
         if len(pairs) < 2:
             raise UserError(f"{len(pairs)} pairs of words are too few to learn a map from")
-        before, after = (Prepared.of(space, normalise, centre) for space in (source, target))
+        before, after = (Prepared.of(space, normalize, center) for space in (source, target))
         rows = before(source.matrix[[source.place(word) for word, _ in pairs]])
         columns = after(target.matrix[[target.place(word) for _, word in pairs]])
         return Map(source, target, procrustes(rows, columns).astype(np.float32), before, after)

@@ -25,7 +25,7 @@ class Learning:
     mode: Literal["skip-gram", "cbow"] | None = None  # of word2vec; skip-gram
     width: int = 100  # numbers of a vector
     window: int | None = None  # words on either side that count as near; 5, of GloVe 10
-    negatives: int = 5  # words of noise for each true neighbour
+    negatives: int = 5  # words of noise for each true neighbor
     sample: float = 1e-3  # a word that is a larger share of the text is left out now and then; 0: never
     minimum_count: int = 5  # words that are rarer are unknown
     vocabulary: int | None = None  # the most frequent words alone

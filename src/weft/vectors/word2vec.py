@@ -1,10 +1,10 @@
 """word2vec (Mikolov et al., 2013): what its two ways share, and skip-gram, as dense products over runs of text.
 
 A chunk of consecutive words and what stands around it are two small tables of vectors: one product gives the scores of
-every centre with every place, and a band of ones says which of them are neighbours. The words of noise are drawn for a
-whole chunk and weighed, so that each neighbour has as many as it would have alone. Gradients are written out.
+every center with every place, and a band of ones says which of them are neighbors. The words of noise are drawn for a
+whole chunk and weighed, so that each neighbor has as many as it would have alone. Gradients are written out.
 
-n: chunks; c: centres of a chunk; j: places of a chunk and around it; k: words of noise; d: width; v: words.
+n: chunks; c: centers of a chunk; j: places of a chunk and around it; k: words of noise; d: width; v: words.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 from weft.data.chance import key_of
 from weft.vectors.plan import Learning
 
-# Centres and words of noise of a chunk. More centres waste products on places that none is near to, fewer make small
-# products. A centre by itself would draw about 30 words for its 6 neighbours.
+# Centers and words of noise of a chunk. More centers waste products on places that none is near to, fewer make small
+# products. A center by itself would draw about 30 words for its 6 neighbors.
 CHUNK, DRAWN = 32, 32
 NOISE_POWER = 0.75  # noise words are drawn by their counts to this power
 LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one step
@@ -34,30 +34,30 @@ class Push(NamedTuple):
     """Where some rows of a table are pushed: by how much the chance of the text would rise, and by how many pairs."""
 
     rows: Tensor  # .. d
-    pairs: Tensor  # ..: neighbours and words of noise that push, each weighed as it counts
+    pairs: Tensor  # ..: neighbors and words of noise that push, each weighed as it counts
 
 
 class Pushes(NamedTuple):
     """Gradients for all that a score was made of."""
 
-    centres: Push
+    centers: Push
     places: Push
     noise: Push
 
 
-def skip_gram(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
-    """Gradients of the log chance that each centre has these neighbours and not the noise.
+def skip_gram(centers: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
+    """Gradients of the log chance that each center has these neighbors and not the noise.
 
-    centres: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbour.
+    centers: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbor.
     """
     count = near.sum(2, keepdim=True)  # n c 1
     share = negatives / noise.shape[1]
-    pull = against(centres, places.mT).sigmoid_().mul_(near)  # n c j
-    push = torch.bmm(centres, noise.mT).sigmoid_().mul_(count * share)  # n c k
+    pull = against(centers, places.mT).sigmoid_().mul_(near)  # n c j
+    push = torch.bmm(centers, noise.mT).sigmoid_().mul_(count * share)  # n c k
     return Pushes(
         Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
-        Push(torch.bmm(pull.mT, centres), near.sum(1)),
-        Push(against(push.mT, centres), (count.sum(1) * share).expand(noise.shape[:2])),
+        Push(torch.bmm(pull.mT, centers), near.sum(1)),
+        Push(against(push.mT, centers), (count.sum(1) * share).expand(noise.shape[:2])),
     )
 
 
@@ -66,11 +66,11 @@ def against(left: Tensor, right: Tensor) -> Tensor:
     return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=-1)
 
 
-def loss_of(centres: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
+def loss_of(centers: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
     """What the gradients are of: the log chance, negative, summed; slow, and so asked for now and then."""
     log = torch.nn.functional.logsigmoid
-    right = (log(centres @ places.mT) * near).sum()
-    wrong = (log(-(centres @ noise.mT)) * near.sum(2, keepdim=True)).sum()
+    right = (log(centers @ places.mT) * near).sum()
+    wrong = (log(-(centers @ noise.mT)) * near.sum(2, keepdim=True)).sum()
     return -(right + wrong * (negatives / noise.shape[1]))
 
 
@@ -160,7 +160,7 @@ class Word2Vec(ABC, Generic[Batch]):
 
 
 class Some(NamedTuple):
-    """Some chunks of a block, each with how far its centres look and its noise."""
+    """Some chunks of a block, each with how far its centers look and its noise."""
 
     chunks: Chunks
     part: Tensor  # n: numbers of chunks
@@ -169,14 +169,14 @@ class Some(NamedTuple):
 
 
 class SkipGram(Word2Vec[Some]):
-    """Each word foretells its neighbours."""
+    """Each word foretells its neighbors."""
 
     def __init__(self, plan: Learning, counts: NDArray[np.int64], seed: int, device: torch.device) -> None:
         super().__init__(plan, counts, seed, device)
         assert plan.window is not None
         places = torch.arange(-plan.window, CHUNK + plan.window, device=device)
         self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
-        self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbour
+        self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbor
 
     def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Some]:
         window = self.plan.window or 1
@@ -197,30 +197,30 @@ class SkipGram(Word2Vec[Some]):
         self._each(lambda one: move(one[0], one[1], rate), work)
 
     def _loss(self, batch: Some) -> float:
-        centres, places, noise, near, _ = self._gathered(batch._replace(part=batch.part[: 2048 // CHUNK]))
-        return float(loss_of(centres, places, noise, near, self.plan.negatives) / near.sum().clamp(min=1))
+        centers, places, noise, near, _ = self._gathered(batch._replace(part=batch.part[: 2048 // CHUNK]))
+        return float(loss_of(centers, places, noise, near, self.plan.negatives) / near.sum().clamp(min=1))
 
     def _gathered(self, some: Some) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """The vectors of some chunks, which of them are neighbours, and the numbers of their words."""
+        """The vectors of some chunks, which of them are neighbors, and the numbers of their words."""
         chunks, part, reach, noise = some
         window = self.plan.window or 1
         words, documents = chunks.words.index_select(0, part), chunks.documents.index_select(0, part)  # n j
         drawn = noise.index_select(0, part)  # n k
         middle = slice(window, window + CHUNK)
-        centre, own = words[:, middle], documents[:, middle, None]
+        center, own = words[:, middle], documents[:, middle, None]
         near = (
             (self.distance <= reach.index_select(0, part))
             .logical_and_(documents[:, None, :] == own)
             .logical_and_(own >= 0)
         )
-        centres, places, wrong = rows_of(self.inner, centre), rows_of(self.outer, words), rows_of(self.outer, drawn)
-        return centres, places, wrong, near.to(centres.dtype), (centre, words, drawn)
+        centers, places, wrong = rows_of(self.inner, center), rows_of(self.outer, words), rows_of(self.outer, drawn)
+        return centers, places, wrong, near.to(centers.dtype), (center, words, drawn)
 
     def _pushes(self, some: Some) -> tuple[Moved, Moved, Moved]:
         """What moves in the inner table, what in the outer, and the noise there."""
-        centres, places, wrong, near, (centre, words, drawn) = self._gathered(some)
-        found = skip_gram(centres, places, wrong, near, self.plan.negatives)
-        return (centre, found.centres), (words, found.places), (drawn, found.noise)
+        centers, places, wrong, near, (center, words, drawn) = self._gathered(some)
+        found = skip_gram(centers, places, wrong, near, self.plan.negatives)
+        return (center, found.centers), (words, found.places), (drawn, found.noise)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ SHORT = {"texts": 6, "seconds": 0.5}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights, and rows of which it is right in all: what is right is what it says."""
-    folder = tmp_path_factory.mktemp("quantise")
+    folder = tmp_path_factory.mktemp("quantize")
     model = model_for("classify", 3, vocabulary(), ("animal", "plant", "stone"))
     texts = sorted({row["text"] for row in kinds(200)})
     usual = np.stack(scores_of(model, texts)).mean(0)  # without it, nearly all texts get one label
@@ -89,7 +89,7 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     out = tmp_path / "out"
     names = ["onnx-int8", "onnx-fp16", "bf16"]
     generated = (json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines())  # rows in memory
-    found = weft.quantise(place / "model", generated, out=out, kinds=names, max_drop=50, **SHORT)
+    found = weft.quantize(place / "model", generated, out=out, kinds=names, max_drop=50, **SHORT)
     assert found.chosen == "onnx-int8" and found.folder == out
     assert {each.kind: each.refused is None for each in found.verdicts} == {
         "onnx-int8": True,
@@ -99,10 +99,10 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     model = weft.load(out)
     assert (model.card.backend, model.card.precision) == ("onnx", "int8")
     scores = {metric.name: metric.value for metric in model.card.metrics}
-    told = json.loads((out / "run" / "quantise.json").read_text())
+    told = json.loads((out / "run" / "quantize.json").read_text())
     assert told["chosen"] == "onnx-int8" and len(told["verdicts"]) == 3
     assert scores["accuracy"] == told["comparison"]["models"][1]["scores"]["accuracy"]["value"]
-    page = (out / "run" / "quantise.html").read_text()
+    page = (out / "run" / "quantize.html").read_text()
     assert "chosen: onnx-int8" in page and "not faster" in page
     rows = [json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines()]
     assert model(rows[0]["text"]).label == rows[0]["label"]  # type: ignore[attr-defined]
@@ -114,14 +114,14 @@ def test_a_damaged_candidate_is_refused_though_it_is_fast(
     timed |= {"onnx-int8": 9.0, "onnx-fp16": 2.0}
     monkeypatch.setitem(room.KINDS, "onnx-int8", damaged("onnx-int8"))
     names = ["onnx-int8", "onnx-fp16"]
-    found = weft.quantise(place / "model", place / "rows.jsonl", out=tmp_path / "out", kinds=names, **SHORT)
+    found = weft.quantize(place / "model", place / "rows.jsonl", out=tmp_path / "out", kinds=names, **SHORT)
     assert found.chosen == "onnx-fp16"
     refused = found.verdicts[0].refused
     assert refused is not None and refused.startswith(("loses", "damaged"))
     with pytest.raises(
         Refused, match=r"no candidate passes, so nothing was written: onnx-int8 (loses|damaged)"
     ) as error:
-        weft.quantise(place / "model", place / "rows.jsonl", out=tmp_path / "two", kinds=names[:1], **SHORT)
+        weft.quantize(place / "model", place / "rows.jsonl", out=tmp_path / "two", kinds=names[:1], **SHORT)
     assert error.value.found.chosen is None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left behind
 
@@ -130,12 +130,12 @@ def test_a_slower_one_is_refused_and_the_table_is_printed(
     place: Path, tmp_path: Path, timed: dict[str, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     timed |= {"onnx-fp32": 0.5}
-    command = ["quantise", str(place / "model"), "--data", str(place / "rows.jsonl"), "--out", str(tmp_path / "out")]
+    command = ["quantize", str(place / "model"), "--data", str(place / "rows.jsonl"), "--out", str(tmp_path / "out")]
     command += ["--kinds", "onnx-fp32", "--texts", "6", "--seconds", "0.5"]
     assert run(command) == 2
     told = capsys.readouterr()
     assert "not faster: 0.50 x for one text, 0.50 x for many" in told.out
-    assert told.err.count("\n") == 1 and told.err.startswith("weft quantise: no candidate passes")
+    assert told.err.count("\n") == 1 and told.err.startswith("weft quantize: no candidate passes")
     assert list(tmp_path.iterdir()) == []
     timed |= {"onnx-fp32": 2.0}
     assert run(command) == 0
@@ -181,7 +181,7 @@ def test_the_result_is_never_silent_about_its_size(
 ) -> None:
     """An fp32 file of the same size says so; --prefer small refuses it, and chooses what is smaller."""
     timed |= {"onnx-fp32": 3.0, "onnx-fp16": 2.0}
-    command = ["quantise", str(place / "model"), "--data", str(place / "rows.jsonl"), "--max-drop", "50"]
+    command = ["quantize", str(place / "model"), "--data", str(place / "rows.jsonl"), "--max-drop", "50"]
     command += ["--kinds", "onnx-fp32,onnx-fp16", "--texts", "6", "--seconds", "0.5"]
     assert run([*command, "--out", str(tmp_path / "fast")]) == 0
     told = capsys.readouterr()
@@ -211,17 +211,17 @@ def test_the_best_is_the_fastest_that_passes() -> None:
 def test_mistakes(place: Path, tmp_path: Path) -> None:
     model, rows, out = place / "model", place / "rows.jsonl", tmp_path / "out"
     with pytest.raises(UserError, match="kind 'onnx-int9' is not one of .*did you mean 'onnx-int8'"):
-        weft.quantise(model, rows, out=out, kinds=["onnx-int9"])
+        weft.quantize(model, rows, out=out, kinds=["onnx-int9"])
     with pytest.raises(UserError, match="max_drop must be between 0 and 100 points, not -1"):
-        weft.quantise(model, rows, out=out, max_drop=-1)
+        weft.quantize(model, rows, out=out, max_drop=-1)
     with pytest.raises(UserError, match="is judged by rows: give --data"):
-        weft.quantise(model, out=out)
+        weft.quantize(model, out=out)
     weft.export(model, "onnx", out=tmp_path / "onnx")
     with pytest.raises(UserError, match="a model for onnx already"):
-        weft.quantise(tmp_path / "onnx", rows, out=out)
+        weft.quantize(tmp_path / "onnx", rows, out=out)
     (out / "full").mkdir(parents=True)
     with pytest.raises(UserError, match="already there and not empty"):
-        weft.quantise(model, rows, out=out)
+        weft.quantize(model, rows, out=out)
 
 
 def test_what_a_model_cannot_become_is_said(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_a_model_cannot_become_is_said(tmp_path: Path) -> None:
     model.save(tmp_path / "mlp")
     (tmp_path / "text.txt").write_text("the cat is now\n" * 30)
     with pytest.raises(UserError, match="nothing to choose from: onnx-int8: a mlp model cannot be written as ONNX"):
-        weft.quantise(tmp_path / "mlp", tmp_path / "text.txt", out=tmp_path / "out", kinds=["onnx-int8"])
+        weft.quantize(tmp_path / "mlp", tmp_path / "text.txt", out=tmp_path / "out", kinds=["onnx-int8"])
     assert not (tmp_path / "out").exists()
 
 
@@ -238,7 +238,7 @@ def test_a_language_model_is_judged_where_another_engine_runs_it(tmp_path: Path,
     weft.new("gpt2", vocabulary("bpe"), size="1x64", settings={"context": 32}).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("the cat is now there again\nthe oak is old\n" * 12)
     timed |= {"ctranslate2-fp32": 2.0}
-    found = weft.quantise(
+    found = weft.quantize(
         tmp_path / "gpt", tmp_path / "text.txt", out=tmp_path / "out", kinds=["ctranslate2-fp32"], texts=2, seconds=0.5
     )
     first, second = (each.scores["bits_per_byte"].value for each in found.comparison.models)

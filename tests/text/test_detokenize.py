@@ -1,4 +1,4 @@
-"""Tokenised corpora read as people write, lose nothing but marks and space, and stay as they are when read again."""
+"""Tokenized corpora read as people write, lose nothing but marks and space, and stay as they are when read again."""
 
 from __future__ import annotations
 

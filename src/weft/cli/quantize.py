@@ -16,7 +16,7 @@ from weft.cli.words import Folder
 from weft.errors import escaped
 
 
-def quantise(
+def quantize(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
     data: Annotated[list[str] | None, typer.Option(help="Rows to judge by; may be repeated.")] = None,
@@ -46,17 +46,17 @@ def quantise(
     --max-drop points and the paired 95 % interval of the loss lies above --max-drop too; a loss within noise passes,
     with a warning. Of those that pass, the fastest (or, with --prefer small, the smallest) is written. When none
     passes, nothing is written and the exit status is 2.
-    The folder has a report in run/quantise.html.
+    The folder has a report in run/quantize.html.
 
     Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
     check_written(folder, out, online)
     check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
-        from weft.quantize.quantize import Quantised, Refused
-        from weft.quantize.quantize import quantise as run
+        from weft.quantize.quantize import Quantized, Refused
+        from weft.quantize.quantize import quantize as run
 
-    def show(found: Quantised) -> None:
+    def show(found: Quantized) -> None:
         print(f"{found.summary()}\n")
         title, header, rows = found.comparison.tables()[0]
         print(escaped(f"{found.comparison.data}: {found.comparison.reading}") + f"\n\n{title}\n{table(header, rows)}")
