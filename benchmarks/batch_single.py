@@ -28,9 +28,9 @@ import torch
 from common import RESULTS, machine, minilm, parse, write
 
 import weft
-from weft.export.batch_single import BOUNDS
-from weft.export.ct2_export import write_ct2
-from weft.quantize.quantize import KINDS, Source
+from weft.exporters.batch_single import BOUNDS
+from weft.exporters.ct2_export import write_ct2
+from weft.quantization.quantize import KINDS, Source
 
 REVIEWS = 128  # of the texts; the others are single sentences
 Row = tuple[str, str | None]  # a text and its label, where it has one

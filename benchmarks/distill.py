@@ -108,7 +108,7 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
 
 def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
     """The teacher's tokens that reviews use most; every student reads by them, so that only the learning differs."""
-    from weft.prune.vocabulary import most_used, pruned_tokenizer
+    from weft.pruning.vocabulary import most_used, pruned_tokenizer
     from weft.text.records import read_texts
 
     tokenizer = weft.load(place.weights).tokenizer
@@ -408,7 +408,7 @@ def some_rows(place: Place, scratch: Path, count: int, seed: int = 0) -> str:
 
 def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any]:
     """Speed of a teacher and its student, what the gate makes of the student, and what becomes of a damaged one."""
-    from weft.quantize.quantize import Refused
+    from weft.quantization.quantize import Refused
 
     torch.set_num_threads(1 if place.tiny else 2)
     found: dict[str, Any] = {"machine": machine()}
@@ -442,7 +442,7 @@ def without_texts(values: Any) -> Any:
 
 def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **brief: Any) -> dict[str, float]:
     """How much faster 3 layers of 384 are than 6: speed is decided by the sizes, so fresh weights do."""
-    from weft.compare.cost import measure
+    from weft.comparison.cost import measure
 
     with open(test, encoding="utf-8") as file:
         texts = [line.rsplit("\t", 1)[1].strip()[:500] for line in itertools.islice(file, 1, 101)]
@@ -459,8 +459,8 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **bri
 
 def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, str]:
     """A model whose head says the opposite, at every door: comparing, exporting, quantizing."""
-    from weft.export import export as exporting
-    from weft.quantize import quantize as quantizing
+    from weft.exporters import export as exporting
+    from weft.quantization import quantize as quantizing
 
     def turned(model: weft.Model) -> weft.Model:
         model = copy.deepcopy(model)

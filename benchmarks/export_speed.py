@@ -24,8 +24,8 @@ import weft
 from weft.backends import runtime
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
-from weft.export.ct2_export import write_ct2
-from weft.export.onnx_export import write_onnx
+from weft.exporters.ct2_export import write_ct2
+from weft.exporters.onnx_export import write_onnx
 from weft.generation.beam import Beam
 from weft.generation.search import speak
 from weft.nn.rows import Ragged

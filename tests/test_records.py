@@ -15,8 +15,8 @@ from tests.once import once
 from tests.tasks.small import kinds, quiet, write_rows
 from tests.training.small import stories
 from weft.cli.main import run as command
-from weft.distill.report import read_curve, read_table
-from weft.distill.tally import Tally
+from weft.distillation.report import read_curve, read_table
+from weft.distillation.tally import Tally
 from weft.errors import UserError
 from weft.runs.curves import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation

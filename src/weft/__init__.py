@@ -8,12 +8,12 @@ from weft.errors import UserError
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from weft.compare.compare import compare
-    from weft.distill.distill import distill
-    from weft.distill.resume import resume
-    from weft.export.export import export
-    from weft.prune.prune import prune
-    from weft.quantize.quantize import quantize
+    from weft.comparison.compare import compare
+    from weft.distillation.distill import distill
+    from weft.distillation.resume import resume
+    from weft.exporters.export import export
+    from weft.pruning.prune import prune
+    from weft.quantization.quantize import quantize
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
@@ -47,12 +47,12 @@ _LAZY = {
     "new": "weft.tasks.model",
     "pretrain": "weft.runs.pretrain",
     "finetune": "weft.runs.finetune",
-    "resume": "weft.distill.resume",
-    "distill": "weft.distill.distill",
-    "quantize": "weft.quantize.quantize",
-    "prune": "weft.prune.prune",
-    "export": "weft.export.export",
-    "compare": "weft.compare.compare",
+    "resume": "weft.distillation.resume",
+    "distill": "weft.distillation.distill",
+    "quantize": "weft.quantization.quantize",
+    "prune": "weft.pruning.prune",
+    "export": "weft.exporters.export",
+    "compare": "weft.comparison.compare",
     "ladder": "weft.runs.ladder",
     "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizer",

@@ -11,7 +11,7 @@ import torch
 
 import weft
 from weft.checkpoint.families import FAMILIES
-from weft.export.ct2_export import write_ct2
+from weft.exporters.ct2_export import write_ct2
 from weft.tasks.model import Model
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer

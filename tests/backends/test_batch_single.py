@@ -23,13 +23,13 @@ from weft.backends import groups
 from weft.backends.onnx import OnnxNetwork
 from weft.backends.runtime import runtime
 from weft.cli.main import run
-from weft.compare.agreement import samples
+from weft.comparison.agreement import samples
 from weft.errors import UserError
-from weft.export import batch_single
-from weft.export.batch_single import BOUNDS, check_batch_single, difference, largest_difference, mixed
-from weft.export.onnx_builder import RUNTIME, Graph
+from weft.exporters import batch_single
+from weft.exporters.batch_single import BOUNDS, check_batch_single, difference, largest_difference, mixed
+from weft.exporters.onnx_builder import RUNTIME, Graph
 from weft.nn.rows import Rows
-from weft.quantize.quantize import KINDS, Refused, Source
+from weft.quantization.quantize import KINDS, Refused, Source
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
 

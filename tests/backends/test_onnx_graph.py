@@ -20,8 +20,8 @@ from weft.backends import onnx as engine
 from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.export.onnx_builder import Graph
-from weft.export.onnx_export import ranges_of, write_onnx
+from weft.exporters.onnx_builder import Graph
+from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 

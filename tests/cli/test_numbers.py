@@ -52,7 +52,7 @@ def test_the_tokens_of_a_long_text(model: Path, capsys: pytest.CaptureFixture[st
     ({"texts": 0}, "texts must be at least 1, not 0"),
 ])  # fmt: skip
 def test_measures_of_time(options: dict[str, float], message: str, model: Path) -> None:
-    from weft.compare.cost import measure
+    from weft.comparison.cost import measure
 
     with pytest.raises(weft.UserError, match=message):
         measure([weft.load(model)], ["cat"], **options)  # type: ignore[arg-type]

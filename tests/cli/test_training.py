@@ -22,7 +22,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.config import read_toml
 from weft.data.spans import sentinel
-from weft.distill.recipe import DistillRecipe
+from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
 from weft.runs.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.tasks.answers import Label, Reply, Text, Translation

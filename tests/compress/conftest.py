@@ -10,7 +10,7 @@ import weft
 from tests.compress.taught import TEACHER, TRAINING, kinds_of
 from tests.once import once
 from tests.tasks.small import quiet, write_rows
-from weft.export import batch_single
+from weft.exporters import batch_single
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         rows, dev = write_rows(folder / "rows.jsonl", kinds_of(120)), write_rows(folder / "dev.jsonl", kinds_of(30, 1))
-        plan = {"model": TEACHER, "tokenizer": {"size": 200}, "training": TRAINING, "say": quiet}
+        plan = {"model": TEACHER, "tokenizer": {"size": 200}, "training": TRAINING, "log": quiet}
         weft.finetune(rows, dev=dev, out=folder / "teacher", task="classify", **plan)
 
     return once(tmp_path_factory, "teacher", make) / "teacher"

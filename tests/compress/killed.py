@@ -17,10 +17,10 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
 
-from weft.distill import run as running
-from weft.distill import teacher_outputs as teaching
-from weft.distill.distill import distill
-from weft.distill.resume import resume
+from weft.distillation import run as running
+from weft.distillation import teacher_outputs as teaching
+from weft.distillation.distill import distill
+from weft.distillation.resume import resume
 from weft.training.log import RunLog
 
 

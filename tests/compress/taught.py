@@ -36,6 +36,6 @@ def write_texts(path: Path, rows: list[dict[str, Any]]) -> Path:
 def taught_by(teacher: Path | list[Path], student: Any = "1x64", steps: int = 30, **more: Any) -> Model:
     """A student after few steps; what a call says wins."""
     training = {"steps": steps, "batch": 16, "rate": 2e-3, "threads": 1, **more.pop("training", {})}
-    more.setdefault("say", quiet)
+    more.setdefault("log", quiet)
     names: Any = [str(each) for each in teacher] if isinstance(teacher, list) else teacher
     return weft.distill(names, student=student, training=training, **more)

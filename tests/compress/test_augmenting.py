@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tests.tasks.small import LINES
-from weft.distill.augment import Guesses, augmented
+from weft.distillation.augment import Guesses, augmented
 from weft.errors import UserError
 from weft.tasks.model import Model
 from weft.tasks.reading import Example

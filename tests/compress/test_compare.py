@@ -19,9 +19,9 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.cli.main import run
-from weft.compare.compare import NOT_FINITE, compare, compared, parties_of
-from weft.compare.kinds import OfTexts
-from weft.compare.masked import hidden_of
+from weft.comparison.compare import NOT_FINITE, compare, compared, parties_of
+from weft.comparison.kinds import OfTexts
+from weft.comparison.masked import hidden_of
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import Prediction

@@ -18,10 +18,10 @@ from tests.once import once
 from tests.tasks.written import PLAN, learned, worded, write_sides
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
-from weft.compare.agreement import said, samples
-from weft.export import ct2_export
-from weft.export.ct2_export import check_written
-from weft.export.export import export
+from weft.comparison.agreement import said, samples
+from weft.exporters import ct2_export
+from weft.exporters.ct2_export import check_written
+from weft.exporters.export import export
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
 from weft.text.learning import learn

@@ -17,15 +17,15 @@ from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, write_rows
 from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
-from weft.distill import run as running
-from weft.distill.classify import TextLesson
-from weft.distill.recipe import DistillRecipe, Lessons, Student, Teacher
-from weft.distill.registry import lesson_for
-from weft.distill.student import begun_student
+from weft.distillation import run as running
+from weft.distillation.classify import TextLesson
+from weft.distillation.recipe import DistillRecipe, Lessons, Student, Teacher
+from weft.distillation.registry import lesson_for
+from weft.distillation.student import begun_student
 from weft.nn.rows import Rows
 from weft.objectives.distill import soft_labels_loss, soft_loss
 from weft.progress import silent
-from weft.prune.heads import with_heads
+from weft.pruning.heads import with_heads
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model

@@ -12,7 +12,7 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
-from weft.distill import run as running
+from weft.distillation import run as running
 from weft.text.learning import learn
 from weft.training.signals import Interrupted
 

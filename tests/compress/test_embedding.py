@@ -13,7 +13,7 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distill.embed import Directions, EmbedLesson, EmbedTask, task_of
+from weft.distillation.embed import Directions, EmbedLesson, EmbedTask, task_of
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.objectives.distill_tokens import TaughtVectors, pooled

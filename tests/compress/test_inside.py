@@ -22,8 +22,8 @@ from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, Packed
 from weft.data.shards import Text, tokenized
-from weft.distill.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
-from weft.distill.recipe import Lessons
+from weft.distillation.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
+from weft.distillation.recipe import Lessons
 from weft.errors import UserError
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Batch, Rows

@@ -11,11 +11,11 @@ import pytest
 from scipy.special import softmax
 
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
-from weft.compare.compare import NOT_FINITE
-from weft.compare.ensemble import joint
-from weft.compare.kinds import OfAnswers
-from weft.compare.rows import asked_of
-from weft.distill.report import Report, report_of
+from weft.comparison.compare import NOT_FINITE
+from weft.comparison.ensemble import joint
+from weft.comparison.kinds import OfAnswers
+from weft.comparison.rows import asked_of
+from weft.distillation.report import Report, report_of
 from weft.tasks.answer import AnswerTask, Found
 from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.model import Model
@@ -36,13 +36,13 @@ def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
 
 def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> Report:
     *teachers, student = models
-    monkeypatch.setattr("weft.distill.report.compared", uncosted)
+    monkeypatch.setattr("weft.distillation.report.compared", uncosted)
     named = [(f"t{number}", each.opened, Path(f"t{number}")) for number, each in enumerate(teachers)]
     return report_of(named, ("s", student, Path("s")), examples, by_labels=True, forwards=0, texts=12, memory=False)
 
 
 def uncosted(*given: Any, **more: Any) -> Any:
-    from weft.compare.compare import compared
+    from weft.comparison.compare import compared
 
     return compared(*given, **{**more, "costs": False})
 

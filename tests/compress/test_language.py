@@ -18,9 +18,9 @@ from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.data.rows import Framed, Packed
 from weft.data.shards import Text, tokenized
-from weft.distill.distill import distill
-from weft.distill.resume import resume
-from weft.distill.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
+from weft.distillation.distill import distill
+from weft.distillation.resume import resume
+from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
 from weft.nn.rows import Ragged
 from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
 from weft.objectives.language import NextToken
@@ -174,7 +174,7 @@ def test_a_second_time_nothing_is_read(here: Path) -> None:
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.distill.token_outputs.SHARD", 64)
+    monkeypatch.setattr("weft.distillation.token_outputs.SHARD", 64)
     model = speaking()
     whole = asked_of(model).framed.size
 
@@ -193,7 +193,7 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         forecasts(asked_of(model), told)
     rest = forecasts(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.distill.token_outputs.FORMAT", 2)
+    monkeypatch.setattr("weft.distillation.token_outputs.FORMAT", 2)
     assert all((one == two).all() for one, two in zip(forecasts(asked_of(model)).shards, rest.shards, strict=True))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compress.models import BY_TASK, drawn, tokenizer_for
-from weft.compare.cost import asked, evenly, measure, memory_of, weight_bytes
+from weft.comparison.cost import asked, evenly, measure, memory_of, weight_bytes
 from weft.errors import UserError
 from weft.files import peak_memory
 from weft.tasks.model import Model

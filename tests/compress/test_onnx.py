@@ -19,12 +19,12 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
-from weft.compare.agreement import said, samples
+from weft.comparison.agreement import said, samples
 from weft.errors import UserError
-from weft.export import export as exporting
-from weft.export.onnx_builder import four_bits
-from weft.export.onnx_export import FAMILIES as WRITTEN
-from weft.export.onnx_export import ranges_of, write_onnx
+from weft.exporters import export as exporting
+from weft.exporters.onnx_builder import four_bits
+from weft.exporters.onnx_export import FAMILIES as WRITTEN
+from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 

@@ -16,10 +16,10 @@ import weft
 from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
-from weft.distill.distill import distill
-from weft.distill.recipe import DistillRecipe, Student, Teacher
-from weft.distill.resume import resume
-from weft.distill.student import begun_student
+from weft.distillation.distill import distill
+from weft.distillation.recipe import DistillRecipe, Student, Teacher
+from weft.distillation.resume import resume
+from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
@@ -72,7 +72,7 @@ def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def go(place: Path, out: Path, student: Any = "distilbert", teacher: str = "bert", **more: Any) -> weft.Model:
     plan = {"steps": 8, "batch": 16, "rate": 3e-3, "evaluate_every": 8, "log_every": 4, "threads": 1}
-    said = {"student": student, "training": {**plan, **more.pop("training", {})}, "say": quiet, **more}
+    said = {"student": student, "training": {**plan, **more.pop("training", {})}, "log": quiet, **more}
     said["distill"] = {"pretrain": True, "length": 24, **said.get("distill", {})}
     return distill(str(place / teacher), text=str(place / "text.txt"), out=out, **said)
 

@@ -14,13 +14,13 @@ from tests.compress.models import CASES, Case, drawn, tokenizer_for
 from tests.once import once
 from tests.tasks.small import KINDS, kinds, quiet, write_rows
 from weft.cli.main import run
-from weft.distill.recipe import DistillRecipe
-from weft.distill.student import find_student
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.student import find_student
 from weft.errors import UserError
-from weft.prune.prune import Pruned, prune
+from weft.pruning.prune import Pruned, prune
 from weft.runs.recipes import read_recipe
 
-FAST: dict[str, Any] = {"costs": False, "say": quiet}
+FAST: dict[str, Any] = {"costs": False, "log": quiet}
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_the_gate(trained: Path, tmp_path: Path) -> None:
             part.neg_()
     asked: dict[str, Any] = {"layers": 2, "data": trained / "dev.jsonl", **FAST}
     notes: list[str] = []
-    found = prune(model, **{**asked, "say": notes.append})
+    found = prune(model, **{**asked, "log": notes.append})
     assert found.comparison is not None
     before, after = (each.scores["accuracy"].value for each in found.comparison.models)
     assert before > 0.9 and after < 0.7

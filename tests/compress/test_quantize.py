@@ -16,12 +16,12 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.cli.main import run
-from weft.compare.agreement import scores_of
-from weft.compare.compare import compare
-from weft.compare.comparison import Comparison
+from weft.comparison.agreement import scores_of
+from weft.comparison.compare import compare
+from weft.comparison.comparison import Comparison
 from weft.errors import UserError
-from weft.quantize import quantize as room
-from weft.quantize.quantize import Refused, Source, Verdict, chosen, judged
+from weft.quantization import quantize as room
+from weft.quantization.quantize import Refused, Source, Verdict, chosen, judged
 from weft.text.resampling import Score
 
 need_engine("onnx")

@@ -12,9 +12,9 @@ from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import quiet, write_rows
 from weft.cli.main import run
 from weft.config import read_toml
-from weft.distill import run as running
-from weft.distill import stages
-from weft.distill.recipe import DistillRecipe
+from weft.distillation import run as running
+from weft.distillation import stages
+from weft.distillation.recipe import DistillRecipe
 
 SMALL = ["--steps", "2", "--batch", "8", "--length", "24", "--out", "r"]
 SHORT = ["--set", "stages.pretrain.steps=1", "--set", "stages.finetune.steps=1"]
@@ -64,7 +64,7 @@ def test_flags_and_arguments_stand_above_a_file(
 ) -> None:
     found: list[Any] = []
     monkeypatch.setattr(
-        "weft.distill.distill._gone", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
+        "weft.distillation.distill._gone", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
     )
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "mine.toml").write_text(

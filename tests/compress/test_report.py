@@ -15,12 +15,12 @@ from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, tokenize
 from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
-from weft.compare.rows import asked_of
-from weft.distill.curve import part_of
-from weft.distill.dataset import Material
-from weft.distill.recipe import Texts
-from weft.distill.report import blanked, held_texts, read_table
-from weft.distill.stages import row_of
+from weft.comparison.rows import asked_of
+from weft.distillation.curve import part_of
+from weft.distillation.dataset import Material
+from weft.distillation.recipe import Texts
+from weft.distillation.report import blanked, held_texts, read_table
+from weft.distillation.stages import row_of
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.reading import Example
@@ -170,7 +170,7 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
 
 
 def test_stages_that_cannot_be_are_named(teacher: Path, rows: Path, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"text": rows / "texts.txt", "out": tmp_path / "small", "say": quiet}
+    asked: dict[str, Any] = {"text": rows / "texts.txt", "out": tmp_path / "small", "log": quiet}
     with pytest.raises(UserError, match="stages are some of pretrain, distill, finetune in this order"):
         weft.distill(teacher, student="1x64", stages={"names": ["finetune", "distill"]}, **asked)
     with pytest.raises(UserError, match="nothing to fine-tune on: leave out the stage finetune"):

@@ -14,8 +14,8 @@ from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import questions
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
-from weft.distill.answer import AnswerLesson, by_character, chances_of
-from weft.distill.base import Said
+from weft.distillation.answer import AnswerLesson, by_character, chances_of
+from weft.distillation.base import Said
 from weft.errors import UserError
 from weft.objectives.distill_tokens import TaughtEnds
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, tokens_of, windows_of

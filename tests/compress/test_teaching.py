@@ -21,12 +21,12 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
-from weft.distill import run as running
-from weft.distill import teacher_outputs as teaching
-from weft.distill.base import Said
-from weft.distill.classify import TextLesson
-from weft.distill.tally import Tally
-from weft.distill.teacher_outputs import Listened, Part, digest_of_folder, taught
+from weft.distillation import run as running
+from weft.distillation import teacher_outputs as teaching
+from weft.distillation.base import Said
+from weft.distillation.classify import TextLesson
+from weft.distillation.tally import Tally
+from weft.distillation.teacher_outputs import Listened, Part, digest_of_folder, taught
 from weft.progress import silent
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import Example

@@ -13,8 +13,8 @@ import transformers
 import weft
 from tests.backends.engines import drawn
 from weft.cli.main import run
-from weft.export import transformers_export
-from weft.export.export import export
+from weft.exporters import transformers_export
+from weft.exporters.export import export
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 

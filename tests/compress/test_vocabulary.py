@@ -21,8 +21,8 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, read_tokenizers, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.prune.prune import most_used, pruned_tokenizer, with_vocabulary
-from weft.prune.vocabulary import best_of, chosen, counted, coverage
+from weft.pruning.prune import most_used, pruned_tokenizer, with_vocabulary
+from weft.pruning.vocabulary import best_of, chosen, counted, coverage
 from weft.text.learning import KINDS, learn
 from weft.text.pruning import anatomy_of
 from weft.text.tokenizer import Tokenizer

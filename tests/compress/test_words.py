@@ -11,7 +11,7 @@ import torch
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
 from weft.data.masking import NOTHING
-from weft.distill.tag import TagLesson
+from weft.distillation.tag import TagLesson
 from weft.objectives.distill_tokens import TaughtTags
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.reading import Example

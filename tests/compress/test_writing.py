@@ -20,8 +20,8 @@ from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, Side, Ways
-from weft.distill.recipe import Lessons
-from weft.distill.seq2seq import WritingLesson, packed, unpacked
+from weft.distillation.recipe import Lessons
+from weft.distillation.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.forward import framing_for, window_for

@@ -492,10 +492,10 @@ def load_libraries() -> None:
     import torch
 
     torch.set_num_threads(1)
-    names = "weft.tasks.model weft.runs.finetune weft.runs.pretrain weft.runs.ladder weft.distill.resume "
-    names += "weft.export.export weft.quantize.quantize weft.prune.prune weft.distill.distill torch._dynamo "
-    names += "weft.tasks.translate weft.tasks.word_vectors weft.runs.word_vectors onnxruntime onnx ctranslate2 "
-    for name in f"{names} pyarrow.parquet pyarrow.feather openpyxl sentencepiece sklearn sacrebleu".split():
+    names = "weft.tasks.model weft.runs.finetune weft.runs.pretrain weft.runs.ladder weft.distillation.resume "
+    names += "weft.exporters.export weft.quantization.quantize weft.pruning.prune weft.distillation.distill "
+    names += "weft.tasks.translate weft.tasks.word_vectors weft.runs.word_vectors torch._dynamo onnxruntime onnx "
+    for name in f"{names} ctranslate2 pyarrow.parquet pyarrow.feather openpyxl sentencepiece sklearn sacrebleu".split():
         with suppress(ImportError):
             importlib.import_module(name)
 

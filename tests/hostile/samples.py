@@ -25,8 +25,8 @@ from tests.text.samples import folder_of, lines
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.hashes import record_hashes
 from weft.cli.main import run
-from weft.export.ct2_export import write_ct2
-from weft.quantize.quantize import KINDS, Source
+from weft.exporters.ct2_export import write_ct2
+from weft.quantization.quantize import KINDS, Source
 from weft.tasks.model import Model
 from weft.text.learning import learn
 from weft.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import pytest
 import weft
 from tests.training.small import stories
 from weft.child import child_environment, start_child
-from weft.compare.cost import memory_of
+from weft.comparison.cost import memory_of
 from weft.text.learning import learn
 from weft.training.revision import revision
 

@@ -17,7 +17,7 @@ from tests.private.verbs import COMMANDS, MAY_REFUSE, arguments_of, write_inputs
 from tests.tasks.small import model_for, vocabulary
 from weft.checkpoint.tensors import read_file, save_tensors
 from weft.cli.main import run
-from weft.distill.teacher_outputs import _read
+from weft.distillation.teacher_outputs import _read
 from weft.errors import UserError
 from weft.files import read_bytes, whole_folder, write_text
 from weft.text.tokenizer import Tokenizer

@@ -46,7 +46,7 @@ def taught(folder: Path, out: Path | None = None, some: list[dict[str, Any]] | N
     data = write_rows(folder / "rows.jsonl", some or rows(48))
     settings: dict[str, Any] = {"tokenizer": {"kind": "word"}, "training": PLANS, "model": SIZES, "task": "describe"}
     files = {"files": [str(data)], **more.pop("data", {})}
-    return weft.finetune(files, out=out, **{"say": quiet, **settings, **more})
+    return weft.finetune(files, out=out, **{"log": quiet, **settings, **more})
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
 def test_a_base_keeps_what_it_knows_of_vectors(made: Path, here: Path) -> None:
     far = [{**row, "vector": [number * 10 for number in row["vector"]]} for row in rows(12)]
     data = write_rows(here / "far.jsonl", far)
-    short: dict[str, Any] = {"task": {"name": "describe", "metric": "loss"}, "training": {"steps": 1}, "say": quiet}
+    short: dict[str, Any] = {"task": {"name": "describe", "metric": "loss"}, "training": {"steps": 1}, "log": quiet}
     again: Any = weft.finetune(data, base=made, **short)
     assert torch.equal(again.network.center, weft.load(made).network.center)  # type: ignore[arg-type]
     wide = write_rows(here / "wide.jsonl", [{**row, "vector": [*row["vector"], 1.0]} for row in far])
@@ -193,7 +193,7 @@ def test_bad_rows_are_named_or_skipped(made: Path, here: Path, bad: Any, match: 
     assert weft.load(made).evaluate(data, on_bad_row="skip").skipped == 1
     if bad is BAD[0][0]:
         said: list[str] = []
-        more = {"data": {"on_bad_row": "skip"}, "training": {"steps": 1}, "say": said.append}
+        more = {"data": {"on_bad_row": "skip"}, "training": {"steps": 1}, "log": said.append}
         taught(here, here / "run", some, **more)
         assert any("skipped 1 bad row; the first: " in line and match in line for line in said)
 

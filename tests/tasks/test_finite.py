@@ -141,7 +141,7 @@ def test_what_is_ruled_out_is_no_fault(choice: Any) -> None:
 @pytest.mark.parametrize("family", ["bert", "gpt2", "transformer"])
 def test_ctranslate2(family: str, tmp_path: Path) -> None:
     need_engine("ctranslate2")
-    from weft.export.ct2_export import write_ct2
+    from weft.exporters.ct2_export import write_ct2
 
     model = model_for("classify", 2, vocabulary(), ("a", "b")) if family == "bert" else drawn(family)
     (tmp_path / "x").mkdir()
@@ -167,7 +167,7 @@ def test_onnx(task: str, tmp_path: Path) -> None:
     import onnx
 
     from weft.backends.onnx import GRAPH
-    from weft.export.onnx_export import write_onnx
+    from weft.exporters.onnx_export import write_onnx
 
     labels = {"classify": ("a", "b"), "tag": ("O", "B-X")}.get(task)
     model = drawn("bert") if task in ("fill", "embed") else model_for(task, 2, vocabulary(), labels)

@@ -22,7 +22,7 @@ from tests.tasks.small import TINY, kinds, model_for, pairs, questions, quiet, s
 from weft import progress as saying
 from weft.cli.main import run
 from weft.data.tables import RunRows
-from weft.distill.distill import _said as said_to_distill
+from weft.distillation.distill import _said as said_to_distill
 from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning

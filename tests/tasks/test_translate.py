@@ -102,7 +102,7 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
     before = weft.load(made)
     assert model.task == "rewrite" and model.card.prefix == "one " and model.card.base == "run"
     model.save(here / "taught")
-    short: dict[str, Any] = {"training": {"steps": 1, "batch": 4}, "say": quiet}
+    short: dict[str, Any] = {"training": {"steps": 1, "batch": 4}, "log": quiet}
     for given, kept in ((None, "one "), ("", "")):
         task = {"name": "translate", "metric": "loss", **({} if given is None else {"prefix": given})}
         again = weft.finetune(data, base=here / "taught", task=task, **short)
@@ -141,7 +141,7 @@ def test_what_is_said_stands_above_what_is_usual() -> None:
 def test_without_sacrebleu_the_loss_decides(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "find_spec", lambda name: None)
     lines: list[str] = []
-    short: dict[str, Any] = {"training": {**PLAN, "steps": 1}, "say": lines.append}
+    short: dict[str, Any] = {"training": {**PLAN, "steps": 1}, "log": lines.append}
     model = learned(here, **short)
     assert "weft: note: without the package sacrebleu the best model is chosen by its loss alone" in lines
     assert [metric.name for metric in model.card.metrics] == ["loss"] and any("kept by loss" in line for line in lines)

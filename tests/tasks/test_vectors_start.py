@@ -36,7 +36,7 @@ def data(here: Path) -> Path:
 
 
 def tuned(data: Path, vectors: Path, out: Path, family: str = "cnn", **more: Any) -> Model:
-    more.setdefault("say", quiet)
+    more.setdefault("log", quiet)
     sizes = {"family": family, **SMALL[family], **more.pop("model", {})}
     training = {"steps": 4, "batch": 8, "evaluate_every": 2, **more.pop("training", {})}
     work = {"name": "classify", **more.pop("work", {})}

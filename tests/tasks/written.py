@@ -48,4 +48,4 @@ def learned(folder: Path, out: Path | None = None, pairs: list[tuple[str, str]] 
     data = write_table(folder / "rows.tsv", pairs)
     dev = write_table(folder / "again.tsv", pairs)
     settings: dict[str, Any] = {"tokenizer": {"kind": "word"}, "training": PLAN, "model": SIZES, "task": "translate"}
-    return weft.finetune(data, dev=dev, out=out, **{"say": quiet, **settings, **more})
+    return weft.finetune(data, dev=dev, out=out, **{"log": quiet, **settings, **more})

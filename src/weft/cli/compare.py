@@ -65,7 +65,7 @@ def compare(
     with leaving_at_once():
         import torch
 
-        from weft.compare.compare import compare as run
+        from weft.comparison.compare import compare as run
 
     found = run(
         folders,

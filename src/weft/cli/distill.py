@@ -127,7 +127,7 @@ def distill(
     Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
     """
     from weft.config import merged, settings_of
-    from weft.distill.recipe import recipe_of
+    from weft.distillation.recipe import recipe_of
     from weft.runs.recipes import shipped
 
     teachers = list(given or [])
@@ -194,8 +194,8 @@ def distill(
     check_models(plan.teacher.folders, online)
     check_device(plan.device)
     with leaving_at_once():
-        from weft.distill.distill import distill as teach
-        from weft.distill.report import read_table
+        from weft.distillation.distill import distill as teach
+        from weft.distillation.report import read_table
 
     found = teach(recipe=plan, online=online, progress=progress)
     rows = [[m.name, f"{m.value:.4f}", _number(m.low), _number(m.high)] for m in found.card.metrics]

@@ -39,7 +39,7 @@ def export(
     check_written(folder, out, online)
     check_reading(None, columns_of(column), data)
     with leaving_at_once():
-        from weft.export.export import export as write
+        from weft.exporters.export import export as write
 
     found = write(
         folder, to, out=out, data=data, columns=columns_of(column) or None, task=task, online=online, trust=trust

@@ -61,7 +61,7 @@ def prune(
 
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
-    from weft.prune.options import check_pruning
+    from weft.pruning.options import check_pruning
 
     check_pruning(
         layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
@@ -74,7 +74,7 @@ def prune(
     with leaving_at_once():
         import torch
 
-        from weft.prune.prune import prune as run
+        from weft.pruning.prune import prune as run
 
     found = run(
         folder,

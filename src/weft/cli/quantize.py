@@ -53,8 +53,8 @@ def quantize(
     check_written(folder, out, online)
     check_reading(format, columns_of(column), data, source, target)
     with leaving_at_once():
-        from weft.quantize.quantize import Quantized, Refused
-        from weft.quantize.quantize import quantize as run
+        from weft.quantization.quantize import Quantized, Refused
+        from weft.quantization.quantize import quantize as run
 
     def show(found: Quantized) -> None:
         print(f"{found.summary()}\n")

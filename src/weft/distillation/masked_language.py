@@ -1,0 +1,144 @@
+"""Task-free distillation: a small language model learns the words of a text as a large one says them (DistilBERT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from weft.checkpoint.card import Card
+from weft.checkpoint.folder import LoadedModel
+from weft.config import build, values_of
+from weft.distillation.hidden_states import along
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.student import begun_student
+from weft.distillation.teacher_outputs import digest_of_folder
+from weft.errors import UserError
+from weft.files import write_json
+from weft.objectives.inside import SoftWords
+from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.progress import Log, Progress
+from weft.runs.corpus import text_of
+from weft.runs.driver import device_for
+from weft.runs.language import learn_text
+from weft.runs.recipes import Aim, Recipe, Tuning, Words
+from weft.tasks.model import Model, load
+from weft.text.records import Skipped
+from weft.training.judging import evaluated
+from weft.training.run import Run
+from weft.training.setup import Setup
+from weft.training.signals import Stop
+from weft.training.state import State
+
+
+def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+    """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
+    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is read
+    teacher = _teacher(recipe)
+    # Masks differ in every epoch, so there is nothing of the teacher's to keep: it reads every batch anew.
+    name = "next" if teacher.family.speaks else "mlm"
+    reading = _reading(recipe)
+
+    def texts() -> Iterable[str]:
+        return text_of(reading).read(Skipped())
+
+    wanted: Objective = NextToken() if name == "next" else MaskedWords()
+    begun = begun_student(run, recipe, [teacher], wanted.heads, "words", texts, stop, log, progress)
+    student = begun.opened
+    if student.family.speaks != teacher.family.speaks:
+        does = "says the next word" if teacher.family.speaks else "fills gaps"
+        raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
+    lessons = recipe.distill
+    if not lessons.match and name == "mlm":
+        lessons = replace(lessons, match=("cosine",))  # the third of DistilBERT's losses
+    soft = SoftWords(lessons.temperature, lessons.hard)
+    objective = along(wanted, teacher, student, lessons, soft)
+    # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
+    rows = "stream"
+    length = lessons.length or min(student.family.row or student.config.context, teacher.config.context)
+    if length > teacher.config.context:
+        raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
+    aim = build(Aim, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
+    folder = Path(recipe.teacher.folders[0])
+    own = Path(recipe.student.model)
+    student.network.float()
+
+    def noted(found: Recipe) -> DistillRecipe:
+        plan = build(Tuning, values_of(found.training), run.recipe.name, "training")
+        return replace(recipe, training=plan, device=found.device, distill=replace(lessons, length=length))
+
+    def compared(setup: Setup, state: State) -> None:
+        """What the teacher itself would have had, of the same text with the same words hidden."""
+        if setup.held_out is None or state.best is None:
+            return
+        judged = replace(setup, network=objective.teacher.to(setup.device), objective=wanted)
+        theirs = evaluated(judged, state.pass_tokens, None, stop)[0]["words"]
+        sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
+        both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
+        write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
+        log(
+            f"{run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
+            f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
+        )
+
+    return learn_text(
+        run,
+        replace(reading, objective=aim),
+        replace(student, card=Card(teacher=folder.name)),
+        objective,
+        not run.about.exists(),
+        stop,
+        log,
+        progress,
+        base=own.name if own.is_dir() else None,
+        evaluate_first=True,  # what layers of the teacher know before anything is learned
+        noted=noted,
+        also={"teacher": digest_of_folder(folder)},
+        capture=True,
+        finished=compared,
+    )
+
+
+def _teacher(recipe: DistillRecipe) -> LoadedModel:
+    """The one teacher, with everything checked that can be wrong before the text is read."""
+    data, folders = recipe.data, recipe.teacher.folders
+    if len(folders) > 1:
+        raise UserError(f"--pretrain listens to one teacher, not to {len(folders)}")
+    if not data.text or data.files or data.source:
+        raise UserError("--pretrain learns from plain text alone: give --text FILE")
+    if data.augment:
+        raise UserError("--pretrain hides other words of each text in every epoch: --augment is for tasks")
+    if recipe.training.compile:
+        raise UserError("a student whose teacher runs along is not compiled: leave out training.compile")
+    opened = load(folders[0]).opened
+    if "words" not in opened.heads or opened.family.reads:
+        raise UserError(
+            f"{folders[0]}: {opened.family.name} with {', '.join(opened.heads) or 'no heads'} says no words; "
+            "--pretrain needs a model that fills gaps or says the next word"
+        )
+    opened.network.float()
+    return opened
+
+
+def _reading(recipe: DistillRecipe) -> Recipe:
+    """What is read and how it is trained, as a run of pre-training says it."""
+    data = recipe.data
+    words = Words(
+        files=data.text,
+        dev=data.dev,
+        holdout=data.holdout,
+        column=data.columns.get("text", "text"),
+        delimiter=data.delimiter,
+        encoding=data.encoding,
+        documents=data.documents,
+        on_bad_row=data.on_bad_row,
+    )
+    plan = recipe.training
+    return Recipe(
+        out=recipe.out,
+        seed=recipe.seed,
+        device=recipe.device,
+        tensorboard=recipe.tensorboard,
+        text=words,
+        training=plan,
+    )

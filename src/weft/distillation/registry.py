@@ -1,0 +1,40 @@
+"""Which lesson a teacher gives, by its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.checkpoint.folder import LoadedModel
+from weft.distillation import embed as embedding
+from weft.distillation.answer import AnswerLesson
+from weft.distillation.base import Lesson
+from weft.distillation.classify import TextLesson
+from weft.distillation.embed import EmbedLesson
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.seq2seq import WritingLesson
+from weft.distillation.tag import TagLesson
+from weft.errors import UserError
+from weft.tasks import answer, tag
+from weft.tasks.classify import task_of
+from weft.tasks.registry import FROM_TEXT
+
+
+def lesson_for(
+    teacher: LoadedModel, task_name: str, recipe: DistillRecipe, others: Sequence[LoadedModel] = ()
+) -> Lesson:
+    """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
+    asked = recipe.distill
+    if task_name in ("classify", "multilabel", "regress", "pair"):
+        return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
+    if task_name == "tag":
+        return TagLesson(tag.task_of(teacher), asked.temperature, asked.hard)
+    if task_name == "answer":
+        return AnswerLesson(answer.task_of(teacher), asked.temperature, asked.hard)
+    if task_name == "embed":
+        return EmbedLesson(embedding.task_of(teacher))
+    if task_name in FROM_TEXT:
+        return WritingLesson.of([teacher, *others], task_name, asked)
+    raise UserError(
+        f"{recipe.teacher.folders[0]}: is made for no task ({task_name}), so it teaches none: weft finetune makes it a "
+        "teacher, and --pretrain hands on what it knows of words"
+    )

@@ -1,0 +1,369 @@
+"""One distillation: from the recipe in a run folder to the best student that was seen there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.folder import LoadedModel
+from weft.data.batching import Feed
+from weft.data.examples import Examples, batch_of
+from weft.data.pairs import Sequences
+from weft.distillation import masked_language as pretraining
+from weft.distillation.augment import augmented
+from weft.distillation.base import Lesson
+from weft.distillation.curve import curve_of, part_of, point_of
+from weft.distillation.dataset import Material, gather
+from weft.distillation.hidden_states import matched
+from weft.distillation.language import distill_language
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.record import note_run
+from weft.distillation.registry import lesson_for
+from weft.distillation.report import JSON, PAGE, report_of, write_language_report, write_report
+from weft.distillation.seq2seq import from_nothing, without_bleu
+from weft.distillation.student import begun_student, find_student
+from weft.distillation.tally import Tally
+from weft.distillation.teacher_outputs import Listened, Part, Taught, digest_of_folder, taught
+from weft.errors import UserError, one_of
+from weft.files import write_json
+from weft.objectives.language import Objective
+from weft.progress import Log, Progress
+from weft.runs.driver import begin, device_for, drive
+from weft.runs.finetune import MOST_WINDOWS, read_window
+from weft.runs.initial import Beginning
+from weft.runs.plan import decided, pairs_plan
+from weft.runs.recipes import Tuning
+from weft.tasks.classify import TextTask, can_shift, folded, rescale
+from weft.tasks.forward import framing_for, window_for
+from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.model import Model, load
+from weft.tasks.partial_rows import labeled
+from weft.tasks.reading import Example
+from weft.tasks.seq2seq import SequenceTask
+from weft.tasks.translate import writer_of
+from weft.training.run import Run
+from weft.training.setup import Setup, Verdict
+from weft.training.signals import Stop
+
+AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
+MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
+SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
+NEW_HEAD = 1e-4  # the rate of a student, 768 wide, that begins from weights without the head of its task ...
+ALL_THERE = 5e-5  # ... and of one that has that, too
+
+
+def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Listened]]:
+    """The teachers and what they are made for; all must say the same things."""
+    name, found = "", list[Listened]()
+    for folder in recipe.teacher.folders:
+        model = load(folder, task=recipe.teacher.task)
+        if found and model.task != name:
+            raise UserError(f"{folder}: is made for {model.task}, the first teacher for {name}")
+        name = model.task
+        model.network.float().to(device).eval()
+        found.append(Listened(model.opened, Path(folder), digest_of_folder(Path(folder))))
+    return name, found
+
+
+def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]) -> Lesson:
+    """The lesson that all teachers give."""
+    lesson = lesson_for(teachers[0].opened, name, recipe, [each.opened for each in teachers[1:]])
+    for each in teachers[1:]:
+        if not lesson.same(each.opened, name):
+            raise UserError(f"{each.folder}: says other labels than the first teacher: their mean has no meaning")
+    return lesson
+
+
+def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+    began = time.perf_counter()
+    if recipe.distill.pretrain:
+        _without_curve(recipe)
+        student = pretraining.go(run, recipe, stop, log, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        return student
+    device = device_for(recipe.device, recipe.training.threads)
+    if recipe.training.compile and device.type == "cpu":
+        raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
+    if recipe.training.watch_gradients:
+        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+    if recipe.training.compile and recipe.distill.match:
+        raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
+    name, teachers = open_teachers(recipe, device)
+    if name == "complete":
+        _without_curve(recipe)
+        student = distill_language(run, recipe, teachers, device, stop, log, progress)
+        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        return student
+    lesson = chosen_lesson(recipe, name, teachers)
+    find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
+    material = _more(gather(lesson.task, recipe, log, progress, stop), recipe, device, stop, progress)
+    material = part_of(material, recipe.data.share, recipe.data.split)
+    metric = without_bleu(recipe.distill.metric, lesson.task, log)
+    metric = decided_metric(metric, lesson.task, material.by_labels)
+    opened_teachers = [each.opened for each in teachers]
+
+    tally = Tally(run.inside)
+
+    @cache
+    def heard() -> Taught:
+        return taught(lesson, teachers, material.rows, material.parts, stop, log, progress, tally)
+
+    # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
+    beginning = begun_student(
+        run,
+        recipe,
+        opened_teachers,
+        lesson.objective.heads,
+        lesson.task.head,
+        lambda: lesson.texts(material.train, lambda: Part(heard().said, material.learned)),
+        stop,
+        log,
+        progress,
+    )
+    opened = beginning.opened
+    window = window_of(recipe, teachers[0].opened, opened, lesson.task)
+    framing = framing_for(opened, window)
+    objective_of(recipe, lesson, opened_teachers, opened)  # whether their insides can be compared at all
+    known = heard()
+    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
+    judges = material.dev
+    if not material.by_labels:
+        judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
+    lesson = in_units(lesson.settled(material.train, said), opened, beginning.fresh)
+    task = lesson.task
+    with progress("tokenizing", "texts") as told:
+        train = lesson.table(material.train, said, opened, framing)
+        told(len(material.train))
+        stop.check("stopped while tokenizing")
+        dev = lesson.table(material.dev, said_dev, opened, framing)
+    for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
+        log(f"weft: note: {note}")
+    capture = device.type == "cuda" and not recipe.training.compile
+    train = train.for_training(MOST_WINDOWS, recipe.seed, capture)
+    dev = dev.for_training(MOST_WINDOWS, 0, False)
+    plan = planned(recipe, train, device, beginning)
+    recipe = replace(
+        recipe,
+        training=plan,
+        device=str(device),
+        distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
+    )
+    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
+    first = note_run(run, recipe, opened, _hashes(material, teachers), tally.total, device, rows)
+    if first and material.held is not None:
+        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
+    steps = plan.steps or 1
+    card = replace(
+        task.carded(opened.card),
+        task=name,
+        window=read_window(window, train),
+        columns=dict(recipe.data.columns),
+        base=_name_of(recipe.student.model),
+        teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
+        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
+        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
+    )
+    opened = replace(opened, card=card)
+    announce(run, recipe, material, steps, log)
+    last: list[Judgement] = []
+
+    def judge() -> Verdict:
+        rows = task.sample(judges) if isinstance(task, SequenceTask) else judges
+        last[:] = [judged(task, opened, framing, rows, tune=True)]
+        return Verdict(_scores(last[0], task, material.by_labels), metric)
+
+    data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
+
+    def keep_best(found: dict[str, float]) -> None:
+        settled: Task = last[0].task if last else task
+        metrics = _metrics(last[0], task, material.by_labels, data) if last else ()
+        with folded(opened.network, settled):
+            run.save_model(replace(opened, card=settled.carded(card)), metrics)
+
+    setup = Setup(
+        network=opened.network,
+        objective=objective_of(recipe, lesson, opened_teachers, opened),
+        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
+        held_out=dev,
+        plan=plan,
+        rate=plan.rate or 0.0,
+        steps=steps,
+        evaluate_every=plan.evaluate_every or steps,
+        save_every=plan.save_every or steps,
+        device=device,
+        precision=plan.precision,
+        seed=recipe.seed,
+        words_of=writer_of(opened).decode,
+        judge=None if metric == "loss" else judge,
+        capture=capture,
+    )
+    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, metric, progress)
+    student = load(run.folder).to(device)
+    count = len(material.train)
+    curve = curve_of(run, recipe, count, go, stop, log, progress)
+    if recipe.data.share == 1 and not (run.inside / JSON).exists():
+        report(run, recipe, teachers, student, judges, count, state.seconds, curve, log)
+    return load(run.folder)
+
+
+def _without_curve(recipe: DistillRecipe) -> None:
+    if recipe.distill.curve:
+        raise UserError("words have no learning curve by texts: --curve is for students of a task")
+
+
+def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
+    """The score that decides which student is kept."""
+    if by_labels:
+        return task.chosen if asked in (None, AGREEMENT) else one_of(asked, (*task.names, "loss"), "metric")
+    if asked == "loss":
+        return asked
+    if asked not in (None, AGREEMENT):
+        raise UserError(f"{asked} needs right answers to judge by: give --dev FILE of rows that have them")
+    return AGREEMENT
+
+
+def _more(material: Material, recipe: DistillRecipe, device: torch.device, stop: Stop, progress: Progress) -> Material:
+    """The material with texts that come again, some of their words replaced."""
+    if not recipe.data.augment:
+        return material
+    by = None if recipe.data.augment_by is None else load(recipe.data.augment_by).to(device).opened
+    with progress("replacing words", "texts") as read:
+
+        def heard(more: int) -> None:
+            stop.check("stopped while replacing words")
+            read(more)
+
+        return material.with_more(augmented(material.train, recipe.data.augment, by, recipe.seed, heard))
+
+
+def silent_say(text: str) -> None:
+    """Nobody need hear this."""
+
+
+def in_units(lesson: Lesson, opened: LoadedModel, fresh: bool) -> Lesson:
+    """Values are learned as distances from their middle; a head that has learned to say them says them so from here."""
+    task: Any = lesson.task
+    if not isinstance(task, TextTask) or task.kind != "value":
+        return lesson
+    if not can_shift(opened.network):
+        task = replace(task, center=0.0, spread=float((task.center**2 + task.spread**2) ** 0.5))
+    if not fresh:
+        rescale(opened.network, 1 / task.spread, -task.center / task.spread)
+    return replace(lesson, task=task)  # type: ignore[type-var]
+
+
+def objective_of(
+    recipe: DistillRecipe, lesson: Lesson, teachers: Sequence[LoadedModel], student: LoadedModel
+) -> Objective:
+    """What the student learns by: what the teacher says, and what is asked for of its inside."""
+    return matched(lesson.objective, teachers[0], student, recipe.distill)
+
+
+def measured_for(seconds: float) -> dict[str, Any]:
+    """How long the costs of a student are measured: what is learned in a moment is not measured for minutes."""
+    return {"seconds": min(MEASURED, max(0.3, seconds / 10)), "memory": seconds >= MEASURED}
+
+
+def report(
+    run: Run,
+    recipe: DistillRecipe,
+    teachers: Sequence[Listened],
+    student: Model,
+    judges: Sequence[Example],
+    texts: int,
+    seconds: float,
+    curve: list[dict[str, Any]],
+    log: Log,
+) -> None:
+    """What the student has kept of its teacher, measured on what it was judged by."""
+    metric = recipe.distill.metric
+    try:
+        found = report_of(
+            [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
+            (f"{run.folder.name} (student)", student, run.folder),
+            judges,
+            by_labels=metric != AGREEMENT,
+            forwards=run.info().teacher_forwards,
+            texts=texts,
+            metric=metric,
+            curve=[*curve, point_of(student, metric, texts)] if curve else (),
+            **measured_for(seconds),
+        )
+        write_report(run.inside, found)
+    except UserError as error:  # the student is there all the same
+        log(f"weft: note: no report: {error}")
+        return
+    log(f"{run.inside / PAGE}: {found.words()}")
+
+
+def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:
+    """The plan of a student: few texts are read more often, since each says more than a label would."""
+    plan, opened, writes = recipe.training, begun.opened, isinstance(train, Sequences)
+    # A writer of a few layers of another has lost as much as it has kept: it learns as one that begins from nothing.
+    anew = begun.scratch or (writes and not Path(recipe.student.model).is_dir())
+    batch, epochs = pairs_plan(train) if anew and isinstance(train, Sequences) else (32, 0.0)
+    if not epochs:
+        epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if anew else min(10.0, max(3.0, SEEN / train.count))
+    # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
+    usual = opened.family.rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
+    rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
+    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, rate)
+
+
+def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel, task: Task) -> Window:
+    """How the student cuts long texts: as the teacher does where it can, a network without attention at its leisure."""
+    length, stride = recipe.distill.length, recipe.distill.stride
+    there = teacher.card.window
+    if isinstance(task, SequenceTask):
+        return window_for(student, length, stride, "windows", task.overlap)  # its card says how much was ever read
+    if there is not None and length is None and hasattr(student.config, "heads"):
+        length = min(there.length, student.config.context)
+        stride = stride or max(1, min(there.stride, length))
+    long = there.long if there is not None else "windows"
+    return window_for(student, length, stride, long, task.overlap)
+
+
+def _name_of(name: str) -> str:
+    return Path(name).name  # what lies where on this machine is nobody's business
+
+
+def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
+    scores = {name: score.value for name, score in found.scores.items()}
+    if by_labels:
+        return scores
+    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
+
+
+def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
+    names = _scores(found, task, by_labels)
+    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
+    return tuple(
+        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
+    )
+
+
+def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
+    return {**material.hashes, "teacher": [each.digest for each in teachers]}
+
+
+def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, log: Log) -> None:
+    """What is about to be learned, from what and how."""
+    right = sum(map(labeled, material.train))
+    held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
+    by = "" if material.by_labels else ", by the teacher's answers"
+    log(
+        f"{run.folder}: {len(material.train):,} texts to learn from, {right:,} of them with a right answer; "
+        f"{len(material.dev):,} to judge by{by}{held}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, rate {recipe.training.rate:.1e}, on "
+        f"{recipe.device} in {recipe.training.precision}, kept by {recipe.distill.metric}"
+    )

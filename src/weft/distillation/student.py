@@ -1,0 +1,253 @@
+"""The student: how large it is, by which vocabulary it reads, and from which weights it begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.checkpoint.families import Family, find_size
+from weft.checkpoint.folder import LoadedModel
+from weft.config import changed
+from weft.distillation.recipe import DistillRecipe
+from weft.errors import UserError
+from weft.progress import Log, Progress
+from weft.pruning.layers import can_take, evenly, with_layers
+from weft.pruning.vocabulary import best_of, counted, with_vocabulary
+from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
+from weft.runs.initial import Beginning, from_folder
+from weft.runs.recipes import Vocabulary
+from weft.tasks.forward import tokenizer_of
+from weft.tasks.model import new
+from weft.text.pruning import pruned_tokenizer
+from weft.text.tokenizer import Tokenizer
+from weft.training.run import Run
+from weft.training.signals import Stop
+
+SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
+SAME_LAYERS = {("bert", "distilbert")}  # a teacher's family, and one that is built from the same layers
+# Keys of a config that say nothing of what a layer of it is.
+FREE = ("vocabulary", "source_vocabulary", "begin", "padding", "pooler", "layers", "decoder_layers", "layer_heads")
+OTHERS = ("segments", "tied", "mix", "weight_scale")  # ... nor of the layers of another family
+DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "head_dropout", "answer_dropout")
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A student's family and sizes, beside the teacher's."""
+
+    family: Family
+    config: Any
+    teacher: LoadedModel
+
+    @property
+    def related(self) -> bool:
+        """Whether layers of the one may be layers of the other."""
+        ours, theirs = self.family.name, self.teacher.family.name
+        return ours == theirs or (theirs, ours) in SAME_LAYERS
+
+    @property
+    def fits(self) -> bool:
+        """Whether layers of the teacher are those of the student, and there are enough of them."""
+        config, theirs = self.config, self.teacher.config
+        if not self.related or not can_take(self.teacher) or config.layers > theirs.layers:
+            return False
+        same = self.family.name == self.teacher.family.name
+        if not same and getattr(theirs, "layer_heads", None) is not None:
+            return False
+        kept = (*FREE, *DROPOUT) if same else (*FREE, *DROPOUT, *OTHERS)
+        names = [name for name in _common(config, theirs) if name not in kept]
+        return all(getattr(config, name) == getattr(theirs, name) for name in names)
+
+
+def _common(ours: Any, theirs: Any) -> list[str]:
+    there = {field.name for field in fields(theirs)}
+    return [field.name for field in fields(ours) if field.name in there]
+
+
+def find_student(recipe: DistillRecipe, teacher: LoadedModel, log: Log) -> Path | Lineage:
+    """The folder that a student's name stands for, or its family and sizes."""
+    name, settings = recipe.student.model, recipe.student.settings
+    if Path(name).expanduser().is_dir():
+        if settings or recipe.student.vocabulary or recipe.student.tokenizer or recipe.student.start:
+            raise UserError(f"{name}: a folder brings its own sizes, vocabulary and weights: none can be chosen")
+        return Path(name).expanduser()
+    family, config = _sized(name, teacher)
+    if family.counts or family.numbers:
+        raise UserError(f"{family.name} is not learned from what a teacher says, and cannot be a student")
+    if family.reads != teacher.family.reads:
+        does = "reads one text and writes another" if teacher.family.reads else "does not write from what it reads"
+        raise UserError(f"the teacher {does}, and {family.name} is of another kind: choose another student")
+    if family.name != teacher.family.name and not recipe.distill.pretrain:
+        asked = {"family": family.name if name == family.name else name}  # a family alone has no size yet
+        config = changed(config, sizes_of(both_ways(asked, family, log)), "[student]")
+    return Lineage(family, changed(config, settings, "[student.settings]"), teacher)
+
+
+def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
+    """Family and sizes: 3x256 (of the teacher's family), lstm:1x256, distilbert (half of a BERT's layers)."""
+    kind, colon, size = name.rpartition(":")
+    alone = re.fullmatch(SIZE, name)
+    if alone:
+        kind, size = teacher.family.name, name
+    width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
+    if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
+        return teacher.family, _of_layers(teacher.config, int(alone[1]))  # whatever its heads are
+    family, usual = find_size(kind, size) if colon or alone else find_size(name)
+    there = teacher.config
+    if not Lineage(family, usual, teacher).related:
+        return family, usual
+    # As the teacher is in all that is no size; where it is as wide, in its heads too.
+    if name == family.name != teacher.family.name:  # the other family alone: as wide as the teacher, half as deep
+        usual = replace(usual, width=there.width, heads=there.heads, layers=(there.layers + 1) // 2)
+    sizes = ("layers", "decoder_layers", *(() if usual.width == there.width else ("width", "heads", "inner")))
+    kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
+    taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}
+    return family, replace(usual, **taken)
+
+
+def _of_layers(config: Any, count: int) -> Any:
+    """The config of a teacher with so many layers; where each has its own number of heads, those of the ones taken."""
+    changes: dict[str, Any] = {"layers": count}
+    if getattr(config, "layer_heads", None) is not None:
+        numbers = evenly(count, config.layers) if count <= config.layers else ()
+        changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
+    return replace(config, **changes)
+
+
+def begun_student(
+    run: Run,
+    recipe: DistillRecipe,
+    teachers: Sequence[LoadedModel],
+    wanted: Mapping[str, int | None],
+    head: str,
+    texts: Callable[[], Iterable[str]],
+    stop: Stop,
+    log: Log,
+    progress: Progress,
+) -> Beginning:
+    """The student with the `wanted` heads, before it has learned anything; and whether its `head` is new."""
+    teacher = teachers[0]
+    found = find_student(recipe, teacher, log)
+    if isinstance(found, Path):
+        same = (teacher.card.task or "", teacher.card.labels or ())
+        return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", log)
+    own = recipe.student.tokenizer
+    along = recipe.distill.pretrain or recipe.distill.match  # a teacher that reads the student's own tokens
+    if own is None and not along and not found.related and not hasattr(found.config, "heads"):
+        own = "learned"  # a network without attention is small, and a large table would be most of it
+    start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
+    if start == "layers" and (own is not None or not found.fits):
+        other = "" if own is None else ", with another vocabulary"
+        raise UserError(
+            f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
+            f"({found.family.name}, {size_of(found.config)}{other}): --start scratch"
+        )
+    kept: Sequence[int] | None = None
+    characters = True
+    tokenizer, target = teacher.tokenizer, teacher.target_tokenizer
+    if own is not None:
+        given = Vocabulary(size=recipe.student.vocabulary) if own == "learned" else Vocabulary(folder=own)
+        alone = found.family.speaks and not found.family.reads
+        tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, log, progress), None
+    elif recipe.student.vocabulary is not None:
+        if target is not None:
+            raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
+        with progress("counting tokens", "texts") as told:
+            counts = counted(tokenizer_of(teacher), _heard(texts(), stop, told))
+        kept, characters = best_of(tokenizer_of(teacher), counts, recipe.student.vocabulary)
+        tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept, characters)
+        log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
+    if start == "layers":
+        begun = _from_layers(found, kept, characters, wanted, head, recipe.seed)
+        numbers = evenly(found.config.layers, teacher.config.layers)
+        some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        return _noted(begun, teachers, f"{some} of the teacher", log)
+    return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", log)
+
+
+def _heard(texts: Iterable[str], stop: Stop, told: Callable[[int], None]) -> Iterable[str]:
+    for text in texts:
+        stop.check("stopped while counting tokens")
+        told(1)
+        yield text
+
+
+def _fresh(
+    found: Lineage, tokenizer: Tokenizer | None, target: Tokenizer | None, wanted: Mapping[str, int | None], seed: int
+) -> Beginning:
+    """A student that knows nothing."""
+    family, config = found.family, found.config
+    standard = family.config(**family.standard)
+    settings = {
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if field.name not in ("vocabulary", "source_vocabulary", "begin", "padding", "pooler")
+        and getattr(config, field.name) != getattr(standard, field.name)
+    }
+    made = new(
+        family.name,
+        tokenizer,
+        settings=settings,
+        heads=wanted,
+        seed=seed,
+        where="[student]",
+        target_tokenizer=target,
+    )
+    return Beginning(made.opened, True, True)
+
+
+@torch.no_grad()
+def _from_layers(
+    found: Lineage,
+    kept: Sequence[int] | None,
+    characters: bool,
+    wanted: Mapping[str, int | None],
+    head: str,
+    seed: int,
+) -> Beginning:
+    """A student that begins with every k-th layer of its teacher, and with those of its heads that are the same."""
+    teacher = found.teacher
+    cut = with_layers(teacher, evenly(found.config.layers, teacher.config.layers))
+    cut = cut if kept is None else with_vocabulary(cut, kept, characters=characters)
+    stored = cut.network.state_dict()
+    if "segments.weight" in stored and not hasattr(found.config, "segments"):
+        # A family that knows one segment only reads every text as the first of the teacher's.
+        stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
+    begun = _fresh(found, cut.tokenizer, cut.target_tokenizer, wanted, seed).opened
+    ours = begun.network.state_dict()
+    taken = {name: stored[name] for name in ours if name in stored and stored[name].shape == ours[name].shape}
+    missing = [name for name in ours if name not in taken]
+    lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
+    if lost:
+        raise UserError(f"layers of the teacher do not fit into the student ({lost[0]}): --start scratch")
+    # A head is taken whole or not at all.
+    new_heads = {name.split(".")[1] for name in missing if name.startswith("heads.")}
+    taken = {name: value for name, value in taken.items() if not any(name.startswith(f"heads.{n}.") for n in new_heads)}
+    begun.network.load_state_dict({**ours, **taken})
+    begun.network.float()
+    same = found.family.name == teacher.family.name
+    card = cut.card if same else begun.card
+    return Beginning(replace(begun, card=card, carried=cut.carried if same else {}), head in new_heads)
+
+
+def _noted(begun: Beginning, teachers: Sequence[LoadedModel], start: str, log: Log) -> Beginning:
+    """Say who learns from whom."""
+    ours, theirs = parameters_of(begun.opened), sum(map(parameters_of, teachers))
+    opened = begun.opened
+    who = "teacher" if len(teachers) == 1 else f"{len(teachers)} teachers"
+    log(
+        f"student: {opened.family.name}, {size_of(opened.config)}, {ours:,} parameters, from {start}; "
+        f"{who}: {teachers[0].family.name}, {size_of(teachers[0].config)}, {theirs:,} parameters"
+    )
+    if ours >= theirs:
+        log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
+    return begun
+
+
+def parameters_of(opened: LoadedModel) -> int:
+    return sum(parameter.numel() for parameter in opened.network.parameters())

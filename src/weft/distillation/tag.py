@@ -1,0 +1,111 @@
+"""Tags of words, taught: words come from characters, so that teacher and student may read by different tokens.
+
+n: words of a text; C: tags; P: places in rows where a word begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.checkpoint.folder import LoadedModel
+from weft.data.examples import Examples, Gathering
+from weft.data.masking import NOTHING
+from weft.distillation.base import Lesson, Said
+from weft.objectives.distill_tokens import TaughtTags
+from weft.tasks.forward import Prediction, tokenizer_of
+from weft.tasks.reading import Example, number_of
+from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
+from weft.text.windows import Framing, pieces
+
+TOGETHER = 1024  # texts that are tokenized at a time
+
+
+def tagged(example: Example) -> Tagged:
+    """The words of an example; of one that nobody has cut into words, those of its text."""
+    return example.target if example.target is not None else raw(example.texts[0])
+
+
+@dataclass(frozen=True)
+class TagLesson(Lesson):
+    """Of each word: the teacher's scores of every tag, said by the student at the first token of that word."""
+
+    task: TagTask
+    temperature: float = 1.0
+    hard: float = 0.0  # how much a right tag counts beside the teacher
+
+    @property
+    def objective(self) -> TaughtTags:
+        return TaughtTags(self.task.outputs, self.temperature, self.hard)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"labels": self.task.labels}
+
+    def asked(self, example: Example) -> Any:
+        return tagged(example).text, tagged(example).words
+
+    def same(self, other: LoadedModel, name: str) -> bool:
+        """Whether a further teacher knows the same tags, in whatever order."""
+        return sorted(task_of(other).labels) == sorted(self.task.labels)
+
+    def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> TagLesson:
+        """No hard loss where nobody has tagged a word."""
+        known = any(tagged(example).tags is not None for example in examples)
+        return self if known else replace(self, hard=0.0)
+
+    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
+        task = task_of(teacher)
+        order = [task.labels.index(label) for label in self.task.labels]
+        found = task.heard(teacher, framing, [tagged(example) for example in examples])
+        return [{"scores": heard.scores[:, order], "known": heard.known} for heard in found]
+
+    def mean(self, found: Sequence[Said]) -> Said:
+        """The mean of the chances, over those teachers that have read the word."""
+        known = np.stack([each["known"] for each in found])  # teachers n
+        chances = np.stack([_chances(each["scores"]) for each in found])  # teachers n C
+        total = (chances * known[:, :, None]).sum(0) / np.maximum(known.sum(0), 1)[:, None]
+        return {"scores": np.log(np.maximum(total, 1e-30)).astype(np.float32), "known": known.any(0)}
+
+    def answered(self, example: Example, said: Said) -> Example:
+        words, known = tagged(example), said["known"].astype(bool)
+        scores = np.where(known[:, None], said["scores"], self.task.unread)
+        return replace(example, target=replace(words, tags=tuple(self.task.decided(Prediction(scores, 0, 0, False)))))
+
+    def table(
+        self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
+    ) -> Examples:
+        """Each window is an example of its own, as when tags alone are learned."""
+        numbers = {label: number for number, label in enumerate(self.task.labels)}
+        tokenizer, gathering = tokenizer_of(student), Gathering()
+        scores, known = list[NDArray[np.float32]](), list[NDArray[Any]]()
+        for first in range(0, len(examples), TOGETHER):
+            some = examples[first : first + TOGETHER]
+            encoded = tokenizer.encode_batch([example.texts[0] for example in some], specials=False)
+            for number, (example, tokens) in enumerate(zip(some, encoded, strict=True), first):
+                words, heard = tagged(example), said[number]
+                tags = [NOTHING] * len(words.words)
+                if words.tags is not None:
+                    tags = [number_of(tag, numbers, example.where) for tag in words.tags]
+                # Two words may share a token, which then learns from both; a word without one is left out.
+                begins = np.array([-1 if token is None else token for token in first_tokens(tokens, words.words)])
+                for piece in pieces(framing, tokens.ids):
+                    own = np.flatnonzero((begins >= piece.cut.first) & (begins < piece.cut.last) & (begins >= 0))
+                    places = (piece.lead + begins[own] - piece.cut.start).tolist()
+                    gathering.add([piece], said=[zip(places, (tags[word] for word in own), strict=True)])
+                    scores.append(heard["scores"][own])
+                    known.append(heard["known"][own])
+        by_place = {
+            "said": np.concatenate(scores).astype(np.float32, copy=False),
+            "taught": np.concatenate(known).astype(np.float32),
+        }
+        return gathering.examples({}, by_place=by_place)
+
+
+def _chances(scores: NDArray[Any]) -> NDArray[np.float64]:
+    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True, initial=-1e30))
+    return powers / powers.sum(1, keepdims=True)

@@ -1,0 +1,135 @@
+"""`weft.export`: a model for another engine, written only if it says the same there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from weft.checkpoint.hashes import record_hashes
+from weft.comparison.agreement import CHECKED, TOLERANCE, check_agreement, samples
+from weft.comparison.compare import compare
+from weft.comparison.rows import Paths
+from weft.data.tables import Table
+from weft.errors import UserError, one_of
+from weft.exporters.batch_single import check_batch_single
+from weft.exporters.ct2_export import check_written, read_from, write_ct2
+from weft.exporters.onnx_export import write_onnx
+from weft.exporters.transformers_export import check_same, write_transformers
+from weft.files import whole_folder
+from weft.tasks.inputs import inputs_of
+from weft.tasks.model import HEADS, Model, load
+from weft.tasks.registry import WRITES
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how near it is to what it was made of."""
+
+    folder: Path
+    to: str
+    bytes: int
+    apart: float  # share of the largest score; of a model that writes, what the log-probability of a token is off by
+    texts: int  # on which that was seen
+
+
+def _onnx(inside: Path, model: Model) -> None:
+    write_onnx(inside, model.opened, model.task)
+
+
+def _ctranslate2(inside: Path, model: Model) -> None:
+    write_ct2(inside, model.opened, model.task)
+
+
+def _transformers(inside: Path, model: Model) -> None:
+    write_transformers(inside, model.opened, model.task)
+
+
+# A way writes the files of a folder; all of them are then checked by answering with what was written.
+WAYS: dict[str, Callable[[Path, Model], None]] = {
+    "onnx": _onnx,
+    "ctranslate2": _ctranslate2,
+    "transformers": _transformers,
+}
+
+
+def export(
+    model: Model | str | os.PathLike[str],
+    to: str = "onnx",
+    *,
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    task: str | None = None,
+    tolerance: float = TOLERANCE,
+    online: bool = False,
+    trust: bool = False,
+) -> Exported:
+    """Write a model for another engine; `weft.load` opens it like any other folder.
+
+    Before the folder appears, both answer the texts of `data` (made-up ones where there is none): where scores differ
+    by more than `tolerance` of the largest, or one answer differs, nothing is written. Nor is it where the answer to a
+    text depends on the others of its batch.
+    """
+    one_of(to, WAYS, "to")
+    model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
+    refuse_exported(model)
+    inputs = texts_of(model, data, columns)
+    if data is not None:
+        check_sound(model, data, columns)
+    with whole_folder(Path(out)) as inside:
+        WAYS[to](inside, model)
+        exported = load(inside)
+        apart = agreed(to, model, exported, inputs, tolerance)
+        if exported.opened.exported:
+            check_batch_single(exported, inputs)
+        record_hashes(inside)
+        size = size_of(inside)
+    return Exported(Path(out), to, size, apart, len(inputs))
+
+
+def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
+    """Refuse a model that the user's rows show to be damaged: what it is written as would be so, too."""
+    if model.task not in HEADS or model.task in WRITES:
+        return
+    try:
+        found = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
+    except UserError:  # rows whose labels are not its own tell nothing of it
+        return
+    if found.damaged:
+        raise UserError(f"the model itself is damaged: {found.damaged}; nothing was written")
+
+
+def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
+    """How far what was written is from what it was made of; refused where that is too far."""
+    if to == "transformers":
+        return check_same(ours, theirs, inputs, tolerance)
+    if ours.opened.family.speaks and to == "ctranslate2":
+        return check_written(ours, theirs, inputs)
+    return check_agreement(ours, theirs, inputs, tolerance)
+
+
+def refuse_exported(model: Model) -> None:
+    """A model that another engine runs has no weights to make another one of."""
+    if model.opened.exported:
+        raise UserError(f"this is a model for {model.card.backend} already; take the one that it was made of")
+
+
+def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, *how: Any) -> list[Any]:
+    """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
+    if data is None:
+        return samples(model)
+    if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
+        return read_from(data, columns or {})
+    found = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
+    if not found:
+        raise UserError(f"{Table(data).name}: there are no rows")
+    return found
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files that a model needs."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and "run" not in path.parts)

@@ -1,0 +1,80 @@
+"""Folders for ONNX Runtime: the graph of a network for one task, and what the folder says beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from weft.backends.onnx import GRAPH, WORDS
+from weft.checkpoint.folder import LoadedModel, write_files
+from weft.errors import UserError, listed
+from weft.exporters.onnx_builder import Graph, Precision, Range
+from weft.exporters.onnx_networks import FAMILIES, words_of
+from weft.version import VERSION
+
+
+def write_onnx(
+    inside: Path,
+    opened: LoadedModel,
+    task: str,
+    precision: Precision = "fp32",
+    ranges: Mapping[int, Range] | None = None,
+) -> None:
+    """The files of an ONNX folder, for this task, one by one."""
+    told = exported_as(opened, task, precision)
+    graph = Graph(precision, ranges)
+    inputs, outputs = FAMILIES[opened.family.name](graph, opened, _head(opened, task))
+    write_files(inside, told, weights=False)
+    graph.write(inside / GRAPH, inputs, outputs)
+    if "words" in told.heads:
+        words = Graph(precision, ranges)
+        words_of(words, opened.network)
+        width = ["places", opened.config.width]
+        words.write(inside / WORDS, {"hidden_states": width}, {"logits": ["places", opened.config.vocabulary]})
+
+
+def exported_as(opened: LoadedModel, task: str, precision: str) -> LoadedModel:
+    """What an exported folder says of itself: the one head that it has, and what runs it."""
+    if opened.family.name not in FAMILIES:
+        raise UserError(f"a {opened.family.name} model cannot be written as ONNX; {listed(FAMILIES, 20)} can")
+    head = _head(opened, task)
+    if head is not None and head not in opened.heads:
+        raise UserError(
+            f"this {opened.family.name} model has no head for {task}; weft finetune --task {task} makes one"
+        )
+    heads = {} if head is None else {head: opened.heads[head]}
+    plain: Any = precision.partition("-")[0]
+    return replace(
+        opened, heads=heads, card=replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
+    )
+
+
+def _head(opened: LoadedModel, task: str) -> str | None:
+    """The head that a task reads; None: the states themselves."""
+    heads = {"tag": "tag", "answer": "answer", "fill": "words", "embed": None, "rank": None, "central": None}
+    heads |= dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify")
+    if task not in heads or (task == "fill" and opened.family.speaks):
+        raise UserError(f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that write")
+    return heads[task]
+
+
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
+    """Between which numbers the inputs of every linear map lie while `read` runs, by the map's id."""
+    found: dict[int, Range] = {}
+
+    def seen(module: nn.Module, given: tuple[Any, ...]) -> None:
+        low, high = (float(end) for end in given[0].detach().aminmax())
+        before = found.get(id(module), (low, high))
+        found[id(module)] = min(low, before[0]), max(high, before[1])
+
+    hooks = [m.register_forward_pre_hook(seen) for m in opened.network.modules() if isinstance(m, nn.Linear)]
+    try:
+        read()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
