@@ -15,6 +15,7 @@ import weft
 from tests.parity.test_heads import TEXTS, outputs_of, peer_of
 from tests.table import CASES, PEERED
 from weft.checkpoint import tensors
+from weft.checkpoint.card import read_card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
@@ -304,3 +305,13 @@ def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tensors, "save_file", full)
     with pytest.raises(UserError, match=f"{tmp_path}/model.safetensors: cannot be written: no space left"):
         tensors.write_tensors(tmp_path, {"a": torch.zeros(1)}, 1 << 20)
+
+
+def test_a_card_of_format_1_is_read(tmp_path: Path) -> None:
+    old = {"format": 1, "weft": "0.1.0", "task": "summarise", "normalise": True, "pooling": "mean"}
+    (tmp_path / "weft.json").write_text(json.dumps(old))
+    card = read_card(tmp_path)
+    assert card is not None and (card.format, card.task, card.normalize) == (2, "summarize", True)
+    (tmp_path / "weft.json").write_text(json.dumps({**old, "format": 3}))
+    with pytest.raises(UserError, match="format is 3; this version of Weft reads 2"):
+        read_card(tmp_path)

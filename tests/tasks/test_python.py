@@ -333,7 +333,7 @@ def test_progress(model: weft.Model, capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_a_message_that_nobody_sees_does_not_end_the_live_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise a notebook has a line of training for every evaluation."""
-    with saying.lines_of_a_run(saying.log, saying.live_anywhere) as (stays, passing):
+    with saying.lines_of_a_run(saying.to_logger, saying.live_anywhere) as (stays, passing):
         assert stays is not None and passing is not None
         passing("step 1")
         stays("step 1: held-out loss 0.1")

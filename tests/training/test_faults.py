@@ -313,11 +313,11 @@ def test_a_full_disk_behind_the_record(tmp_path: Path) -> None:
     values = settings(tmp_path, "run", steps=10, log_every=1, evaluate_every=4)
     limit = (
         "import resource, signal, weft.training.log as log\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "plain = log.Log.record\n"
+        "plain = log.RunLog.record\n"
         "def full(self, values):\n"
         "    if values['step'] == 6: resource.setrlimit(resource.RLIMIT_FSIZE, (self.file.tell() + 10, -1))\n"
         "    plain(self, values)\n"
-        "log.Log.record = full\n"
+        "log.RunLog.record = full\n"
     )
     said = started(values, limit).ended()
     assert "metrics.jsonl: cannot be written: file too large" in said.splitlines()[-1] and "weft resume" in said
