@@ -22,8 +22,8 @@ from weft.distillation.distill import distill
 from weft.distillation.resume import resume
 from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
 from weft.nn.rows import Ragged
-from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
 from weft.objectives.language import NextToken
+from weft.objectives.soft import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.runs.corpus import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
@@ -78,7 +78,7 @@ def test_with_all_words_it_is_the_whole_divergence() -> None:
     ours, theirs = (3 * torch.randn(7, 11, dtype=torch.float64, generator=generator) for _ in range(2))
     words, chances, rest = shortened(theirs.log_softmax(-1), 11)
     whole = (theirs.softmax(-1) * (theirs.log_softmax(-1) - ours.log_softmax(-1))).sum(-1)
-    torch.testing.assert_close(divergence(ours, words, chances, rest), whole, rtol=0, atol=1e-9)
+    torch.testing.assert_close(kept_divergence(ours, words, chances, rest), whole, rtol=0, atol=1e-9)
     assert not rest.any()
 
 
@@ -91,7 +91,7 @@ def test_with_some_words_the_others_count_as_one() -> None:
     for k in (1, 4, 12, 19, 20):
         words, chances, rest = shortened(theirs.log_softmax(-1), k)
         assert torch.allclose(chances.exp().sum(-1) + rest, torch.ones(50, dtype=torch.float64))
-        found = divergence(ours, words, chances, rest)
+        found = kept_divergence(ours, words, chances, rest)
         assert bool((found <= whole + 1e-9).all()) and bool((found >= before - 1e-9).all())
         written = torch.zeros(50, dtype=torch.float64)  # the same by groups of words, written out
         for row in range(50):
@@ -102,7 +102,7 @@ def test_with_some_words_the_others_count_as_one() -> None:
                 if group:
                     written[row] += p[group].sum() * (p[group].sum() / q[group].sum()).log()
         torch.testing.assert_close(found, written, rtol=0, atol=1e-9)
-        assert divergence(theirs, words, chances, rest).abs().max() < 1e-9
+        assert kept_divergence(theirs, words, chances, rest).abs().max() < 1e-9
         before = found
 
 
@@ -114,13 +114,13 @@ def test_terms_count_as_the_recipe_says() -> None:
     network = speaking(seed=2).network.requires_grad_(False)
     plain = float(NextToken().sums(network, batch)["words"])
     for hard in (0.0, 0.25, 1.0):
-        objective = TaughtWords(2.0, hard)
+        objective = NextToken(soft=SoftTargets(2.0, hard))
         sums, counts = objective.sums(network, batch), objective.counts(batch)
         assert list(sums) == list(counts) == list(objective.terms) and set(counts.values()) == {24}
         assert float(sums["words"]) == pytest.approx(hard * plain)
         scores: Any = network.words(network(batch.tokens, batch.rows))  # type: ignore[operator]
-        said = divergence(scores / 2.0, batch.targets[WORDS], batch.targets[CHANCES], batch.targets[REST]).sum()
-        assert float(sums["taught"]) == pytest.approx(4 * (1 - hard) * float(said))
+        said = kept_divergence(scores / 2.0, batch.targets[TOKENS], batch.targets[LOGPROBS], batch.targets[REST]).sum()
+        assert float(sums["teacher"]) == pytest.approx(4 * (1 - hard) * float(said))
 
 
 # ----------------------------------------------------------------------------------------------------------- forecasts
@@ -208,7 +208,7 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
     cuts = set()
     for epoch in range(3):
         batch = Prepared(Forecasts([marked], 0))(table.draw(np.full(2, epoch), np.array([0, table.count - 1])))
-        places = batch.targets[WORDS][:, 0].numpy()
+        places = batch.targets[TOKENS][:, 0].numpy()
         assert (tokens[places] == batch.tokens.numpy()).all()
         assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()
         cuts.add(int(places[0]))

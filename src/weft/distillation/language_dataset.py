@@ -20,8 +20,8 @@ from weft.distillation.teacher_outputs import Listened, taught
 from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.distill_words import TaughtWords
 from weft.objectives.language import NextToken, Objective
+from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.complete import begun, writer_of
@@ -147,7 +147,7 @@ def by_words(
         Foreseen(Packed(framed, length, 1, False, recipe.seed)),
         Packed(Framed(held, frame), length, 1, False, None),
         Prepared(known),
-        TaughtWords(asked.temperature, asked.hard),
+        NextToken(soft=SoftTargets(asked.temperature, asked.hard)),
         tally.total,
         f"the teacher's chances of the next word at {framed.size:,} places, its own words counting {asked.hard:g}",
     )

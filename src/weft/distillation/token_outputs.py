@@ -34,7 +34,7 @@ from weft.errors import UserError
 from weft.files import cache_folder, held, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
-from weft.objectives.distill_words import CHANCES, REST, WORDS
+from weft.objectives.soft import LOGPROBS, REST, TOKENS
 from weft.tasks.unseen import unseen_in_words
 
 FORMAT = 1
@@ -257,8 +257,8 @@ class Prepared:
         keep[drawn.starts[1:] - 1] = False
         said = self.known.take(drawn.examples[keep])
         taught = {
-            WORDS: torch.from_numpy(said["words"].astype(np.int64)),
-            CHANCES: torch.from_numpy(said["chances"].astype(np.float32)),
+            TOKENS: torch.from_numpy(said["words"].astype(np.int64)),
+            LOGPROBS: torch.from_numpy(said["chances"].astype(np.float32)),
             REST: torch.from_numpy(np.ascontiguousarray(said["rest"])),
         }
         return replace(batch, targets={**batch.targets, **taught})
