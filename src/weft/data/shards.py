@@ -39,7 +39,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextFiles:
     """Which text, and how its files are read."""
 
     files: tuple[str, ...]
@@ -81,7 +81,7 @@ class Text:
         )
         return (document.text for document in found)
 
-    def resolved(self) -> Text:
+    def resolved(self) -> TextFiles:
         """The same with what its documents are; still auto where one file is of another kind than the next."""
         if self.documents != "auto":
             return self
@@ -160,7 +160,7 @@ class Corpus:
 
 
 def tokenized(
-    text: Text,
+    text: TextFiles,
     tokenizer: Tokenizer,
     sentences: bool = False,
     progress: Callable[[int], None] = lambda more: None,
@@ -190,7 +190,7 @@ def tokenized(
 
 def _build(
     folder: Path,
-    text: Text,
+    text: TextFiles,
     tokenizer: Tokenizer,
     sentences: bool,
     progress: Callable[[int], None],
