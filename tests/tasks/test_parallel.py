@@ -16,7 +16,7 @@ from tests.tasks.written import SIZES, worded, write_sides, write_table
 from weft.data.columns import paired_columns
 from weft.data.examples import batch_of
 from weft.data.masking import NOTHING
-from weft.data.pairs import Sequences, Side, few
+from weft.data.pairs import Sequences, TextSide, few
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
@@ -187,7 +187,7 @@ def test_swapped_rows_to_judge_by_are_noted(here: Path) -> None:
 def made_table(count: int = 40) -> Sequences:
     chance = np.random.default_rng(0)
     sides = [[chance.integers(3, 40, chance.integers(1, 30)).tolist() for _ in range(count)] for _ in range(2)]
-    return Sequences(Side.of(sides[0]), Side.of(sides[1]), begin=2)
+    return Sequences(TextSide.of(sides[0]), TextSide.of(sides[1]), begin=2)
 
 
 def drawn(table: Sequences, numbers: list[int]) -> Any:
@@ -195,7 +195,7 @@ def drawn(table: Sequences, numbers: list[int]) -> Any:
 
 
 def test_what_is_written_is_shifted_by_one() -> None:
-    table = Sequences(Side.of([[5, 6, 1], [7, 1]]), Side.of([[8, 1], [9, 10, 1]]), begin=2)
+    table = Sequences(TextSide.of([[5, 6, 1], [7, 1]]), TextSide.of([[8, 1], [9, 10, 1]]), begin=2)
     batch = drawn(table, [1, 0])
     assert batch.tokens.tolist() == [2, 9, 10, 2, 8] and batch.targets["words"].tolist() == [9, 10, 1, 8, 1]
     assert batch.source.tokens.tolist() == [7, 1, 5, 6, 1] and batch.source.rows.starts.tolist() == [0, 2, 5]

@@ -15,7 +15,7 @@ from typing import Any
 from weft.data.columns import OURS, file_of
 from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, saved_dataset
 from weft.data.memory import MemoryRows, is_names, rows_in_memory
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of
 from weft.text.compressed import name_of
 from weft.text.encoding import known_encoding
@@ -94,7 +94,7 @@ class Table:
                     found.update(dict.fromkeys(files))
                     continue
                 name = str(folder)
-            found.update(dict.fromkeys(Text((name,)).paths()))
+            found.update(dict.fromkeys(TextFiles((name,)).paths()))
         return list(found)
 
     def records(self, skipped: Skipped | None = None) -> Iterator[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError, listed
 from weft.progress import Log, Progress, log_notes
@@ -33,7 +33,7 @@ def read_sources(
                 told(1)
             digest = files.hash()
         else:
-            text = Text(source, on_bad_row=data.on_bad_row, encoding=data.encoding)
+            text = TextFiles(source, on_bad_row=data.on_bad_row, encoding=data.encoding)
             for number, line in enumerate(text.read(skipped), 1):
                 stop.check("stopped while reading")
                 found.append(Example((line,), None, f"{where} text {number}"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of
 from weft.tasks.reading import Example
 from weft.text.compressed import open_sources, read_lines
@@ -42,7 +42,7 @@ class Parallel:
                 raise UserError(f"--{given} has nothing beside it: give --{missing} FILE too")
 
     def sides(self) -> list[tuple[Path, Path]]:
-        sources, targets = Text(self.source).paths(), Text(self.target).paths()
+        sources, targets = TextFiles(self.source).paths(), TextFiles(self.target).paths()
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} files of sources, but {len(targets)} of targets")
         return list(zip(sources, targets, strict=True))
