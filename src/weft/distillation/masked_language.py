@@ -12,7 +12,7 @@ from weft.config import build, values_of
 from weft.distillation.hidden_states import along
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_outputs import digest_of_folder
+from weft.distillation.teacher_cache import digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
 from weft.objectives.language import MaskedWords, NextToken, Objective
