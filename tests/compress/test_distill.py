@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Stop
 

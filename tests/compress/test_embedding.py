@@ -15,13 +15,13 @@ from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
 from weft.distillation.embed import Directions, EmbedLesson, EmbedTask, task_of
 from weft.errors import UserError
+from weft.metrics.vectors import Likeness, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.distill_tokens import TaughtVectors, pooled
 from weft.tasks.embed import Embedder, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
 from weft.tasks.reading import Example
-from weft.text.metrics_vectors import Likeness, _correlations
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]

@@ -32,8 +32,8 @@ from weft.objectives.inside import Matched, SoftWords
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.tasks import Texts
 from weft.runs.recipes import Tuning
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 from weft.training.judging import total
 from weft.training.log import RunLog
 from weft.training.loop import train

@@ -27,7 +27,7 @@ from weft.objectives.language import NextToken
 from weft.runs.corpus import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.passes import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")

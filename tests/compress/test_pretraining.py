@@ -23,7 +23,7 @@ from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run
 from weft.training.signals import listening

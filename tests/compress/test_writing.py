@@ -29,7 +29,7 @@ from weft.tasks.model import Model
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 
 PAIRS = worded(20)

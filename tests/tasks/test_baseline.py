@@ -99,7 +99,7 @@ def test_a_run_says_which_is_better(tmp_path: Path) -> None:
 
 
 def _tokenizer() -> Any:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     return learn([row["text"] for row in kinds(50)], "wordpiece", 200)
 
@@ -173,8 +173,8 @@ def test_a_sample_of_sorted_rows_has_all_labels() -> None:
 
 
 def test_a_handful_of_rows_proves_nothing() -> None:
+    from weft.metrics.bootstrap import Score
     from weft.runs.baseline import _verdict
-    from weft.text.resampling import Score
 
     assert "too few to tell" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 2)
     assert "WORSE" in _verdict(Score(-1.0, -1.0, -1.0), "TF-IDF", 20)

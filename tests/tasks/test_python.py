@@ -27,7 +27,7 @@ from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning
 from weft.runs.finetune import _said as said_to_finetune
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Interrupted
 
 LABELS = ("animal", "plant", "stone")

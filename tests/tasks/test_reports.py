@@ -17,12 +17,12 @@ import pytest
 
 import weft
 from tests.tasks.small import kinds, model_for, prices, spanned, write_rows
+from weft.metrics.bootstrap import Score
 from weft.picture import entries, line_chart, page, table
 from weft.runs.curves import write_curves
 from weft.runs.ladder_page import page_of
 from weft.tasks.evaluate import Evaluation
-from weft.text.resampling import Score
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.watching import draw_gradients
 
 SVG = "{http://www.w3.org/2000/svg}"

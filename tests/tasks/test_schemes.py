@@ -20,7 +20,7 @@ from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, joined, normalized
 from weft.text.records import read_records
 from weft.text.tags import Normalizer, scheme_of
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Stop
 
 Sentence = list[tuple[str, str]]

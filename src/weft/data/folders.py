@@ -11,10 +11,10 @@ from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, reason
-from weft.text.compressed import LIMIT, open_sources, read_lines, telling_suffix
-from weft.text.formats import SUFFIXES
 from weft.text.paths import digest_of
 from weft.text.records import Record
+from weft.text.rows import SUFFIXES
+from weft.text.sources import LIMIT, open_sources, read_lines, telling_suffix
 
 TEXTS = ("", ".txt", ".text")
 UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # folders of texts that nobody has labeled

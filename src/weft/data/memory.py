@@ -20,7 +20,7 @@ from uuid import UUID
 from weft.errors import UserError, listed, shown
 from weft.files import reason
 from weft.text.arrow import class_names, with_names
-from weft.text.formats import Record
+from weft.text.rows import Record
 
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
 

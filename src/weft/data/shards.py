@@ -25,12 +25,13 @@ from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
 from weft.files import cache_folder, held, reason, sync_folder, unwritable
-from weft.text.compressed import zip_and_member
 from weft.text.long_texts import PART, parts_of
 from weft.text.paths import digest_of
-from weft.text.records import Skipped, find_files, look_for_documents, read_texts
+from weft.text.records import find_files, look_for_documents, read_texts
+from weft.text.row_problems import Skipped
 from weft.text.sentences import sentences as cut_sentences
-from weft.text.tokenizer import Tokenizer
+from weft.text.sources import zip_and_member
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 2
 RECORD = "corpus.json"  # in a folder of the cache: what it was made from

@@ -17,11 +17,12 @@ from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, 
 from weft.data.memory import MemoryRows, is_names, rows_in_memory
 from weft.data.shards import Text
 from weft.errors import UserError, listed, one_of
-from weft.text.compressed import name_of
 from weft.text.encoding import known_encoding
 from weft.text.paths import digest_of
-from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
-from weft.text.sniffing import likely_columns
+from weft.text.records import ON_BAD_ROW, Record, read_records
+from weft.text.row_problems import Problems, Skipped
+from weft.text.sources import name_of
+from weft.text.table_layout import likely_columns
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most

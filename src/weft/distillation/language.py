@@ -28,6 +28,7 @@ from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_outputs import Listened
 from weft.errors import UserError
 from weft.files import write_json
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import begin, drive
 from weft.runs.plan import decided
@@ -35,7 +36,6 @@ from weft.runs.recipes import Tuning
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
-from weft.text.resampling import Score
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Stop

@@ -12,10 +12,11 @@ from pathlib import Path
 from weft.data.shards import Text
 from weft.errors import UserError, listed, one_of
 from weft.tasks.reading import Example
-from weft.text.compressed import open_sources, read_lines
 from weft.text.encoding import known_encoding
 from weft.text.paths import digest_of
-from weft.text.records import Record, Skipped
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
+from weft.text.sources import open_sources, read_lines
 
 SIDES = ("source", "target")
 ROOM = 30  # characters by which a side may always be longer than the other
