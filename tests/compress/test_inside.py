@@ -20,8 +20,8 @@ from tests.training.test_accumulation import joined
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn, Frame, Framed, Packed
-from weft.data.shards import Text, tokenized
+from weft.data.rows import Drawn, Frame, Framed, PackedRows
+from weft.data.shards import TextFiles, tokenized
 from weft.distillation.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.distillation.recipe import Lessons
 from weft.errors import UserError
@@ -360,8 +360,8 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     student, objective = narrow()
     text = folder.parent / "text.txt"
     text.write_text(stories(20))
-    corpus = tokenized(Text((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
-    source = Packed(Framed(corpus, Frame((2,), (3,))), 24, 0, True, 0)
+    corpus = tokenized(TextFiles((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
+    source = PackedRows(Framed(corpus, Frame((2,), (3,))), 24, 0, True, 0)
     masking = Masking.of(words, 0.15, False, 0)
     plan = Tuning(batch=8, rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0)
     checkpoints = Checkpoints(folder / "checkpoints", 3)

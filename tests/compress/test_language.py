@@ -16,8 +16,8 @@ import weft
 from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
-from weft.data.rows import Framed, Packed
-from weft.data.shards import Text, tokenized
+from weft.data.rows import Framed, PackedRows
+from weft.data.shards import TextFiles, tokenized
 from weft.distillation.distill import distill
 from weft.distillation.resume import resume
 from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
@@ -63,7 +63,7 @@ def speaking(family: str = "gpt2", seed: int = 1, kind: str = "bpe", **more: Any
 
 def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> Asked:
     tokenizer: Any = models[0].tokenizer
-    framed = Framed(tokenized(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
+    framed = Framed(tokenized(TextFiles(("text.txt",)), tokenizer), next_frame(tokenizer, True))
     opened = [model.opened for model in models]
     digests = [str(float(next(model.network.parameters()).detach().sum())) for model in models]
     return Asked(opened, digests, framed, tokenizer.vocabulary, temperature, top)
@@ -109,7 +109,7 @@ def test_with_some_words_the_others_count_as_one() -> None:
 def test_terms_count_as_the_recipe_says() -> None:
     model = speaking()
     asked = asked_of(model, temperature=2.0)
-    table = Foreseen(Packed(asked.framed, 8, 1, False, 0))
+    table = Foreseen(PackedRows(asked.framed, 8, 1, False, 0))
     batch = Prepared(forecasts(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
     network = speaking(seed=2).network.requires_grad_(False)
     plain = float(NextToken().sums(network, batch)["words"])
@@ -203,7 +203,7 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
     marked = np.zeros(asked.framed.size, dtype=asked.kind)
     marked["words"] = np.arange(asked.framed.size)[:, None]
     marked["rest"] = 0.5
-    table = Foreseen(Packed(asked.framed, 8, 1, False, 5))
+    table = Foreseen(PackedRows(asked.framed, 8, 1, False, 5))
     tokens = asked.framed.read(np.arange(asked.framed.size))[0]
     cuts = set()
     for epoch in range(3):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
 from weft.objectives.distill_tokens import TaughtEnds
@@ -94,7 +94,7 @@ class AnswerLesson(Lesson):
         self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
     ) -> Examples:
         """Each window is an example of its own, as when answers alone are learned."""
-        gathering, tokenizer = Gathering(), tokenizer_of(student)
+        gathering, tokenizer = ExamplesBuilder(), tokenizer_of(student)
         chances = list[NDArray[np.float32]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said, stacked
 from weft.objectives.distill import TaughtTexts
@@ -67,7 +67,7 @@ class TextLesson(Lesson):
         scores = stacked(said, "scores")
         if self.task.kind == "value":
             scores = ((scores - self.task.center) / self.task.spread).astype(np.float32)
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for found in pieces_in(framing, tokenizer_of(student), [example.texts for example in examples]):
             gathering.add(found[0])
         labeled = np.array([example.target is not None for example in examples], dtype=np.float32)

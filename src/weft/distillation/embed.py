@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
 from weft.metrics.vectors import Likeness
@@ -171,7 +171,7 @@ class EmbedLesson(Lesson):
         directions = self.directions or Directions.of(said)
         # Asked first, so that a student that cannot pool so is named before it learns.
         width = Embedder(student, pooling=self.task.pooling).width
-        tokenizer, gathering = tokenizer_of(student), Gathering()
+        tokenizer, gathering = tokenizer_of(student), ExamplesBuilder()
         around, own = len(framing.before), list[NDArray[np.float32]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]

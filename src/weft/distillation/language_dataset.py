@@ -10,8 +10,8 @@ from typing import Any
 from weft.checkpoint.folder import LoadedModel
 from weft.data.chance import key_of
 from weft.data.masking import shift
-from weft.data.rows import Framed, Packed, Source
-from weft.data.shards import Corpus, Text, tokenized
+from weft.data.rows import ExampleSource, Framed, PackedRows
+from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.base import Said
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.seq2seq import packed, unpacked
@@ -43,10 +43,10 @@ JUDGED = 1 << 21  # characters of held-out text, at most, that bits are counted 
 class Papers:
     """The texts of a run: those to learn from, and those that it is judged by."""
 
-    text: Text
+    text: TextFiles
     learned: int  # so many of its documents, the first ones
     held: list[str]  # what is judged by, as far as bits are counted of it
-    dev: Text | None
+    dev: TextFiles | None
     hashes: dict[str, str]
 
     def documents(self) -> Iterator[str]:
@@ -61,7 +61,7 @@ def papers_of(recipe: DistillRecipe, log: Log) -> Papers:
         raise UserError("a language model writes on from a text: give --text FILE, not --source and --target")
     if data.augment:
         raise UserError("texts of a language model are learned as they stand: leave out --augment")
-    text = Text(
+    text = TextFiles(
         (*data.text, *data.files),
         data.columns.get("text", "text"),
         data.delimiter,
@@ -101,8 +101,8 @@ def _some(documents: Iterator[str]) -> list[str]:
 class Material:
     """What a student reads, and what it is judged by."""
 
-    source: Source
-    held_out: Source
+    source: ExampleSource
+    held_out: ExampleSource
     prepare: Any
     objective: Objective
     forwards: int  # places, or texts, that a teacher read anew, in this process and those before it
@@ -144,8 +144,8 @@ def by_words(
     _tell(known, framed, log)
     length = _length(recipe, student)
     return Material(
-        Foreseen(Packed(framed, length, 1, False, recipe.seed)),
-        Packed(Framed(held, frame), length, 1, False, None),
+        Foreseen(PackedRows(framed, length, 1, False, recipe.seed)),
+        PackedRows(Framed(held, frame), length, 1, False, None),
         Prepared(known),
         TaughtWords(asked.temperature, asked.hard),
         tally.total,
@@ -244,12 +244,12 @@ def by_texts(
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
     frame, length = next_frame(tokenizer, True), _length(recipe, student)
     with progress("tokenizing what was written", "characters") as read:
-        corpus = tokenized(Text((str(path),)), tokenizer, False, read)
+        corpus = tokenized(TextFiles((str(path),)), tokenizer, False, read)
     held = _corpora(papers, tokenizer, stop, progress)[1]
     own = "and the texts themselves" if recipe.distill.hard else "alone"
     return Material(
-        Packed(Framed(corpus, frame), length, 1, False, recipe.seed),
-        Packed(Framed(held, frame), length, 1, False, None),
+        PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed),
+        PackedRows(Framed(held, frame), length, 1, False, None),
         shift,
         NextToken(),
         tally.total,

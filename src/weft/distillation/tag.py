@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
 from weft.objectives.distill_tokens import TaughtTags
@@ -81,7 +81,7 @@ class TagLesson(Lesson):
     ) -> Examples:
         """Each window is an example of its own, as when tags alone are learned."""
         numbers = {label: number for number, label in enumerate(self.task.labels)}
-        tokenizer, gathering = tokenizer_of(student), Gathering()
+        tokenizer, gathering = tokenizer_of(student), ExamplesBuilder()
         scores, known = list[NDArray[np.float32]](), list[NDArray[Any]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]

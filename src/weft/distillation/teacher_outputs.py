@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
@@ -26,12 +25,11 @@ from safetensors.numpy import load_file
 
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.tensors import save_tensors
-from weft.checksums import digests, is_sound, write_manifest
-from weft.data.shards import TEACHERS
+from weft.data.cache import TEACHERS, CacheFolder, manifest_of
 from weft.distillation.base import Lesson, Said
 from weft.distillation.tally import Tally
 from weft.errors import UserError
-from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
+from weft.files import check_readable, reason, unwritable
 from weft.progress import Log, Progress
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import chunked
@@ -183,27 +181,24 @@ def _asked(
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, made where they are missing; and how many examples it read for that."""
     words = [FORMAT, SHARD, teacher.digest, type(lesson).__name__, dict(lesson.settings)]
-    folder = cache_folder() / TEACHERS / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
-    about = {"files": [f"teacher {teacher.folder}"]}
-    paths, read, noted = list[Path](), 0, False
+    cache = CacheFolder(TEACHERS, words, lambda: log("weft: note: another process asks this teacher; waiting for it"))
+    paths, read = list[Path](), 0
+
+    def write(path: Path, some: Sequence[Example]) -> None:
+        with tally.shard(manifest_of(path), len(some)):
+            _write(path, _said(lesson, teacher.opened, some, stop, told))
+            cache.seal(path, f"teacher {teacher.folder}")
+
     for some in shards:
-        path = folder / f"{_digest(lesson, some)}.safetensors"
-        record = path.with_suffix(".json")  # its hash: a shard counts as soon as that is there
-        while not is_sound(record):
-            with held(folder.with_suffix(".lock")) as ours:
-                if ours and not is_sound(record, quiet=True):
-                    with tally.shard(record, len(some)):
-                        _write(path, _said(lesson, teacher.opened, some, stop, told), about)
-                    read += len(some)
-            if not ours:  # another process is at it: what it hears is ours too
-                if not noted:
-                    log("weft: note: another process asks this teacher; waiting for it")
-                noted = True
-                stop.check("stopped while another process asks the teacher")
-                time.sleep(0.2)
+        path = cache.path / f"{_digest(lesson, some)}.safetensors"
+        made = cache.make(
+            manifest_of(path),
+            partial(write, path, some),
+            lambda: stop.check("stopped while another process asks the teacher"),
+        )
+        read += len(some) if made else 0
         paths.append(path)
-    with suppress(OSError):  # a cache may be shared and read only
-        os.utime(folder)
+    cache.touch()
     return paths, read
 
 
@@ -227,7 +222,7 @@ def _said(
 # ------------------------------------------------------------------------------------------------------------ shards
 
 
-def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
+def _write(path: Path, said: Iterator[Said]) -> None:
     """A shard: the arrays of all its examples one after the other, and where those of each end."""
     found = list(said)
     tensors: dict[str, NDArray[Any]] = {}
@@ -240,13 +235,10 @@ def _write(path: Path, said: Iterator[Said], about: dict[str, Any]) -> None:
     scratch = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not (path.parent / "corpus.json").exists():
-            write_json(path.parent / "corpus.json", about)
         save_tensors(scratch, {name: torch.from_numpy(array) for name, array in tensors.items()})
         with open(scratch, "rb") as file:
             os.fsync(file.fileno())
         os.replace(scratch, path)
-        write_manifest(path.with_suffix(".json"), {}, digests(path.parent, [path.name]))
     except (OSError, SafetensorError) as error:
         raise unwritable(path, error) from None
 

@@ -8,13 +8,9 @@ k: words that are kept of a forecast; V: vocabulary.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +21,13 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.checksums import digests, is_sound, write_manifest
+from weft.data.cache import TEACHERS, CacheFolder, manifest_of
 from weft.data.masking import shift
-from weft.data.rows import Drawn, Framed, Packed
-from weft.data.shards import TEACHERS, Places
+from weft.data.rows import Drawn, Framed, PackedRows
+from weft.data.shards import Places
 from weft.distillation.tally import Tally
 from weft.errors import UserError
-from weft.files import cache_folder, held, reason, whole_file, write_json
+from weft.files import reason, whole_file
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.distill_words import CHANCES, REST, WORDS
@@ -64,11 +60,10 @@ class Asked:
         return np.dtype([("words", words, (k,)), ("chances", np.float16, (k,)), ("rest", np.float32)])
 
     @property
-    def key(self) -> str:
+    def key(self) -> list[Any]:
         corpus = self.framed.corpus
         part = [corpus.hash, corpus.begin, corpus.size, *vars(self.framed.frame).values()]
-        words = [FORMAT, SHARD, sorted(self.digests), part, self.vocabulary, self.temperature, self.top]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
+        return [FORMAT, SHARD, sorted(self.digests), part, self.vocabulary, self.temperature, self.top]
 
 
 @dataclass(frozen=True)
@@ -95,28 +90,21 @@ def forecasts(
     tally: Tally | None = None,
 ) -> Forecasts:
     """What the teachers foresee, from the cache or made now; `told` is told of places and may raise to stop."""
-    folder = cache_folder() / TEACHERS / asked.key
-    count = -(-asked.framed.size // SHARD)
-    forwards, noted, tally = 0, False, tally or Tally()
-    for number in range(count):
-        path = folder / f"forecasts-{number:05d}.npy"
-        record = path.with_suffix(".json")  # its hash: a shard counts as soon as that is there
-        while not is_sound(record):
-            with held(folder.with_suffix(".lock")) as ours:
-                if ours and not is_sound(record, quiet=True):
-                    size = min(SHARD, asked.framed.size - number * SHARD)
-                    with tally.shard(record, size):
-                        _write(path, asked, number, told)
-                    forwards += size
-            if not ours:  # another process is at it: what it hears is ours too
-                if not noted:
-                    waiting()
-                noted = True
-                told(0)
-                time.sleep(0.2)
-    with suppress(OSError):  # a cache may be shared and read only
-        os.utime(folder)
-    return Forecasts([_read(folder / f"forecasts-{number:05d}.npy", asked) for number in range(count)], forwards)
+    cache = CacheFolder(TEACHERS, asked.key, waiting)
+    counter, forwards = tally or Tally(), 0
+    paths = [cache.path / f"forecasts-{number:05d}.npy" for number in range(-(-asked.framed.size // SHARD))]
+
+    def write(number: int, path: Path, size: int) -> None:
+        with counter.shard(manifest_of(path), size):
+            _write(path, asked, number, told)
+            cache.seal(path, f"forecasts of {asked.named}")
+
+    for number, path in enumerate(paths):
+        size = min(SHARD, asked.framed.size - number * SHARD)
+        made = cache.make(manifest_of(path), partial(write, number, path, size), lambda: told(0))
+        forwards += size if made else 0
+    cache.touch()
+    return Forecasts([_read(path, asked) for path in paths], forwards)
 
 
 def _read(path: Path, asked: Asked) -> NDArray[Any]:
@@ -136,11 +124,8 @@ def _write(path: Path, asked: Asked, number: int, told: Callable[[int], None]) -
     found = np.empty(end - begin, dtype=asked.kind)
     for first, last, some in windows(asked, begin, end, told):
         found[first - begin : last - begin] = some
-    if not (path.parent / "corpus.json").exists():
-        write_json(path.parent / "corpus.json", {"files": [f"forecasts of {asked.named}"]})
     with whole_file(path) as file:
         np.save(file, found)
-    write_manifest(path.with_suffix(".json"), {}, digests(path.parent, [path.name]))
 
 
 @dataclass(frozen=True)
@@ -222,7 +207,7 @@ def shortened(logs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 class Foreseen:
     """Packed rows that know at which places of the text they stand."""
 
-    rows: Packed
+    rows: PackedRows
 
     @property
     def count(self) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
-from weft.data.pairs import Sequences, Vectors
+from weft.data.pairs import Sequences, VectorSide
 from weft.progress import Log
 from weft.runs.dataset import Material
 from weft.runs.driver import half_precision, pass_tokens
@@ -163,7 +163,9 @@ def announce(
     rows = len(material.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
-        read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
+        read = (
+            f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, VectorSide) else "tokens to read"
+        )
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
