@@ -166,7 +166,7 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     before = judged(taught.task, student, framing, judges, tune=True).scores
     table = taught.table(examples, said, student, framing)
     assert "fits into the student's 64" in table.notes[0]
-    losses = learned(student, taught.objective, table, steps=80, rate=5e-3)
+    losses = learned(student, taught.objective, table, steps=80, learning_rate=5e-3)
     after = judged(taught.task, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9

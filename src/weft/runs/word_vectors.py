@@ -208,14 +208,14 @@ def _learner(
 ) -> tuple[Step, int, Learner, int]:
     """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
     plan = recipe.vectors
-    assert plan.epochs is not None and plan.rate is not None and plan.window is not None
+    assert plan.epochs is not None and plan.learning_rate is not None and plan.window is not None
     if plan.kind == "word2vec":
         way: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
         learner = way(plan, counts, recipe.seed, device)
         held.callback(learner.close)
         size = plan.block or 1
         blocks = math.ceil(corpus.size / size)
-        steps, first = plan.epochs * blocks, plan.rate
+        steps, first = plan.epochs * blocks, plan.learning_rate
         kept = _Kept(device)
 
         def prepared(number: int) -> Any:
