@@ -13,7 +13,7 @@ from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
 from weft.distillation import run as running
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted
 
 REST = ["--student", "1x64", "--out", "out", "--steps", "1", "--batch", "4"]

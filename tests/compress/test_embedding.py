@@ -15,13 +15,13 @@ from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
 from weft.distillation.embed import Directions, EmbedLesson, EmbedTask, task_of
 from weft.errors import UserError
+from weft.metrics.vectors import Likeness, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.embed import Embedder, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
 from weft.tasks.reading import Example
-from weft.text.metrics_vectors import Likeness, _correlations
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -166,7 +166,7 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     before = judged(taught.task, student, framing, judges, tune=True).scores
     table = taught.table(examples, said, student, framing)
     assert "fits into the student's 64" in table.notes[0]
-    losses = learned(student, taught.objective, table, steps=80, rate=5e-3)
+    losses = learned(student, taught.objective, table, steps=80, learning_rate=5e-3)
     after = judged(taught.task, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9

@@ -35,7 +35,7 @@ from weft.objectives.soft import LOGPROBS, REST, TOKENS, SoftTargets, kept_diver
 from weft.runs.corpus import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.passes import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
@@ -238,7 +238,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
             text={"files": [str(folder / "text.txt")]},
             tokenizer={"size": 290},
-            training={"steps": 40, "batch": 16, "rate": 5e-3},
+            training={"steps": 40, "batch": 16, "learning_rate": 5e-3},
             out=str(folder / "run"),
             log=quiet,
         )
@@ -308,8 +308,8 @@ def test_going_on_ends_as_the_whole_run(teacher: Path, monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_a_student_comes_near_its_teacher(teacher: Path) -> None:
     student = ("--student", "gpt2:1x64", "--start", "scratch", "--hard", "0", "--temperature", "1")
-    rate = ("--set", "training.rate=5e-3", "--set", "student.settings.dropout=0.0")
-    assert distilled(teacher, "out", *student, *rate, steps=150) == 0
+    learning_rate = ("--set", "training.learning_rate=5e-3", "--set", "student.settings.dropout=0.0")
+    assert distilled(teacher, "out", *student, *learning_rate, steps=150) == 0
     assert json.loads(Path("out/run/kept.json").read_text())["kept"] > 0.8
 
 

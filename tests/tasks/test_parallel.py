@@ -17,11 +17,12 @@ from weft.data.columns import paired_columns
 from weft.data.examples import batch_of
 from weft.data.masking import NOTHING
 from weft.data.pairs import Sequences, TextSide, few
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
-from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
+from weft.tasks.parallel import profile_of, sifted, swapped
 from weft.tasks.reading import Example
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 
@@ -73,7 +74,7 @@ def test_a_table_without_a_header(here: Path) -> None:
 def test_two_files_are_a_table(here: Path) -> None:
     pairs = worded(9)
     source, target = write_sides(here, pairs)
-    found = list(Parallel((str(source),), (str(target),)).records())
+    found = list(Table.parallel((str(source),), (str(target),)).records())
     assert [(row.values["source"], row.values["target"]) for row in found] == pairs
     assert found[3].where == f"{source} line 4"
 
@@ -87,9 +88,9 @@ def test_files_of_different_length(source: int, target: int, line: int, long: st
     two.write_text("a b\n" * target)
     match = rf"t.en has {source} lines? and .*t.de {target}: line {line} of {long} has no other in t\...$"
     with pytest.raises(UserError, match=match):
-        list(Parallel((str(one),), (str(two),)).records())
+        list(Table.parallel((str(one),), (str(two),)).records())
     with pytest.raises(UserError, match="--source has nothing beside it: give --target FILE too"):
-        Parallel((str(one),), ())
+        Table.parallel((str(one),), ())
 
 
 def test_empty_lines_are_left_out_and_counted(here: Path) -> None:
@@ -97,7 +98,7 @@ def test_empty_lines_are_left_out_and_counted(here: Path) -> None:
     pairs[2], pairs[5], pairs[7] = ("", "leer"), ("empty", " "), ("", "")
     source, target = write_sides(here, pairs)
     skipped = Skipped()
-    found = list(Parallel((str(source),), (str(target),)).records(skipped))
+    found = list(Table.parallel((str(source),), (str(target),)).records(skipped))
     assert len(found) == 7 and skipped.count == 3
     assert skipped.first == [f"{source} line 3 is empty", f"{target} line 6 is empty", f"{source} line 8 is empty"]
     data = write_table(here / "t.tsv", pairs)

@@ -20,11 +20,11 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
+from weft.metrics.vectors import Likeness
 from weft.objectives.tasks import TextVectors
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, text_in
-from weft.text.metrics_vectors import Likeness
 from weft.text.records import Record
 from weft.text.windows import Framing, pieces
 

@@ -29,8 +29,8 @@ from weft.tasks.generation import Manner
 from weft.tasks.reading import Example
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.run import Run
 from weft.training.signals import Stop

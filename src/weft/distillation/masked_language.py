@@ -23,7 +23,7 @@ from weft.runs.driver import device_for
 from weft.runs.language import learn_text
 from weft.runs.recipes import Aim, Recipe, Tuning, Words
 from weft.tasks.model import Model, load
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.training.judging import evaluated
 from weft.training.run import Run
 from weft.training.setup import Setup

@@ -195,7 +195,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -314,9 +314,9 @@ def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.de
     if not epochs:
         epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if anew else min(10.0, max(3.0, SEEN / train.count))
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
-    usual = opened.family.rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
-    rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
-    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, rate)
+    usual = opened.family.learning_rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
+    learning_rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
+    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, learning_rate)
 
 
 def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel, task: Task) -> Window:
@@ -363,6 +363,7 @@ def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, lo
     log(
         f"{run.folder}: {len(material.train):,} texts to learn from, {right:,} of them with a right answer; "
         f"{len(material.dev):,} to judge by{by}{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, rate {recipe.training.rate:.1e}, on "
-        f"{recipe.device} in {recipe.training.precision}, kept by {recipe.distill.metric}"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, "
+        f"learning rate {recipe.training.learning_rate:.1e}, on {recipe.device} in {recipe.training.precision}, "
+        f"kept by {recipe.distill.metric}"
     )

@@ -200,8 +200,8 @@ def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher
     family, context, there = opened.family, opened.config.context, teacher.model.card.window
     length = min(context, recipe.distill.length or (there.length if there is not None else context))
     plan = recipe.stages.pretrain
-    if plan.rate is None and fresh:  # from a base it would be a fifth of that
-        plan = replace(plan, rate=family.rate * (768 / opened.config.width) ** 0.5)
+    if plan.learning_rate is None and fresh:  # from a base it would be a fifth of that
+        plan = replace(plan, learning_rate=family.learning_rate * (768 / opened.config.width) ** 0.5)
     return Recipe(
         out=str((stages / "pretrain").absolute()),
         seed=recipe.seed,
@@ -222,8 +222,8 @@ def finetuning(
 ) -> TaskRecipe:
     """The last stage: right answers alone, at a low rate."""
     plan, window = recipe.stages.finetune, student.card.window
-    if plan.rate is None:
-        plan = replace(plan, rate=GENTLE * (768 / student.config.width) ** 0.5)
+    if plan.learning_rate is None:
+        plan = replace(plan, learning_rate=GENTLE * (768 / student.config.width) ** 0.5)
     if plan.steps is None and plan.epochs is None:
         plan = replace(plan, epochs=EPOCHS)
     work: dict[str, Any] = {"name": name, "labels": task.labels, "metric": metric}

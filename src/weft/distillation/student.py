@@ -23,8 +23,8 @@ from weft.runs.initial import Beginning, from_folder
 from weft.runs.recipes import Vocabulary
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
-from weft.text.pruning import pruned_tokenizer
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.pruning import pruned_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 

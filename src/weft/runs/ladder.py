@@ -29,7 +29,7 @@ from weft.runs.ladder_page import page_of, value_of
 from weft.runs.recipes import find_recipe
 from weft.runs.rung_run import Failure, LadderRecipe, Place, climb
 from weft.runs.rungs import rung_of
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted, Stop, listening
 
 LEAST = 2000  # characters of text, with fewer of which nothing can be told

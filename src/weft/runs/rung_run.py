@@ -13,6 +13,7 @@ from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write
 from weft.config import build, merged, read_toml
 from weft.errors import UserError, one_of
 from weft.files import read_text
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import device_for
 from weft.runs.pretrain import pretrain
@@ -23,7 +24,6 @@ from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
 from weft.tasks.model import Model, load, new
 from weft.tasks.perplexity import perplexity
-from weft.text.resampling import Score
 from weft.training.run import Run
 
 SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer

@@ -16,6 +16,8 @@ from weft.config import build
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.metrics.bootstrap import Score
+from weft.metrics.regression import Numbers
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -23,14 +25,13 @@ from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.parallel import Parallel, swapped, swapped_line
+from weft.tasks.parallel import swapped, swapped_line
 from weft.tasks.reading import Example, examples_of, long_note
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
-from weft.text.metrics import Numbers
-from weft.text.records import Record, Skipped
-from weft.text.resampling import Score
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
@@ -178,9 +179,9 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Table | Parallel
+    files: Table
     if any(sides):
-        files = Parallel(*sides, on_bad_row, encoding=encoding)
+        files = Table.parallel(*sides, on_bad_row, encoding)
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
@@ -252,7 +253,7 @@ def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return tuple(os.fspath(each) for each in several)
 
 
-def _warn_swapped(task: SequenceTask, files: Table | Parallel, needed: Sequence[str], where: str) -> None:
+def _warn_swapped(task: SequenceTask, files: Table, needed: Sequence[str], where: str) -> None:
     """A note where the first rows look as if their two sides stood in each other's place."""
     some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
     if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):

@@ -31,7 +31,7 @@ class Learning:
     vocabulary: int | None = None  # the most frequent words alone
     lowercase: bool = True
     epochs: int | None = None  # times through the text, or through the counts; 5, of GloVe 25
-    rate: float | None = None
+    learning_rate: float | None = None
     ceiling: float | None = None  # of GloVe: counts from here on weigh alike; by the size of the text
     power: float = 0.75  # of GloVe: how the weight of a count grows up to there
     batch: int | None = None  # words, or counts, of a step; by the device
@@ -47,7 +47,7 @@ class Learning:
             ("minimum_count", self.minimum_count, 1, 1 << 40),
             ("vocabulary", self.vocabulary, 1, 1 << 26),
             ("epochs", self.epochs, 1, 10_000),
-            ("rate", self.rate, 1e-9, 100),
+            ("learning_rate", self.learning_rate, 1e-9, 100),
             ("ceiling", self.ceiling, 1e-9, 1e12),
             ("power", self.power, 0, 10),
             ("batch", self.batch, 1, 1 << 26),
@@ -76,7 +76,7 @@ class Learning:
             mode=None if self.kind == "glove" else self.mode or "skip-gram",
             window=self.window or usual["window"],
             epochs=self.epochs or usual["epochs"],
-            rate=self.rate or RATES[self.way],
+            learning_rate=self.learning_rate or RATES[self.way],
             batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
             ceiling=self.ceiling or next(ceiling for least, ceiling in CEILINGS if words >= least),
             block=self.block or (1 << 22 if cuda else 1 << 17),
