@@ -14,7 +14,7 @@ Match = Literal["states", "attention", "relations", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
+class TeacherSection:
     """`[teacher]`: who is listened to; the mean of several."""
 
     folders: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class Teacher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
+class StudentSection:
     """`[student]`: who learns."""
 
     model: str = ""  # 3x256 (of the teacher's family), distilbert, lstm:2x256, or the folder of a small model
@@ -33,7 +33,7 @@ class Student:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class DistillData:
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = ()  # unlabeled texts: one on each line, or a column `text`
@@ -66,7 +66,7 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lessons:
+class DistillSettings:
     """`[distill]`: what the student is asked for."""
 
     pretrain: bool = False  # task-free: words of a text as the teacher says them (DistilBERT)
@@ -104,7 +104,7 @@ ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class StageSettings:
     """`[stages]`: what comes before and after the teacher."""
 
     names: tuple[Stage, ...] = ("distill",)
@@ -124,16 +124,16 @@ class DistillRecipe:
     """One distillation."""
 
     verb: ClassVar = "distill"
-    teacher: Teacher = Teacher()
-    student: Student = Student()
+    teacher: TeacherSection = TeacherSection()
+    student: StudentSection = StudentSection()
     out: str | None = None
     seed: int = 0
     device: str | None = None
     tensorboard: bool = False
-    data: Texts = Texts()
-    distill: Lessons = Lessons()
+    data: DistillData = DistillData()
+    distill: DistillSettings = DistillSettings()
     training: Tuning = Tuning()
-    stages: Stages = Stages()
+    stages: StageSettings = StageSettings()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:
