@@ -28,8 +28,8 @@ from weft.distillation.classify import TextLesson
 from weft.distillation.tally import Tally
 from weft.distillation.teacher_outputs import Listened, Part, digest_of_folder, taught
 from weft.progress import silent
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import Example
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 

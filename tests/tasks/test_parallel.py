@@ -19,8 +19,8 @@ from weft.data.masking import NOTHING
 from weft.data.pairs import Sequences, Side, few
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.base import Example
 from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
-from weft.tasks.reading import Example
 from weft.text.records import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}

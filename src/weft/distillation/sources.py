@@ -6,9 +6,8 @@ from weft.data.shards import Text
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError, listed
 from weft.progress import Log, Progress, log_notes
-from weft.tasks.judging import Task
+from weft.tasks.base import Example, Task
 from weft.tasks.parallel import Parallel
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.records import Skipped
 from weft.training.signals import Stop

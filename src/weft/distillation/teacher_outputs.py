@@ -33,9 +33,9 @@ from weft.distillation.tally import Tally
 from weft.errors import UserError
 from weft.files import cache_folder, check_readable, held, reason, unwritable, write_json
 from weft.progress import Log, Progress
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import chunked
-from weft.tasks.reading import Example
 from weft.text.paths import digest_of
 from weft.training.signals import Stop
 

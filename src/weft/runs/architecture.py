@@ -19,7 +19,7 @@ from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, Vocabulary, check_has_model
 from weft.runs.word_vectors_start import Start, check_vectors
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
 from weft.text.learning import LARGEST, learn, learn_like
 from weft.text.tokenizer import Tokenizer
 from weft.training.run import Run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weft.data.shards import Text
 from weft.errors import UserError, listed, one_of
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
 from weft.text.compressed import open_sources, read_lines
 from weft.text.encoding import known_encoding
 from weft.text.paths import digest_of
