@@ -61,7 +61,7 @@ def test_the_threshold_decides_and_the_temperature_tells_how_surely() -> None:
     said = Prediction(held, 9, 1, False)
     assert AnswerTask(threshold=-2.0).span(held) is None and AnswerTask(threshold=0.0).span(held) == (0, 3)
     assert AnswerTask().span(Candidates(held.spans, 99.0)) == (0, 3), "without a threshold there always is one"
-    scores = [AnswerTask(0.0, heat).answer(said, "abc def").score for heat in (0.5, 1.0, 4.0)]  # type: ignore[attr-defined]
+    scores = [AnswerTask(0.0, heat).answer(said, ("which?", "abc def")).score for heat in (0.5, 1.0, 4.0)]  # type: ignore[attr-defined]
     powers = np.exp(np.array([4.0, 2.0, 3.0]))
     assert scores[0] > scores[1] > scores[2] > 1 / 3 and scores[1] == pytest.approx(powers[0] / powers.sum())
 
@@ -75,7 +75,7 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
         examples.append(Example(("which?", "abc def"), (right,), "x"))
     tuned = AnswerTask().tune(outcomes, examples)
     assert tuned.threshold is None and tuned.temperature > 8
-    assert tuned.answer(outcomes[0], "abc def").score < 0.65 < AnswerTask().answer(outcomes[0], "abc def").score  # type: ignore[attr-defined]
+    assert tuned.answer(outcomes[0], ("which?", "abc def")).score < 0.65 < AnswerTask().answer(outcomes[0], ("which?", "abc def")).score  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("count", [1, 15, 1000])
