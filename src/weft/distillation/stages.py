@@ -31,7 +31,8 @@ from weft.files import write_text
 from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
-from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Words, Work
+from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
+from weft.runs.sections import Words
 from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
 from weft.tasks.model import Model, load
