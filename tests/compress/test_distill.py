@@ -23,7 +23,7 @@ from weft.distillation.recipe import DistillRecipe, Lessons, Student, Teacher
 from weft.distillation.registry import lesson_for
 from weft.distillation.student import begun_student
 from weft.nn.rows import Rows
-from weft.objectives.distill import soft_labels_loss, soft_loss
+from weft.objectives.soft import SoftTargets
 from weft.progress import silent
 from weft.pruning.heads import with_heads
 from weft.tasks.classify import TextTask, rescale
@@ -240,15 +240,15 @@ def recipe_of(**lessons: Any) -> DistillRecipe:
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_soft_targets_are_as_written_out(temperature: float) -> None:
     scores, said = torch.randn(4, 3, dtype=torch.float64), 3 * torch.randn(4, 3, dtype=torch.float64)
-    found = soft_loss(scores, said, temperature)
+    found = SoftTargets(temperature).one_of(scores, said)
     ours, theirs = np.exp(scores.numpy() / temperature), np.exp(said.numpy() / temperature)
     ours, theirs = (each / each.sum(1, keepdims=True) for each in (ours, theirs))
     assert np.allclose(found.numpy(), temperature**2 * (theirs * np.log(theirs / ours)).sum(1))
-    each = soft_labels_loss(scores, said, temperature)
+    each = SoftTargets(temperature).each_of(scores, said)
     ours, theirs = (1 / (1 + np.exp(-x.numpy() / temperature)) for x in (scores, said))
     apart = theirs * np.log(theirs / ours) + (1 - theirs) * np.log((1 - theirs) / (1 - ours))
     assert np.allclose(each.numpy(), temperature**2 * apart.mean(1))
-    assert torch.allclose(soft_loss(said, said, temperature), torch.zeros(4, dtype=torch.float64))
+    assert torch.allclose(SoftTargets(temperature).one_of(said, said), torch.zeros(4, dtype=torch.float64))
 
 
 class Scores(torch.nn.Module):
