@@ -26,7 +26,7 @@ from weft.errors import UserError
 from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
 from weft.tasks.model import Model
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 QUICK: dict[str, Any] = {"costs": False}
 LABELS = ("no", "yes")

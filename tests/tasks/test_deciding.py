@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.tasks.small import model_for
+from weft.metrics.classification import Classes
 from weft.tasks import forward
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
-from weft.text.metrics import Classes
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.judging import judge
 from weft.training.setup import Verdict
 from weft.training.state import State
@@ -75,7 +75,11 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
         examples.append(Example(("which?", "abc def"), (right,), "x"))
     tuned = AnswerTask().tune(outcomes, examples)
     assert tuned.threshold is None and tuned.temperature > 8
-    assert tuned.answer(outcomes[0], ("which?", "abc def")).score < 0.65 < AnswerTask().answer(outcomes[0], ("which?", "abc def")).score  # type: ignore[attr-defined]
+    assert (
+        tuned.answer(outcomes[0], ("which?", "abc def")).score
+        < 0.65
+        < AnswerTask().answer(outcomes[0], ("which?", "abc def")).score
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("count", [1, 15, 1000])

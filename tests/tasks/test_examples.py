@@ -17,7 +17,7 @@ from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import framing_for
 from weft.tasks.tag import TagTask, joined
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LONG = (1, 9, 2, 1, 14, 1, 5)  # how often a text is said over: some take one window, some many
 

@@ -151,7 +151,8 @@ def _rows(
     from weft.tasks.base import Example
     from weft.tasks.describe import check_length, vector_in
     from weft.tasks.reading import examples_of
-    from weft.text.records import Record, Skipped
+    from weft.text.records import Record
+    from weft.text.row_problems import Skipped
 
     files, skipped = Table(data, columns, format, delimiter, names, on_bad_row, encoding, "test"), Skipped()
     first = next(files.records(Skipped()), None)

@@ -12,11 +12,11 @@ from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
-from weft.tasks.parallel import Parallel
 from weft.tasks.partial_rows import Reader
 from weft.tasks.reading import read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
-from weft.text.records import Record, Skipped
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -58,9 +58,9 @@ def asked_of(
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
     if (sources or targets) and not isinstance(task, SequenceTask):
         raise UserError("only models that write have a source and a target: give --data")
-    files: Table | Parallel
+    files: Table
     if targets:
-        files = Parallel(sources, targets, on_bad_row, encoding=encoding)
+        files = Table.parallel(sources, targets, on_bad_row, encoding)
     elif sources:  # lines of which nobody says what is right
         files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
     else:
@@ -79,7 +79,7 @@ def asked_of(
 
 def _read(
     task: Task | None,
-    files: Table | Parallel,
+    files: Table,
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,

@@ -11,11 +11,10 @@ from weft.errors import UserError
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Normalization, Task
-from weft.tasks.parallel import Parallel
 from weft.tasks.reading import check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.registry import task_class
 from weft.text.column_names import USUAL, folded
-from weft.text.records import Problems, Skipped
+from weft.text.row_problems import Problems, Skipped
 from weft.text.windows import Framing
 from weft.training.signals import Stop
 
@@ -25,7 +24,7 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     return task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
 
 
-def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Table:
     """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
     d = recipe.data
     source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
@@ -35,12 +34,12 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
             raise UserError(
                 f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
             )
-        return Parallel(source, target, d.on_bad_row, encoding=d.encoding)
+        return Table.parallel(source, target, d.on_bad_row, d.encoding)
     return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row, d.encoding)
 
 
 def read_examples(
-    task: Task, files: Table | Parallel, skipped: Skipped, log: Log, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table, skipped: Skipped, log: Log, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
     first = next(files.records(Skipped()), None)
@@ -139,7 +138,7 @@ def announce_long(material: Material, framing: Framing, log: Log) -> None:
         log(f"weft: note: {note}")
 
 
-def checked(task: Task, rows: list[Example], files: Table | Parallel, log: Log) -> list[Example]:
+def checked(task: Task, rows: list[Example], files: Table, log: Log) -> list[Example]:
     """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
     skipped, problems = Skipped(), Problems()
     with suppress(UserError):  # most often all is well
@@ -160,6 +159,6 @@ def checked(task: Task, rows: list[Example], files: Table | Parallel, log: Log) 
     return kept
 
 
-def check_dev(count: int, files: Table | Parallel) -> None:
+def check_dev(count: int, files: Table) -> None:
     if not count:
         raise UserError(f"{files.name}: there are no rows")

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
+from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.tasks.reading import text_in, value_in
-from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record
-from weft.text.thresholds import best_no_answer
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, Piece, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
@@ -155,7 +155,7 @@ class AnswerTask(Task):
 
     def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
         """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         questions, contexts = encoded_pairs(tokenizer_of(model), [example.texts for example in examples])
         for example, question, context in zip(examples, questions, contexts, strict=True):
             answer = tokens_of(context, *example.target[0]) if example.target else None

@@ -16,7 +16,7 @@ from weft.errors import UserError
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 

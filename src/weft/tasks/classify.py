@@ -17,8 +17,11 @@ from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, listed
+from weft.metrics.classification import Classes, MultiLabels
+from weft.metrics.regression import Numbers
+from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task
@@ -35,10 +38,8 @@ from weft.tasks.reading import (
     words_in_list,
 )
 from weft.text.column_names import folded
-from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
-from weft.text.thresholds import best_thresholds
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces
 
 TargetKind = Literal["label", "labels", "value"]
@@ -191,7 +192,7 @@ class TextTask(Task):
         if self.balanced and self.kind == "label":
             counts = np.bincount(targets, minlength=len(self.labels))
             importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
             gathering.add(some)
         return gathering.examples(

@@ -15,7 +15,7 @@ import torch
 
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.pairs import Sequences, Side, Vectors
+from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError, shown
 from weft.generation.speaker import Ensemble
 from weft.progress import Log
@@ -232,7 +232,9 @@ class DescribeTask(SequenceTask):
         if not written:
             raise UserError(f"all {len(examples):,} texts are longer than the {windows.length} tokens of the context")
         notes = (too_long(long, windows.length),) if long else ()
-        return Sequences(Vectors(np.stack(vectors)), Side.of(written), model.config.begin, windows.length, notes=notes)
+        return Sequences(
+            VectorSide(np.stack(vectors)), TextSide.of(written), model.config.begin, windows.length, notes=notes
+        )
 
     def _check_features(self, model: LoadedModel) -> None:
         """Refuse a model for other vectors than the rows have."""

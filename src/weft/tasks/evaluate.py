@@ -16,6 +16,8 @@ from weft.config import build
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.metrics.bootstrap import Score
+from weft.metrics.regression import Numbers
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -23,12 +25,10 @@ from weft.tasks.base import Example
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.parallel import Parallel
 from weft.tasks.reading import examples_of, long_note
 from weft.tasks.registry import task_for
-from weft.text.metrics import Numbers
-from weft.text.records import Record, Skipped
-from weft.text.resampling import Score
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
@@ -176,9 +176,9 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Table | Parallel
+    files: Table
     if any(sides):
-        files = Parallel(*sides, on_bad_row, encoding=encoding)
+        files = Table.parallel(*sides, on_bad_row, encoding)
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if task.writes:

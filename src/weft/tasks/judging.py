@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
+from weft.metrics.bootstrap import Score
+from weft.metrics.worst_rows import Worst
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import CHUNK
-from weft.text.metrics import Worst
-from weft.text.resampling import Score
 from weft.text.windows import Framing
 
 T = TypeVar("T")

@@ -10,8 +10,10 @@ import numpy as np
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.pairs import Sequences, Side, Ways
+from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
+from weft.metrics.bootstrap import Sampled, Sampling
+from weft.metrics.generation import Rouge, Written, chrf_of, letter_grams, rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task
@@ -19,12 +21,9 @@ from weft.tasks.forward import tokenizer_of
 from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
 from weft.tasks.reading import text_in
 from weft.tasks.translate import WIDTH, around, translate, writer_of
-from weft.text.metrics_summary import Rouge, rouge_of
-from weft.text.metrics_written import Written, chrf_of, letter_grams
 from weft.text.records import Record
-from weft.text.resampling import Sampled, Sampling
 from weft.text.sentences import lead
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
@@ -136,9 +135,9 @@ class SequenceTask(Task):
                 f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
             )
         notes = (too_long(long, framing.length),) if long else ()
-        several = Ways.of(shares) if len(written) > len(read) else None
+        several = TargetSampler.of(shares) if len(written) > len(read) else None
         return Sequences(
-            Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes, ways=several
+            TextSide.of(read), TextSide.of(written), opened.config.begin, framing.length, notes=notes, ways=several
         )
 
     # ------------------------------------------------------------------------------------------------------- learning

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
+from weft.metrics.tagging import Entities, WordTags
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.tasks.reading import check_labels, list_in, number_of, text_in, value_in
-from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Normalizer, Scheme, scheme_of, spans_of, tags_of
 from weft.text.tags import Span as Stretch
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, pieces, words_in
 
 CHUNK = 1024  # texts that are tokenized at a time
@@ -203,7 +203,7 @@ class TagTask(Task):
     def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
         """Each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for begin in range(0, len(examples), CHUNK):
             some = examples[begin : begin + CHUNK]
             encoded = self.encode([example.target for example in some], tokenizer_of(model), windows)
