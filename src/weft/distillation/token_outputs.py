@@ -23,7 +23,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cache import TEACHERS, CacheFolder, manifest_of
 from weft.data.masking import shift
-from weft.data.rows import Drawn, Framed, PackedRows
+from weft.data.rows import Drawn, ExampleSource, Framed, PackedRows
 from weft.data.shards import Places
 from weft.distillation.tally import Tally
 from weft.errors import UserError
@@ -204,7 +204,7 @@ def shortened(logs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Foreseen(ExampleSource):
     """Packed rows that know at which places of the text they stand."""
 
     rows: PackedRows

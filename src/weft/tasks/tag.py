@@ -185,7 +185,7 @@ class TagTask:
                         for token in range(piece.cut.first, piece.cut.last)
                         if token in said
                     ]
-                    gathering.add([piece], said=[own])
+                    gathering.add([piece], tags=[own])
         return gathering.examples({})
 
     # -------------------------------------------------------------------------------------- from network to answer
