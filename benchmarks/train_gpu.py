@@ -88,8 +88,8 @@ def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **mo
         network=network,
         objective=objective,
         feed=feed,
-        plan=Training(rate=1e-4, compile=sizes.compile),
-        rate=1e-4,
+        plan=Training(learning_rate=1e-4, compile=sizes.compile),
+        learning_rate=1e-4,
         device=DEVICE,
         precision="bf16",
     )

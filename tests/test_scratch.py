@@ -16,7 +16,7 @@ from weft.data.shards import TextFiles, tokenized
 from weft.errors import UserError
 from weft.files import check_new_run, unwritable, whole_file, whole_folder, write_text
 from weft.scratch import sweep, temporary_folder
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 WAYS = {
     "file": "with whole_file(here / 'a.txt') as file:\n    file.write(b'half')\n    wait()",

@@ -27,7 +27,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.forward import Prediction
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 QUICK: dict[str, Any] = {"costs": False}
 LABELS = ("no", "yes")

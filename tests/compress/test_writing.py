@@ -29,7 +29,7 @@ from weft.tasks.model import Model
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 
 PAIRS = worded(20)
@@ -273,9 +273,9 @@ def test_right_texts_beside_the_teacher(teacher: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_a_student_learns_to_write_what_its_teacher_writes(teacher: Path) -> None:
     sources = write_lines("t.en", [source for source, _ in PAIRS])
-    rate = ("--set", "training.rate=4e-3", "--set", "training.ema=0.9")
+    learning_rate = ("--set", "training.learning_rate=4e-3", "--set", "training.ema=0.9")
     student = ("--student", "transformer:1x64", "--start", "scratch", "--set", "student.settings.dropout=0.0")
-    assert distilled(teacher, "out", "--text", sources, *student, *rate, steps=150) == 0
+    assert distilled(teacher, "out", "--text", sources, *student, *learning_rate, steps=150) == 0
     texts = [source for source, _ in PAIRS]
     ours, theirs = (weft.load(name)(texts, beam=1) for name in ("out", teacher))
     assert sum(one.text == two.text for one, two in zip(ours, theirs, strict=True)) >= 18  # type: ignore[attr-defined]

@@ -20,9 +20,10 @@ from weft.data import shards
 from weft.data.cache import cached, clear_cache
 from weft.data.shards import TextFiles, tokenized
 from weft.errors import UserError
-from weft.text.learning import learn
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +172,7 @@ def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> Non
         heard.append(more)
         time.sleep(0.002)
 
-    corpus = tokenized(TextFiles(files), Tokenizer.load(tokenizer), progress=slowly)
+    corpus = tokenized(TextFiles(files), load_tokenizer(tokenizer), progress=slowly)
     queue.put((sum(heard), corpus.hash, corpus.size))
 
 

@@ -15,7 +15,7 @@ from weft.data.rows import Drawn
 from weft.data.spans import SpanCorruption, sentinels_of
 from weft.errors import UserError
 from weft.nn.rows import Batch
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 PADDING, END = 0, 1
 SENTINELS = np.arange(1099, 999, -1)  # <extra_id_0> is the last token

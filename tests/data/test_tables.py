@@ -18,7 +18,8 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import examples_of
-from weft.text.records import Record, Skipped, read_records
+from weft.text.records import Record, read_records
+from weft.text.row_problems import Skipped
 
 ROWS = messy.rows()
 
@@ -358,7 +359,7 @@ def test_json_of_other_shapes() -> None:
 
 def test_one_giant_cell_is_read_in_time() -> None:
     """A vocabulary used to be learned from a word of four million letters in the square of its length."""
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     write("a.csv", "text,label\n" + "x1y2z" * 200_000 + ",a\nshort,b\n")
     began = time.process_time()

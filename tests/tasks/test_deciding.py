@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.tasks.small import model_for
+from weft.metrics.classification import Classes
 from weft.tasks import answer
 from weft.tasks.answer import AnswerTask, Found
 from weft.tasks.forward import Prediction, framing_for
 from weft.tasks.reading import Example
-from weft.text.metrics import Classes
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.judging import judge
 from weft.training.setup import Verdict
 from weft.training.state import State

@@ -25,7 +25,7 @@ from weft.training.step import Stepper
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 WORDS = {"red": (1.0, 0.0), "blue": (-1.0, 0.0), "hut": (0.0, 30.0), "barn": (0.0, -30.0)}
 SIZES: dict[str, Any] = {"family": "vec2seq", "width": 32, "dropout": 0.0, "context": 16}
-PLANS = {"steps": 60, "batch": 12, "rate": 2e-2, "evaluate_every": 60, "warmup": 0.1, "ema": 0.8}
+PLANS = {"steps": 60, "batch": 12, "learning_rate": 2e-2, "evaluate_every": 60, "warmup": 0.1, "ema": 0.8}
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -96,7 +96,15 @@ def test_texts_are_drawn_and_streamed(made: Path) -> None:
 
 
 def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = {"steps": 9, "batch": 6, "rate": 1e-3, "evaluate_every": 4, "save_every": 2, "log_every": 3, "keep": 1}
+    plan = {
+        "steps": 9,
+        "batch": 6,
+        "learning_rate": 1e-3,
+        "evaluate_every": 4,
+        "save_every": 2,
+        "log_every": 3,
+        "keep": 1,
+    }
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 20}, "some": rows(20)}
     given["model"] = {**SIZES, "dropout": 0.1}
     taught(here, here / "whole", **given)

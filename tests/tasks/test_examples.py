@@ -18,7 +18,7 @@ from weft.tasks.forward import framing_for
 from weft.tasks.judging import Task
 from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, joined
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LONG = (1, 9, 2, 1, 14, 1, 5)  # how often a text is said over: some take one window, some many
 

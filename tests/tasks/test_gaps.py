@@ -15,7 +15,7 @@ from weft.data.rows import Drawn
 from weft.data.spans import SpanCorruption
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 SIZES = {"dropout": 0.0, "context": 48, "heads": 4, "head_width": 16}
 SENTENCE = "Every thread holds up the next one, and the loom is patient."

@@ -22,7 +22,7 @@ from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.parallel import profile_of, sifted, swapped
 from weft.tasks.reading import Example
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 

@@ -23,10 +23,10 @@ from weft.errors import UserError, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.nn.lookup import FLOOR
-from weft.text.compressed import open_sources, read_lines
-from weft.text.limits import check_tokens
-from weft.text.tokenizer import Roles, Tokenizer
-from weft.text.vocabularies import spaced
+from weft.text.sources import open_sources, read_lines
+from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.special_tokens import Roles, spaced
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TEN = math.log(10.0)

@@ -150,7 +150,8 @@ def _rows(
     from weft.progress import log_notes, to_stderr
     from weft.tasks.describe import check_length, vector_in
     from weft.tasks.reading import Example, examples_of
-    from weft.text.records import Record, Skipped
+    from weft.text.records import Record
+    from weft.text.row_problems import Skipped
 
     files, skipped = Table(data, columns, format, delimiter, names, on_bad_row, encoding, "test"), Skipped()
     first = next(files.records(Skipped()), None)

@@ -16,13 +16,13 @@ from weft.comparison.participant import APART, Party, fallen, fault
 from weft.comparison.rows import Paths, asked_of
 from weft.comparison.unlabeled import OfVectors, OfWords
 from weft.errors import NotFinite, UserError, listed, shown
+from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
 from weft.tasks.forward import Prediction
 from weft.tasks.judging import Reading, Task, chunked
 from weft.tasks.model import HEADS, Model, load
 from weft.tasks.reading import Example
 from weft.tasks.understand import task_of
-from weft.text.resampling import Score
 
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first

@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
+from weft.metrics.answers import answer_scores
+from weft.metrics.bootstrap import Resampled, Sampled, Sampling, share
+from weft.metrics.generation import Written
+from weft.metrics.regression import Numbers
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import Prediction, framing_for
@@ -21,10 +25,6 @@ from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.tag import TagTask
-from weft.text.metrics import Numbers
-from weft.text.metrics_text import answer_scores
-from weft.text.metrics_written import Written
-from weft.text.resampling import Resampled, Sampled, Sampling, share
 
 LEAST = 20  # answers, of which not all should be the same
 WORDS = 8  # that differ, shown of one text

@@ -16,7 +16,8 @@ from weft.tasks.partial_rows import Reader, labeled
 from weft.tasks.reading import Example, read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
-from weft.text.records import Record, Skipped
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 from weft.text.tags import Normalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.comparison.kinds import Kind, Ratios
+from weft.metrics.bootstrap import Sampled, Sampling
+from weft.metrics.regression import Numbers
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.embed import Embedder
@@ -20,8 +22,6 @@ from weft.tasks.forward import Prediction
 from weft.tasks.perplexity import LONG, slid
 from weft.tasks.reading import Example
 from weft.tasks.scoring import SCORES, Reading, beginning, surprises, tokenizer_of
-from weft.text.metrics import Numbers
-from weft.text.resampling import Sampled, Sampling
 
 BITS = 8.0  # of a byte, for who knows nothing
 

@@ -12,10 +12,10 @@ from typing import Any
 from weft.data.parts import ReadOptions
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, reason
-from weft.text.compressed import LIMIT, open_sources, read_lines, telling_suffix
-from weft.text.formats import SUFFIXES
 from weft.text.paths import digest_of
-from weft.text.records import Record, Skipped
+from weft.text.row_problems import Skipped
+from weft.text.rows import SUFFIXES, Record
+from weft.text.sources import LIMIT, open_sources, read_lines, telling_suffix
 
 TEXTS = ("", ".txt", ".text")
 UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # folders of texts that nobody has labeled

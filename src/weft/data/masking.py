@@ -16,7 +16,7 @@ from weft.data.rows import Drawn
 from weft.data.shards import Places
 from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 NOTHING = -100  # the label of a place where nothing is predicted
 

@@ -21,8 +21,8 @@ from weft.data.parts import ReadOptions
 from weft.errors import UserError, listed, shown
 from weft.files import reason
 from weft.text.arrow import class_names, with_names
-from weft.text.formats import Record
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
+from weft.text.rows import Record
 
 RowMaker = Callable[[], Iterator[dict[str, Any]]]
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from weft.errors import UserError
 from weft.text.paths import digest_of
-from weft.text.records import Problems, Record, Skipped, read_records
+from weft.text.records import Record, read_records
+from weft.text.row_problems import Problems, Skipped
 
 
 @dataclass(frozen=True)

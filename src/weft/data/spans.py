@@ -22,7 +22,7 @@ from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
 from weft.nn.rows import Batch, Ragged, Rows
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 Mask = NDArray[np.bool_]
 

@@ -21,7 +21,8 @@ from weft.tasks.judging import Task
 from weft.tasks.partial_rows import Reader, labeled, wants_rows
 from weft.tasks.reading import FEW, Example, read_all, split, split_whole
 from weft.tasks.tag import TagTask, raw
-from weft.text.records import Record, Skipped, read_texts
+from weft.text.records import Record, read_texts
+from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
 
 ENOUGH = 40  # rows with right answers; fewer say less about a student than its teacher does

@@ -20,11 +20,11 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
-from weft.objectives.distill_tokens import TaughtVectors
+from weft.metrics.vectors import Likeness
+from weft.objectives.tasks import TextVectors
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, text_in
-from weft.text.metrics_vectors import Likeness
 from weft.text.records import Record
 from weft.text.windows import Framing, pieces
 
@@ -49,8 +49,8 @@ class EmbedTask:
     names = ("spearman", "pearson", "neighbors")
 
     @property
-    def objective(self) -> TaughtVectors:
-        return TaughtVectors(self.pooling)
+    def objective(self) -> TextVectors:
+        return TextVectors(self.pooling)
 
     @staticmethod
     def asked(example: Example) -> str:
@@ -143,7 +143,7 @@ class EmbedLesson(Lesson):
     directions: Directions | None = field(default=None, compare=False)
 
     @property
-    def objective(self) -> TaughtVectors:
+    def objective(self) -> TextVectors:
         return self.task.objective
 
     def same(self, other: LoadedModel, name: str) -> bool:
@@ -187,10 +187,10 @@ class EmbedLesson(Lesson):
         vectors = directions.fitted(stacked(said, "vector"), width)
         taught = (np.abs(vectors).max(1) > 0).astype(np.float32)
         whole = {
-            "said": vectors,
-            "turned": taught / np.float32(directions.turned),
+            "teacher_vectors": vectors,
+            "direction_weight": taught / np.float32(directions.turned),
             # Where vectors are brought to length 1 afterwards, only their direction matters.
-            "far": taught * np.float32(0 if self.task.normalize else 1 / directions.far),
+            "distance_weight": taught * np.float32(0 if self.task.normalize else 1 / directions.far),
         }
         notes: tuple[str, ...] = ()
         if width < (theirs := len(directions.shares)):

@@ -15,13 +15,13 @@ from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.base import Said
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.seq2seq import packed, unpacked
-from weft.distillation.tally import Tally
-from weft.distillation.teacher_outputs import Listened, taught
-from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts
+from weft.distillation.teacher_cache import Teacher, TeacherReads
+from weft.distillation.teacher_outputs import teacher_outputs
+from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.distill_words import TaughtWords
 from weft.objectives.language import NextToken, Objective
+from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.complete import begun, writer_of
@@ -29,8 +29,8 @@ from weft.tasks.generation import Manner
 from weft.tasks.reading import Example
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -113,7 +113,7 @@ def by_words(
     run: Run,
     recipe: DistillRecipe,
     papers: Papers,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     student: LoadedModel,
     stop: Stop,
     log: Log,
@@ -124,36 +124,28 @@ def by_words(
     corpus, held = _corpora(papers, tokenizer, stop, progress)
     frame = next_frame(tokenizer, True)
     framed = Framed(corpus, frame)
-    wanted = Asked(
-        [each.opened for each in teachers],
-        [each.digest for each in teachers],
-        framed,
-        student.heads["words"],
-        asked.temperature,
-        named=", ".join(str(each.folder) for each in teachers),
-    )
+    request = TokenRequest(teachers, framed, student.heads["words"], asked.temperature)
     with progress("the teacher foresees the text", "tokens") as told:
 
         def heard(more: int) -> None:
-            stop.check("stopped while the teacher reads; what it has said is kept")
+            stop.check("stopped while the teacher reads; its outputs so far are cached")
             told(more)
 
-        tally = Tally(run.inside)
-        waiting = "weft: note: another process asks this teacher; waiting for it"
-        known = forecasts(wanted, heard, lambda: log(waiting), tally)
+        reads = TeacherReads(run.inside)
+        known = token_outputs(request, heard, reads, log)
     _tell(known, framed, log)
     length = _length(recipe, student)
     return Material(
-        Foreseen(PackedRows(framed, length, 1, False, recipe.seed)),
+        PlacedRows(framed, length, 1, False, recipe.seed),
         PackedRows(Framed(held, frame), length, 1, False, None),
-        Prepared(known),
-        TaughtWords(asked.temperature, asked.hard),
-        tally.total,
+        WithTokenOutputs(known),
+        NextToken(soft=SoftTargets(asked.temperature, asked.hard)),
+        reads.total,
         f"the teacher's chances of the next word at {framed.size:,} places, its own words counting {asked.hard:g}",
     )
 
 
-def _tell(known: Forecasts, framed: Framed, log: Log) -> None:
+def _tell(known: TokenOutputs, framed: Framed, log: Log) -> None:
     size = sum(shard.nbytes for shard in known.shards)
     cached = ", all from the cache" if not known.forwards else ""
     log(f"teacher: {framed.size:,} places, {known.forwards:,} read anew{cached}; {size / 1e6:,.0f} MB are kept of them")
@@ -224,7 +216,7 @@ def by_texts(
     run: Run,
     recipe: DistillRecipe,
     papers: Papers,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     student: LoadedModel,
     stop: Stop,
     log: Log,
@@ -236,9 +228,9 @@ def by_texts(
     tokenizer = tokenizer_of(student)
     lesson: Any = Continued(recipe.seed)
     examples = [Example((text,), None, "") for text in papers.documents() if text.strip()]
-    tally = Tally(run.inside)
-    known = taught(lesson, teachers, examples, [len(examples)], stop, log, progress, tally)
-    lines = [text for said in known.said for text, _ in unpacked(said)]
+    reads = TeacherReads(run.inside)
+    known = teacher_outputs(lesson, teachers, examples, [len(examples)], stop, log, progress, reads)
+    lines = [text for said in known.outputs for text, _ in unpacked(said)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "taught.txt"
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
@@ -252,6 +244,6 @@ def by_texts(
         PackedRows(Framed(held, frame), length, 1, False, None),
         shift,
         NextToken(),
-        tally.total,
+        reads.total,
         f"another vocabulary than the teacher's, so the student reads what it has written {own}: {path}",
     )

@@ -23,7 +23,7 @@ from weft.progress import Log
 from weft.tasks.model import Model, load
 from weft.tasks.reading import Example
 from weft.tasks.tag import Tagged
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.training.run import Run
 
 MOST = 2000  # examples that models are compared on

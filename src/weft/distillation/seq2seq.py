@@ -19,6 +19,7 @@ from weft.data.pairs import Sequences
 from weft.distillation.base import Lesson, Said
 from weft.distillation.recipe import Lessons
 from weft.errors import UserError
+from weft.metrics.generation import rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.runs.recipes import FROM_NOTHING, Tuning
@@ -26,7 +27,6 @@ from weft.tasks.judging import Task
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near, task_of
 from weft.tasks.translate import check_writer, together, translate
-from weft.text.metrics_summary import rouge_of
 from weft.text.windows import Framing
 
 

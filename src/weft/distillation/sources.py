@@ -10,7 +10,7 @@ from weft.progress import Log, Progress, log_notes
 from weft.tasks.judging import Task
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
 
 

@@ -16,7 +16,8 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
-from weft.objectives.distill_tokens import TaughtTags
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, number_of
 from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
@@ -39,8 +40,8 @@ class TagLesson(Lesson):
     hard: float = 0.0  # how much a right tag counts beside the teacher
 
     @property
-    def objective(self) -> TaughtTags:
-        return TaughtTags(self.task.outputs, self.temperature, self.hard)
+    def objective(self) -> Tags:
+        return Tags(self.task.outputs, SoftTargets(self.temperature, self.hard))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -100,8 +101,8 @@ class TagLesson(Lesson):
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {
-            "said": np.concatenate(scores).astype(np.float32, copy=False),
-            "taught": np.concatenate(known).astype(np.float32),
+            LOGITS: np.concatenate(scores).astype(np.float32, copy=False),
+            TAUGHT: np.concatenate(known).astype(np.float32),
         }
         return gathering.examples({}, by_place=by_place)
 

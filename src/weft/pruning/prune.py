@@ -33,7 +33,7 @@ from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.understand import task_of
-from weft.text.pruning import pruned_tokenizer
+from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
 
 __all__ = ["Pruned", "evenly", "layers_in", "most_used", "prune", "pruned_tokenizer", "with_layers", "with_vocabulary"]

@@ -19,6 +19,7 @@ from torch import Tensor
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.files import write_json
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.dataset import Material
 from weft.runs.driver import report
@@ -30,7 +31,6 @@ from weft.tasks.forward import Prediction
 from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model
 from weft.tasks.reading import Example
-from weft.text.resampling import Score
 from weft.text.tfidf import LARGEST, Bags, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run

@@ -19,8 +19,9 @@ from weft.nn.rows import Batch
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import Recipe
 from weft.text.documents import DOCUMENTS, NAMES
-from weft.text.records import Skipped, look_for_documents
-from weft.text.tokenizer import Tokenizer
+from weft.text.records import look_for_documents
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
 from weft.training.signals import Stop

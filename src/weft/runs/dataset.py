@@ -20,7 +20,7 @@ from weft.tasks.reading import Example, alike_note, check_rows, examples_of, lon
 from weft.tasks.registry import WRITES
 from weft.tasks.tag import TagTask, normalized
 from weft.text.column_names import USUAL, folded
-from weft.text.records import Problems, Skipped
+from weft.text.row_problems import Problems, Skipped
 from weft.text.tags import Normalizer
 from weft.text.windows import Framing
 from weft.training.signals import Stop

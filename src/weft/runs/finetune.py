@@ -298,7 +298,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,

@@ -13,14 +13,14 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
+from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, text_in, value_in
-from weft.text.metrics_text import Answers, answer_scores
 from weft.text.records import Record
-from weft.text.thresholds import best_no_answer
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, Piece, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card

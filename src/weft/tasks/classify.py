@@ -19,6 +19,9 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError
+from weft.metrics.classification import Classes, MultiLabels
+from weft.metrics.regression import Numbers
+from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
@@ -34,10 +37,8 @@ from weft.tasks.reading import (
     words_in_list,
 )
 from weft.text.column_names import folded as folded_name
-from weft.text.metrics import Classes, MultiLabels, Numbers
 from weft.text.records import Record
-from weft.text.thresholds import best_thresholds
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces
 
 Kind = Literal["label", "labels", "value"]

@@ -16,6 +16,8 @@ from weft.config import build
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.metrics.bootstrap import Score
+from weft.metrics.regression import Numbers
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -28,9 +30,8 @@ from weft.tasks.reading import Example, examples_of, long_note
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.tasks.understand import task_of
-from weft.text.metrics import Numbers
-from weft.text.records import Record, Skipped
-from weft.text.resampling import Score
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped

@@ -15,7 +15,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.tasks.finite import check_finite
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
 
 CHUNK = 256  # examples that are held at a time

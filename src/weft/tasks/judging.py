@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
+from weft.metrics.bootstrap import Score
+from weft.metrics.worst_rows import Worst
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import CHUNK, Prediction
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask
-from weft.text.metrics import Worst
-from weft.text.resampling import Score
 from weft.text.windows import Framing
 
 Task = TextTask | TagTask | AnswerTask | SequenceTask

@@ -17,8 +17,9 @@ from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.text.long_texts import check_length
-from weft.text.records import Problems, Record, Skipped
-from weft.text.sniffing import ZERO_ONE
+from weft.text.records import Record
+from weft.text.row_problems import Problems, Skipped
+from weft.text.table_layout import ZERO_ONE
 
 LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 FEW = 4  # rows; from fewer nothing can be learned

@@ -12,18 +12,17 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
+from weft.metrics.bootstrap import Sampled, Sampling
+from weft.metrics.generation import Rouge, Written, chrf_of, letter_grams, rouge_of
 from weft.objectives.sequences import Writing
 from weft.tasks.answers import Translation
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.parallel import profile_of, sifted
 from weft.tasks.reading import Example, text_in
 from weft.tasks.translate import WIDTH, around, translate, writer_of
-from weft.text.metrics_summary import Rouge, rouge_of
-from weft.text.metrics_written import Written, chrf_of, letter_grams
 from weft.text.records import Record
-from weft.text.resampling import Sampled, Sampling
 from weft.text.sentences import lead
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 RATIO = 9.0  # how many times as long as the other a side of a translation may be

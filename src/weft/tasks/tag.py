@@ -18,15 +18,15 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
+from weft.metrics.tagging import Entities, WordTags
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
-from weft.text.metrics_text import Entities, WordTags
 from weft.text.records import Record
 from weft.text.tags import Decoder, Normalizer, Scheme, scheme_of, spans_of, tags_of
 from weft.text.tags import Span as Stretch
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, Piece, pieces, words_in
 
 Places = Sequence[tuple[int, int]]

@@ -23,7 +23,7 @@ class Setup:
     feed: Feed
     held_out: ExampleSource | None = None  # what the run is judged by
     plan: Training = Training()
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     steps: int = 1
     evaluate_every: int = 1
     save_every: int = 1

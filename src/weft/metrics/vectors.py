@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError
-from weft.text.resampling import REPLICATES, Floats, Score, drawn, interval
+from weft.metrics.bootstrap import (
+    REPLICATES,
+    Floats,
+    Resampled,
+    Sampled,
+    Sampling,
+    Score,
+    drawn,
+    interval,
+    share,
+)
 
 MOST = 512  # texts whose pairs are compared: 130,816 of them
 
@@ -105,3 +115,33 @@ def _same_neighbors(ours: Floats, theirs: Floats, nearest: int) -> Floats:
 def _near(row: Floats, number: int, nearest: int) -> set[int]:
     order = np.argsort(-row, kind="stable")
     return set(order[order != number][:nearest].tolist())
+
+
+class Ranking(Sampling):
+    """How far up the one right text stands among all texts."""
+
+    def __init__(self, at: int = 10, seed: int = 0) -> None:
+        self.at = at
+        self.sums = Resampled(4, seed)
+
+    def add(self, place: int | None) -> None:
+        """Take in the place of the right text of the next question, from 1; None where it was not found."""
+        self.add_many([place])
+
+    def add_many(self, places: Iterable[int | None]) -> None:
+        """Take in the places of the right texts of the next questions."""
+        places = list(places)
+        if any(place is not None and place < 1 for place in places):
+            raise UserError(f"place {min(p for p in places if p is not None)}: the first place is 1")
+        place = np.array([math.inf if place is None else place for place in places], dtype=np.float64)
+        # One text is right, so the best possible gain is 1 and needs no dividing by.
+        near = place <= self.at
+        gains = np.stack([1 / place, near / np.log2(1 + place), place <= 1, near])  # 4 n
+        keys, rows = np.indices(gains.shape)
+        self.sums.add(len(places), rows.ravel(), keys.ravel(), gains.ravel())
+
+    def sampled(self) -> dict[str, Sampled]:
+        """mrr (the mean of 1 / place), ndcg and recall within the first so many, and recall@1."""
+        totals = self.sums.totals()
+        names = ("mrr", f"ndcg@{self.at}", "recall@1", f"recall@{self.at}")
+        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(names, totals.sums, strict=True)}

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import IO, cast
 
 from weft.text.column_names import known_name
-from weft.text.compressed import Source, again, first_bytes, read_lines
-from weft.text.sniffing import DELIMITERS, delimiter_of, split_rows
+from weft.text.sources import Source, again, first_bytes, read_lines
+from weft.text.table_layout import DELIMITERS, delimiter_of, split_rows
 
 LINES = 500  # that are looked at
 CHARACTERS = 1 << 17  # and characters at most

@@ -17,9 +17,13 @@ from scipy import stats
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.text.metrics import Classes, MultiLabels, Numbers, Worst
-from weft.text.metrics_text import Answers, Entities, Ranking, WordTags
-from weft.text.resampling import POISSON, Score, drawn, interval, summarized
+from weft.metrics.answers import Answers
+from weft.metrics.bootstrap import POISSON, Score, drawn, interval, summarized
+from weft.metrics.classification import Classes, MultiLabels
+from weft.metrics.regression import Numbers
+from weft.metrics.tagging import Entities, WordTags
+from weft.metrics.vectors import Ranking
+from weft.metrics.worst_rows import Worst
 
 near = pytest.approx
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UserError
-from weft.text import learning
-from weft.text.learning import KINDS, learn
-from weft.text.tokenizer import Roles, Tokenizer
+from weft.text.tokenizers import training
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import KINDS, learn
 
 WORDS = [
     "weft",
@@ -81,7 +83,7 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
     source.write_text(json.dumps(texts(100) + varied(1500)))
     program = (
         "import json, sys\n"
-        "from weft.text.learning import KINDS, learn\n"
+        "from weft.text.tokenizers.training import KINDS, learn\n"
         "for kind in KINDS:\n"
         "    learn(json.load(open(sys.argv[1])), kind, 700).save(sys.argv[2] + '/' + kind)\n"
     )
@@ -99,12 +101,12 @@ def test_size_roles_and_round_trip(learned: dict[str, Tokenizer], tmp_path: Path
     from transformers import AutoTokenizer
 
     ours = learned[kind]
-    assert (ours.vocabulary, ours.kind) == (SIZES[kind], kind) and ours.roles == learning.SPECIALS[kind]
+    assert (ours.vocabulary, ours.kind) == (SIZES[kind], kind) and ours.roles == training.SPECIALS[kind]
     specials = list(dict.fromkeys(filter(None, vars(ours.roles).values())))
     expected = ["<pad>", "</s>", "<unk>"] if kind == "unigram" else specials
     assert [ours.token(number) for number in range(len(specials))] == expected
     ours.save(tmp_path)
-    again, theirs = Tokenizer.load(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    again, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     mixed = [*texts(50), "", " ", "unseen 漢字 😀 Qx", "WEFT"]
     assert again.ids(mixed) == ours.ids(mixed) == theirs(mixed)["input_ids"]
     assert (again.kind, again.roles, again.vocabulary) == (ours.kind, ours.roles, ours.vocabulary)
@@ -119,7 +121,7 @@ def test_wordpiece_is_whole(learned: dict[str, Tokenizer]) -> None:
     seen = [c for c in seen if c not in "ïéü"]  # accents are taken off
     assert tokens[5 : 5 + len(seen)] == seen
     assert tokens[5 + len(seen) : 5 + 2 * len(seen)] == ["##" + c for c in seen]
-    assert len(set(tokens)) == len(tokens) and not any(learning.MARK in token for token in tokens)
+    assert len(set(tokens)) == len(tokens) and not any(training.MARK in token for token in tokens)
     assert ours.encode("Wonderful threads").tokens == ["[CLS]", "wonderful", "threads", "[SEP]"]
     assert ours.encode("unwoven").ids.count(ours.id_of("unknown")) == 0, "every character is known inside words too"
     assert "[UNK]" in ours.encode("漢").tokens
@@ -229,7 +231,7 @@ def test_a_unigram_vocabulary_comes_back_to_the_last_digit(tmp_path: Path) -> No
     pytest.importorskip("sentencepiece")
     made = learn(texts(), "unigram", SIZES["unigram"], extra=["<extra_id_1>", "<extra_id_0>"])
     made.save(tmp_path)
-    assert Tokenizer.load(tmp_path).library.to_str() == made.library.to_str()
+    assert load_tokenizer(tmp_path).library.to_str() == made.library.to_str()
 
 
 def test_words_between_spaces_stay_as_they_are(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_words_between_spaces_stay_as_they_are(tmp_path: Path) -> None:
     assert ids[0][1] == ids[1][1] == ours.id_of("unknown") == 1
     assert ours.vocabulary == 4 + 9 and ours.decode(ids[0]) == line.replace(" <unk>", "")
     ours.save(tmp_path)
-    again = Tokenizer.load(tmp_path)
+    again = load_tokenizer(tmp_path)
     assert again.kind == ours.kind == "whitespace" and again.ids([line], specials=False)[0] == ids[0]
     from transformers import AutoTokenizer
 

@@ -16,13 +16,13 @@ from tokenizers import AddedToken, Encoding
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
-from weft.text import sentencepiece
-from weft.text.limits import check_tokens
-from weft.text.published import MARIAN, check, guarded, settings_in
-from weft.text.tokenizer import Encoded, Text, Tokenizer
-from weft.text.vocabularies import Roles, surround, told_name
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.checks import check, guarded
+from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, told_name
+from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer
 
-SOURCE, TARGET, NUMBERS = MARIAN
+SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
 TARGET_NUMBERS = "target_vocab.json"
 HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text has it there
 
@@ -208,7 +208,7 @@ def _code(text: Text) -> tuple[str, Text]:
 
 def is_marian(folder: Path) -> bool:
     """Whether a folder holds Marian's vocabularies."""
-    return all((folder / name).is_file() for name in MARIAN)
+    return all((folder / name).is_file() for name in (SOURCE, TARGET, NUMBERS))
 
 
 def read_sides(folder: Path) -> tuple[Side, Side]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.field_checks import (
+from weft.text.tokenizers.field_checks import (
     Check,
     anything,
     check_fields,
@@ -25,8 +25,8 @@ from weft.text.field_checks import (
     value_shown,
     whole,
 )
-from weft.text.growth import MOST_GROWTH, growth_of
-from weft.text.limits import (
+from weft.text.tokenizers.growth import MOST_GROWTH, growth_of
+from weft.text.tokenizers.limits import (
     LARGEST_SCORE,
     LONGEST_TOKEN,
     MOST_ADDED_TOKENS,
@@ -35,8 +35,8 @@ from weft.text.limits import (
     check_pieces,
     check_tokens,
 )
-from weft.text.patterns import check_pattern
-from weft.text.sentencepiece import check_charsmap
+from weft.text.tokenizers.patterns import check_pattern
+from weft.text.tokenizers.sentencepiece import check_charsmap
 
 MOST_STEPS = 64  # components of a pipeline
 MOST_NESTED = 8  # sequences inside sequences

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
-import string
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from weft.errors import UserError
-from weft.text.metrics import LabelRow, f1_of, label_rows, macro_f1, same_length
-from weft.text.resampling import Resampled, Sampled, Sampling, Totals, share
+from weft.metrics.bootstrap import Resampled, Sampled, Sampling, Totals, same_length, share
+from weft.metrics.classification import LabelRow, f1_of, label_rows, macro_f1
 from weft.text.tags import spans_of
 
 Sentences = Sequence[Sequence[str]]
@@ -107,83 +102,3 @@ class WordTags(_Sentences):
         right, predicted, gold = self.parts(totals)
         accuracy = share(right.sum(axis=0), gold.sum(axis=0))
         return {"accuracy": totals.sampled(accuracy), "macro_f1": totals.sampled(macro_f1(right, predicted, gold))}
-
-
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-ARTICLE = re.compile(r"\b(?:a|an|the)\b")
-
-
-def normalized(answer: str) -> str:
-    """What counts in an answer: lower case, no punctuation, no articles, single spaces (Rajpurkar et al., 2016)."""
-    return " ".join(ARTICLE.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split())
-
-
-def _overlap(predicted: str, gold: str) -> float:
-    """F1 of two normalized answers as bags of words; an empty one is matched by an empty one alone."""
-    if predicted == gold:
-        return 1.0
-    p, g = predicted.split(), gold.split()
-    common = 0 if set(p).isdisjoint(g) else sum((Counter(p) & Counter(g)).values())
-    return 2 * common / (len(p) + len(g))
-
-
-def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 of an answer, the best over the right ones; '' and no right one stand for no answer."""
-    found = normalized(predicted)
-    rights = [right for gold in golds if (right := normalized(gold))] or [""]
-    return float(found in rights), max(_overlap(found, right) for right in rights)
-
-
-class Answers(Sampling):
-    """Answers to questions as SQuAD scores them, the best over the answers that are right."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.sums = Resampled(5, seed)  # exact, f1; answerable, and exact and f1 of these
-
-    def add(self, predicted: str, golds: Sequence[str]) -> tuple[float, float]:
-        """Take in the next question ('' says no answer; no golds: there is none); its exact and F1 come back."""
-        exact, f1 = answer_scores(predicted, golds)
-        amounts = [exact, f1, 1.0, exact, f1] if len(golds) else [exact, f1]
-        self.sums.add(1, np.zeros(len(amounts)), np.arange(len(amounts)), amounts)
-        return exact, f1
-
-    def sampled(self) -> dict[str, Sampled]:
-        """exact and f1 in 0..1; where some questions have no answer and some do, also each kind by itself."""
-        totals = self.sums.totals()
-        exact, f1, answerable, answerable_exact, answerable_f1 = totals.sums
-        values = {"exact": share(exact, totals.sizes), "f1": share(f1, totals.sizes)}
-        if 0 < answerable[0] < totals.examples:
-            values["answerable_exact"] = share(answerable_exact, answerable, math.nan)
-            values["answerable_f1"] = share(answerable_f1, answerable, math.nan)
-            values["no_answer_accuracy"] = share(exact - answerable_exact, totals.sizes - answerable, math.nan)
-        return {name: totals.sampled(value) for name, value in values.items()}
-
-
-class Ranking(Sampling):
-    """How far up the one right text stands among all texts."""
-
-    def __init__(self, at: int = 10, seed: int = 0) -> None:
-        self.at = at
-        self.sums = Resampled(4, seed)
-
-    def add(self, place: int | None) -> None:
-        """Take in the place of the right text of the next question, from 1; None where it was not found."""
-        self.add_many([place])
-
-    def add_many(self, places: Iterable[int | None]) -> None:
-        """Take in the places of the right texts of the next questions."""
-        places = list(places)
-        if any(place is not None and place < 1 for place in places):
-            raise UserError(f"place {min(p for p in places if p is not None)}: the first place is 1")
-        place = np.array([math.inf if place is None else place for place in places], dtype=np.float64)
-        # One text is right, so the best possible gain is 1 and needs no dividing by.
-        near = place <= self.at
-        gains = np.stack([1 / place, near / np.log2(1 + place), place <= 1, near])  # 4 n
-        keys, rows = np.indices(gains.shape)
-        self.sums.add(len(places), rows.ravel(), keys.ravel(), gains.ravel())
-
-    def sampled(self) -> dict[str, Sampled]:
-        """mrr (the mean of 1 / place), ndcg and recall within the first so many, and recall@1."""
-        totals = self.sums.totals()
-        names = ("mrr", f"ndcg@{self.at}", "recall@1", f"recall@{self.at}")
-        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(names, totals.sums, strict=True)}

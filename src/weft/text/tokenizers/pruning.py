@@ -16,10 +16,10 @@ from typing import Any
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError
-from weft.text import sentencepiece
-from weft.text.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, Side
-from weft.text.published import check
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.checks import check
+from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, Side
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a byte that spells what has no piece

@@ -14,12 +14,9 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, shown
 from weft.files import write_json, write_text
-from weft.text.growth import LONG, check_growth
 from weft.text.long_texts import LONGEST, PART, TOGETHER, parts_of, too_long
-from weft.text.published import read
-from weft.text.vocabularies import KEYS, Roles
-
-__all__ = ["CHARACTERS", "Encoded", "Roles", "Text", "Tokenizer"]
+from weft.text.tokenizers.growth import LONG, check_growth
+from weft.text.tokenizers.special_tokens import KEYS, Roles
 
 Text = str | Sequence[str]  # a text, or a text already cut into words
 CHARACTERS = r"[\s\S]"  # the pattern that cuts a text into its characters
@@ -85,7 +82,7 @@ class Encoded:
 
 
 class Tokenizer:
-    """A vocabulary and the way to cut text into it; `load` reads a published one, `learning.learn` makes one."""
+    """A vocabulary and the rules that cut text into its tokens."""
 
     def __init__(self, library: Library, roles: Roles, settings: dict[str, Any], whole: bool = True) -> None:
         self.library = library
@@ -98,17 +95,6 @@ class Tokenizer:
             self.kind = "character"
         if isinstance(library.pre_tokenizer, pre_tokenizers.WhitespaceSplit) and self.kind == "word":
             self.kind = "whitespace"
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer in a folder, or in one vocabulary file; of Marian's two, that of what is read."""
-        path = Path(path)
-        from weft.text.marian import SOURCE, TARGET, is_marian, read_sides
-
-        if is_marian(path) or (path.name in (SOURCE, TARGET) and is_marian(path.parent)):
-            return read_sides(path if path.is_dir() else path.parent)[path.name == TARGET]
-        found = read(path)
-        return cls(found.library, found.roles, found.settings, found.whole)
 
     @property
     def pipeline(self) -> str:

@@ -228,3 +228,9 @@ def summarized(values: Sequence[float]) -> Summary:
     deviation = float(np.std(values, ddof=1))
     reach = _t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
     return Summary(mean, deviation, mean - reach, mean + reach)
+
+
+def same_length(predicted: Sequence[Any] | NDArray[Any], gold: Sequence[Any] | NDArray[Any], what: str) -> None:
+    """Stop where answers and truth cannot belong together."""
+    if len(predicted) != len(gold):
+        raise UserError(f"{len(predicted)} predicted {what}, but {len(gold)} true ones")

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
 from weft.errors import UserError
-from weft.text.metrics_summary import Rouge, longest_common, rouge_of
-from weft.text.metrics_written import Written
+from weft.metrics.generation import Rouge, Written, longest_common, rouge_of
 from weft.text.sentences import lead
 
 near = pytest.approx

@@ -18,10 +18,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
-from weft.text import sentencepiece
-from weft.text.limits import MOST_TOKENS
-from weft.text.tokenizer import CHARACTERS, Roles, Tokenizer
-from weft.text.vocabularies import spaced, surround
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.limits import MOST_TOKENS
+from weft.text.tokenizers.special_tokens import Roles, spaced, surround
+from weft.text.tokenizers.tokenizer import CHARACTERS, Tokenizer
 
 LARGEST = MOST_TOKENS  # the trainers take memory for as many as they are asked for
 MOST_SEEN = 1 << 40  # times that a token can be asked to be seen

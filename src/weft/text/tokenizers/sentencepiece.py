@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes
-from weft.text.limits import LARGEST_SCORE, MOST_ADDED_TOKENS, check_pieces, check_tokens
+from weft.text.tokenizers.limits import LARGEST_SCORE, MOST_ADDED_TOKENS, check_pieces, check_tokens
 
 SPACE = "\u2581"  # the visible space that begins a word
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)

@@ -20,9 +20,11 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.text.metrics_text import Answers, Entities, Ranking, WordTags, normalized
+from weft.metrics.answers import Answers, normalized
+from weft.metrics.tagging import Entities, WordTags
+from weft.metrics.thresholds import best_no_answer, best_thresholds
+from weft.metrics.vectors import Ranking
 from weft.text.records import read_records
-from weft.text.thresholds import best_no_answer, best_thresholds
 
 near = pytest.approx
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-LOC"]
