@@ -99,7 +99,7 @@ class TagLesson(Lesson):
                 for piece in pieces(framing, tokens.ids):
                     own = np.flatnonzero((begins >= piece.cut.first) & (begins < piece.cut.last) & (begins >= 0))
                     places = (piece.lead + begins[own] - piece.cut.start).tolist()
-                    gathering.add([piece], said=[zip(places, (tags[word] for word in own), strict=True)])
+                    gathering.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {

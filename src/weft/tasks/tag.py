@@ -219,7 +219,7 @@ class TagTask(Task):
                         for token in range(piece.cut.first, piece.cut.last)
                         if token in tags
                     ]
-                    gathering.add([piece], said=[own])
+                    gathering.add([piece], tags=[own])
         return gathering.examples({})
 
     def objective(self) -> Tags:
