@@ -27,10 +27,10 @@ from weft.nn.rows import Rows
 from weft.objectives.soft import SoftTargets
 from weft.progress import silent
 from weft.pruning.heads import with_heads
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -117,7 +117,7 @@ def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, he
     lines = [(row["text"],) for row in kinds_of(30)]
     task = TextTask("classify", "label", labels=tuple(sorted(KINDS)))
     one, other = (
-        np.stack([each.said for each in task.outcomes(opened, framing_for(opened), lines)])
+        np.stack([each.output for each in task.predict(opened, framing_for(opened), lines)])
         for opened in (open_folder(teacher), found.opened)
     )
     assert np.allclose(one, other, atol=1e-5)

@@ -17,12 +17,12 @@ from weft.comparison.kinds import OfAnswers
 from weft.comparison.rows import asked_of
 from weft.distillation.report import StudentReport, report_of
 from weft.distillation.teacher_cache import Teacher
-from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.forward import Prediction, framing_for
+from weft.tasks.answer import AnswerTask, Candidates
+from weft.tasks.base import Example, Prediction
+from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
+from weft.tasks.registry import task_for
 from weft.tasks.translate import translate
-from weft.tasks.understand import task_of
 
 
 def three(case: Case) -> list[Model]:
@@ -31,7 +31,7 @@ def three(case: Case) -> list[Model]:
 
 
 def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
-    task = None if case.task in ("embed", "complete") else task_of(model.opened, case.task)
+    task = None if case.task in ("embed", "complete") else task_for(model.opened, case.task)
     return list(asked_of(task, {}, written(case, folder, 12)).examples)
 
 
@@ -76,12 +76,12 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     models = three(case)
     examples = rows_of(case, models[0], tmp_path)
     found = told(models, examples, monkeypatch)
-    task: Any = task_of(models[0].opened, "tag")
-    said = [task.outcomes(each.opened, framing_for(each.opened), [e.target for e in examples]) for each in models]
+    task: Any = task_for(models[0].opened, "tag")
+    said = [task.predict(each.opened, framing_for(each.opened), [e.target for e in examples]) for each in models]
     same = list[bool]()
     for one, two, ours in zip(*said, strict=True):
-        mean = np.log(np.mean([softmax(each.said, axis=1) for each in (one, two)], axis=0))
-        tags = [task.decided(each) for each in (replace(one, said=mean), ours)]
+        mean = np.log(np.mean([softmax(each.output, axis=1) for each in (one, two)], axis=0))
+        tags = [task.tags(each) for each in (replace(one, output=mean), ours)]
         same += [a == b for a, b in zip(*tags, strict=True)]
     assert found.student.agreement["same"].value == pytest.approx(np.mean(same))
 
@@ -114,12 +114,12 @@ def test_answers_by_the_mean_of_the_chances() -> None:
 
     def said(threshold: float, nothing: float, *chances: tuple[float, int, int]) -> Prediction:
         choices = tuple((float(np.log(chance)), start, end) for chance, start, end in chances)
-        return Prediction(Found(choices, float(np.log(nothing)) + threshold), 1, 1, False)
+        return Prediction(Candidates(choices, float(np.log(nothing)) + threshold), 1, 1, False)
 
     one, two = said(1.0, 0.1, (0.5, 0, 3), (0.4, 7, 9)), said(0.0, 0.1, (0.5, 4, 6), (0.4, 7, 9))
     both = joint(kinds, [one, two])
     assert kinds[0].key(both) == (7, 9)
-    chances, nothing = kinds[0].task.chances(both.said)
+    chances, nothing = kinds[0].task.probabilities(both.output)
     assert chances[:3] == pytest.approx([0.4, 0.25, 0.25]) and nothing == pytest.approx(0.1)
     assert kinds[0].key(joint(kinds, [said(1.0, 0.6, (0.4, 0, 3)), said(0.0, 0.45, (0.55, 0, 3))])) is None
 

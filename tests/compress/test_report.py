@@ -24,9 +24,9 @@ from weft.distillation.report import blanked, read_table
 from weft.distillation.stages import row_of
 from weft.errors import UserError
 from weft.runs import finetune
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
+from weft.tasks.registry import task_for
 from weft.tasks.tag import joined
-from weft.tasks.understand import task_of
 from weft.training.signals import Interrupted
 
 TEXTS = 80
@@ -187,7 +187,7 @@ def test_stages_that_cannot_be_are_named(teacher: Path, rows: Path, tmp_path: Pa
 @pytest.mark.parametrize("case", [case for case in CASES if case.right], ids=lambda case: case.task)
 def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> None:
     """What a stage writes for the next is the same example again."""
-    task = task_of(drawn(case, tokenizer_for(case), 1).opened, case.task)
+    task = task_for(drawn(case, tokenizer_for(case), 1).opened, case.task)
     examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
     again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
     for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):

@@ -28,8 +28,8 @@ from weft.distillation.classify import TextLesson
 from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.progress import silent
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import Example
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 

@@ -24,9 +24,9 @@ from weft.distillation.recipe import DistillSettings
 from weft.distillation.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
 from weft.text.tokenizers.training import learn

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.data.chance import key_of, uniform
 from weft.data.masking import NOTHING
-from weft.data.rows import Drawn, flat
+from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Ragged, Rows
 
@@ -102,12 +102,12 @@ class TargetSampler:
         while rest.any():  # the bits of the epoch, read backwards
             turn, share, rest = turn + share * (rest & 1), share / 2, rest >> 1
         points = (uniform(key_of(self.seed, "way"), numbers) + turn) % 1.0
-        found = np.searchsorted(self._sums, numbers + points, side="right")
-        return np.clip(found, self.starts[numbers], self.starts[numbers + 1] - 1)
+        texts = np.searchsorted(self._sums, numbers + points, side="right")
+        return np.clip(texts, self.starts[numbers], self.starts[numbers + 1] - 1)
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(ExampleSource):
     """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
 
     read: TextSide | VectorSide
@@ -142,10 +142,6 @@ class Sequences:
         """E: tokens to write from each source at most."""
         lengths = np.diff(self.written.starts)
         return lengths if self.ways is None else np.maximum.reduceat(lengths, self.ways.starts[:-1])
-
-    @property
-    def even(self) -> bool:
-        return False
 
     def lengths(self, numbers: Places) -> Places:
         return self.read.lengths(numbers) + self._longest[numbers]

@@ -25,9 +25,9 @@ from weft.objectives.language import NextToken, Objective
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
+from weft.tasks.base import Example
 from weft.tasks.complete import begun, writer_of
 from weft.tasks.generation import Manner
-from weft.tasks.reading import Example
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
 from weft.text.row_problems import Skipped

@@ -21,7 +21,8 @@ from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for
 from weft.runs.language import learn_text
-from weft.runs.recipes import Aim, Recipe, Tuning, Words
+from weft.runs.recipes import Aim, Recipe, Tuning
+from weft.runs.sections import Words
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.training.judging import evaluated

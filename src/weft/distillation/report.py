@@ -18,8 +18,8 @@ from weft.files import read_json, write_json, write_text
 from weft.picture import Line, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log
+from weft.tasks.base import Example
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.tag import Tagged
 from weft.training.run import Run
 

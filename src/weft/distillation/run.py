@@ -39,15 +39,14 @@ from weft.files import write_json
 from weft.objectives.language import Objective
 from weft.progress import Log, Progress
 from weft.runs.driver import begin, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS, read_window
+from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import Tuning
-from weft.tasks.classify import TextTask, can_shift, folded, rescale
+from weft.tasks.base import Task
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labeled
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
 from weft.training.run import Run
@@ -162,9 +161,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     started = begin(run, plan.keep, plan.pass_tokens or 0, log)
     steps = plan.steps or 1
     card = replace(
-        task.carded(opened.card),
+        task.to_card(opened.card),
         task=name,
-        window=read_window(window, train),
+        window=task.card_window(window, train),
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
@@ -172,12 +171,11 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, material, steps, log)
+    announce(run, recipe, task, material, steps, log)
     last: list[Judgement] = []
 
     def judge() -> Verdict:
-        rows = task.sample(judges) if isinstance(task, SequenceTask) else judges
-        last[:] = [judged(task, opened, framing, rows, tune=True)]
+        last[:] = [judged(task, opened, framing, task.sample(judges), tune=True)]
         return Verdict(_scores(last[0], task, material.by_labels), metric)
 
     data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
@@ -185,8 +183,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     def keep_best(found: dict[str, float]) -> None:
         settled: Task = last[0].task if last else task
         metrics = _metrics(last[0], task, material.by_labels, data) if last else ()
-        with folded(opened.network, settled):
-            run.save_model(replace(opened, card=settled.carded(card)), metrics)
+        with settled.saving(opened.network):
+            run.save_model(replace(opened, card=settled.to_card(card)), metrics)
 
     setup = Setup(
         network=opened.network,
@@ -240,7 +238,9 @@ def _without_curve(recipe: DistillRecipe) -> None:
 def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
     """The score that decides which student is kept."""
     if by_labels:
-        return task.chosen if asked in (None, AGREEMENT) else one_of(asked, (*task.names, "loss"), "metric")
+        return (
+            task.default_metric if asked in (None, AGREEMENT) else one_of(asked, (*task.metric_names, "loss"), "metric")
+        )
     if asked == "loss":
         return asked
     if asked not in (None, AGREEMENT):
@@ -268,14 +268,8 @@ def silent_say(text: str) -> None:
 
 def in_units(lesson: Lesson, opened: LoadedModel, fresh: bool) -> Lesson:
     """Values are learned as distances from their middle; a head that has learned to say them says them so from here."""
-    task: Any = lesson.task
-    if not isinstance(task, TextTask) or task.kind != "value":
-        return lesson
-    if not can_shift(opened.network):
-        task = replace(task, center=0.0, spread=float((task.center**2 + task.spread**2) ** 0.5))
-    if not fresh:
-        rescale(opened.network, 1 / task.spread, -task.center / task.spread)
-    return replace(lesson, task=task)  # type: ignore[type-var]
+    task = lesson.task.prepare(opened, (), fresh)
+    return lesson if task is lesson.task else replace(lesson, task=task)  # type: ignore[type-var]
 
 
 def objective_of(
@@ -320,12 +314,13 @@ def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
     scores = {name: score.value for name, score in found.scores.items()}
     if by_labels:
         return scores
-    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
+    # Vectors are right by no label.
+    return {AGREEMENT: scores[task.default_metric], **(scores if task.name == "embed" else {})}
 
 
 def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
     names = _scores(found, task, by_labels)
-    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
+    scores = {AGREEMENT: found.scores[task.default_metric], **found.scores}
     return tuple(
         Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
     )
@@ -335,9 +330,9 @@ def _hashes(material: Material, teachers: Sequence[Teacher]) -> dict[str, Any]:
     return {**material.hashes, "teacher": [each.digest for each in teachers]}
 
 
-def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, log: Log) -> None:
+def announce(run: Run, recipe: DistillRecipe, task: Task, material: Material, steps: int, log: Log) -> None:
     """What is about to be learned, from what and how."""
-    right = sum(map(labeled, material.train))
+    right = sum(map(task.has_target, material.train))
     held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
     by = "" if material.by_labels else ", by the teacher's answers"
     log(

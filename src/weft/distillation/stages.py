@@ -29,14 +29,10 @@ from weft.files import write_text
 from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
-from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Words, Work
-from weft.tasks.answer import AnswerTask
-from weft.tasks.judging import Task
+from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
+from weft.runs.sections import Words
+from weft.tasks.base import Task
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labeled
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -94,7 +90,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     if "finetune" in names:
         told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
         found = went("finetune", told, finetune.go_on)
-        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(labeled, material.train)))})
+        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(task.has_target, material.train)))})
     taught_by = Run(stages / "distill")
     reporting.write_report(
         run,
@@ -138,10 +134,10 @@ def check_unchanged(folder: Path) -> None:
 
 def check_labels(task: Task, material: Material) -> None:
     """What could go wrong with the last stage is said before the first."""
-    known = [row for row in material.train if labeled(row)]
+    known = [row for row in material.train if task.has_target(row)]
     if not known or not material.by_labels:
         raise UserError("no row says what is right, so there is nothing to fine-tune on: leave out the stage finetune")
-    task.learned(known, task.labels)
+    task.fit_labels(known, task.labels)
 
 
 def write_rows(stages: Path, task: Task, material: Material) -> None:
@@ -150,21 +146,8 @@ def write_rows(stages: Path, task: Task, material: Material) -> None:
     texts = (" ".join(text.split()) for row in material.train for text in row.texts)
     write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
     for name, rows in (("rows", material.train), ("dev", material.dev)):
-        known = [row_of(task, row) for row in rows if labeled(row)]
+        known = [task.to_record(row) for row in rows if task.has_target(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
-
-
-def row_of(task: Task, example: Example) -> dict[str, Any]:
-    """An example as a row of a table."""
-    if isinstance(task, TagTask):
-        tagged = example.target
-        return {"words": [tagged.text[start:end] for start, end in tagged.words], "tags": list(tagged.tags)}
-    if isinstance(task, AnswerTask):
-        answers = [{"text": text, "start": start} for start, text in example.target]
-        return {"question": example.texts[0], "context": example.texts[1], "answer": answers}
-    if isinstance(task, SequenceTask):
-        return {"source": example.texts[0], "target": example.target}
-    return {**dict(zip(("text", "pair"), example.texts, strict=False)), task.kind: example.target}
 
 
 # ---------------------------------------------------------------------------------------------------- their recipes

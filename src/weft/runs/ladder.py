@@ -26,8 +26,9 @@ from weft.files import held, write_json, write_text
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
+from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import find_recipe
-from weft.runs.rung_run import Failure, LadderRecipe, Place, climb
+from weft.runs.rung_run import Failure, Place, climb
 from weft.runs.rungs import rung_of
 from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted, Stop, listening

@@ -14,9 +14,8 @@ from weft.progress import Log
 from weft.runs.dataset import Material
 from weft.runs.driver import half_precision, pass_tokens
 from weft.runs.recipes import TaskRecipe, Tuning
+from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.judging import Task
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
@@ -175,7 +174,7 @@ def announce(
     held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
     if len(material.dev) < FEW_JUDGES:
         held += "; so few say little, and their intervals tell how little"
-    if isinstance(material.task, SequenceTask) and recipe.task.metric != "loss":
+    if material.task.writes and recipe.task.metric != "loss":
         written = len(material.task.sample(material.dev))
         held += f", of which {written:,} are written out" if written < len(material.dev) else ""
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)
