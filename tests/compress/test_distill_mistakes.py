@@ -84,7 +84,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--text", "texts.txt", "--vocabulary", "9"], "a vocabulary of 9 is too small"),
         (["t", "--text", "texts.txt", "--match", "hats"], "--match 'hats' is not one of states"),
         (["t", "--data", "rows.jsonl", "--dev", "one.jsonl"], "label 'fish' is not one of"),
-        (["t", "--text", "texts.txt", "--metric", "accuracy"], "accuracy needs right answers to judge by: give --dev"),
+        (["t", "--text", "texts.txt", "--metric", "accuracy"], "accuracy needs targets: give --dev"),
         (["t", "--text", "texts.txt", "--dev", "rows.jsonl", "--metric", "bleu"], "metric 'bleu' is not one of"),
         (["base", "--pretrain", "--text", "texts.txt", "--curve", "3"], "--curve is for students of a task"),
         (["t", "pair", "--text", "texts.txt"], "pair: is made for pair, the first teacher for classify"),

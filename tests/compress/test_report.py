@@ -20,13 +20,13 @@ from weft.distillation.curve import part_of
 from weft.distillation.dataset import Material
 from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillData
-from weft.distillation.report import blanked, read_table
-from weft.distillation.stages import row_of
+from weft.distillation.report import read_table
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example
+from weft.tasks.classify import TextTask
 from weft.tasks.registry import task_for
-from weft.tasks.tag import joined
+from weft.tasks.tag import TagTask, joined
 from weft.training.signals import Interrupted
 
 TEXTS = 80
@@ -189,7 +189,7 @@ def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> Non
     """What a stage writes for the next is the same example again."""
     task = task_for(drawn(case, tokenizer_for(case), 1).opened, case.task)
     examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
-    again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
+    again = write_rows(tmp_path / "again.jsonl", [task.to_record(example) for example in examples])
     for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
         assert (one.texts, one.target) == (two.texts, two.target)
 
@@ -220,6 +220,7 @@ def test_a_greater_part_holds_every_smaller_one() -> None:
 
 
 def test_what_a_teacher_said_is_taken_out_again() -> None:
-    assert blanked(Example(("a",), "label", "here")) == Example(("a",), None, "here")
+    task = TextTask("classify", "label")
+    assert task.without_target(Example(("a",), "label", "here")) == Example(("a",), None, "here")
     tagged = joined(["a", "b"], ["O", "O"])
-    assert blanked(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)
+    assert TagTask().without_target(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from weft.data.columns import file_of
 from weft.data.shards import TextFiles
@@ -15,12 +14,9 @@ from weft.distillation.sources import read_sources
 from weft.errors import UserError, listed, shown
 from weft.progress import Log, Progress, log_notes
 from weft.runs.dataset import normalized
-from weft.tasks.answer import AnswerTask
 from weft.tasks.base import Example, Task
-from weft.tasks.classify import TextTask
 from weft.tasks.partial_rows import Reader
 from weft.tasks.reading import FEW, read_all, split, split_whole
-from weft.tasks.tag import TagTask, raw
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
@@ -69,8 +65,7 @@ def _texts(task: Task, recipe: DistillRecipe, log: Log) -> Iterator[Example]:
         encoding=text.encoding,
     )
     for each in found:
-        target = raw(each.text) if isinstance(task, TagTask) else None
-        yield Example((each.text,), target, each.where)
+        yield Example((each.text,), None, each.where)
     log_notes(skipped.lines(), log)
 
 
@@ -113,7 +108,7 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
         if task.pair:
             raise UserError(
                 f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
-                f"{listed(('text', 'pair') if isinstance(task, TextTask) else ('context', 'question'))}), not --text"
+                f"{listed(task.input_columns(Record({}, ''), {}))}), not --text"
             )
         hashes["text"] = TextFiles(data.text).hash()
         with progress("reading the texts", "texts") as read:
@@ -158,24 +153,21 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
 
 
 def _held(task: Task, rows: Sequence[Example], recipe: DistillRecipe, by_labels: bool) -> list[int]:
-    groups: Sequence[Any] | None = ["" for _ in rows]
-    if by_labels:
-        groups = task.groups(rows)
-    if groups is None or isinstance(task, AnswerTask):
-        return split_whole([row.texts[-1] for row in rows], recipe.data.holdout, recipe.data.split)[1]
+    if task.whole_groups:
+        return split_whole(task.groups(rows), recipe.data.holdout, recipe.data.split)[1]
+    groups = task.groups(rows) if by_labels else ["" for _ in rows]
     return split(groups, recipe.data.holdout, recipe.data.split)[1]
 
 
 def checked(task: Task, rows: list[Example], on_bad_row: str, log: Log) -> list[Example]:
     """The rows whose labels the teacher knows; another label stops, or the row is passed over and counted."""
     right = [row for row in rows if task.has_target(row)]
-    if isinstance(task, TextTask) and task.labels and right:
-        theirs = {label for row in right for label in (row.target if task.kind == "labels" else (row.target,))}
-        if theirs and not theirs & set(task.labels):
-            raise UserError(
-                f"{file_of(right[0].where)}: no common labels: its rows have "
-                f"{listed([shown(each) for each in sorted(theirs)], 6)}, the teacher says {listed(task.labels, 6)}"
-            )
+    theirs = {label for row in right for label in task.labels_of(row)}
+    if theirs and not theirs & set(task.labels):
+        raise UserError(
+            f"{file_of(right[0].where)}: no common labels: its rows have "
+            f"{listed([shown(label) for label in sorted(theirs)], 6)}, the teacher has {listed(task.labels, 6)}"
+        )
     if on_bad_row == "stop":
         task.check_targets(right)
         return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,9 +13,7 @@ from weft.data.chance import key_of
 from weft.data.masking import shift
 from weft.data.rows import ExampleSource, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
-from weft.distillation.base import Said
 from weft.distillation.recipe import DistillData, DistillRecipe
-from weft.distillation.seq2seq import packed, unpacked
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
@@ -25,10 +23,11 @@ from weft.objectives.language import NextToken, Objective
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
-from weft.tasks.base import Example
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.complete import begun, writer_of
 from weft.tasks.generation import Manner
 from weft.tasks.scoring import tokenizer_of
+from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.tasks.unseen import unseen_in_words
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -192,41 +191,38 @@ def _corpora(papers: Papers, tokenizer: Tokenizer, stop: Stop, progress: Progres
 
 
 @dataclass(frozen=True)
-class Continued:
-    """A lesson of texts: what a teacher writes on from the first words of one, about as long as that is."""
+class Continuations(Task):
+    """What a teacher writes on from the first words of a text, about as long as the text is."""
 
     seed: int
     first: int = FIRST
 
-    as_one = False  # each teacher writes on by itself
+    name = "continue"
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> Continuations:
+        return cls(0)
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """What the cache is named by, beside the teacher and the texts."""
+    def teacher_settings(self) -> dict[str, Any]:
         return {"seed": self.seed, "first": self.first}
 
-    @staticmethod
-    def asked(example: Example) -> Any:
-        return example.texts
-
-    def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
-        """Drawn word by word, as the teacher's chances are, from a seed that follows from the text."""
-        tokenizer = tokenizer_of(teacher)
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """Sampled word by word, from a seed that follows from the text."""
         texts = [example.texts[0] for example in examples]
         heads = [" ".join(text.split()[: self.first]) for text in texts]
-        sizes = map(len, tokenizer.ids(texts, specials=False))
-        prompts = begun(teacher, heads)
-        room = teacher.config.context
+        sizes = map(len, tokenizer_of(model).ids(texts, specials=False))
+        prompts = begun(model, heads)
+        room = model.config.context
         limits = [max(1, min(size, room) - len(prompt)) for size, prompt in zip(sizes, prompts, strict=True)]
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
-        with unseen_in_words(teacher):
-            found = writer_of(teacher).write(prompts, Manner(temperature=1.0, seed=seeds), most=limits)
-        return [packed([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, found, strict=True)]
+        with unseen_in_words(model):
+            completions = writer_of(model).write(prompts, Manner(temperature=1.0, seed=seeds), most=limits)
+        return [pack_texts([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, completions, strict=True)]
 
-    @staticmethod
-    def mean(found: Sequence[Said]) -> Said:
-        """All that several teachers have written."""
-        return packed([way for said in found for way in unpacked(said)])
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """All texts that several teachers have written."""
+        return pack_texts([text for arrays in outputs for text in unpack_texts(arrays)])
 
 
 def by_texts(
@@ -243,11 +239,10 @@ def by_texts(
     if recipe.distill.match:
         raise UserError("--match needs a student with the vocabulary of its teacher")
     tokenizer = tokenizer_of(student)
-    lesson: Any = Continued(recipe.seed)
     examples = [Example((text,), None, "") for text in papers.documents() if text.strip()]
     reads = TeacherReads(run.inside)
-    known = teacher_outputs(lesson, teachers, examples, [len(examples)], stop, log, progress, reads)
-    lines = [text for said in known.outputs for text, _ in unpacked(said)]
+    known = teacher_outputs(Continuations(recipe.seed), teachers, examples, [len(examples)], stop, log, progress, reads)
+    lines = [text for arrays in known.outputs for text, _ in unpack_texts(arrays)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "taught.txt"
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))

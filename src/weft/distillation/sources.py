@@ -8,7 +8,6 @@ from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError, listed
 from weft.progress import Log, Progress, log_notes
 from weft.tasks.base import Example, Task
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
 
@@ -19,7 +18,7 @@ def read_sources(
     """The lines of --source, each with that of --target beside it where there is one; and what stands for them."""
     data = recipe.data
     source, target = (data.dev_source, data.dev_target) if dev else (data.source, data.target)
-    if not isinstance(task, SequenceTask):
+    if not task.writes:
         raise UserError(f"a teacher for {task.name} writes nothing from a source: give --text or --data, not --source")
     skipped, found = Skipped(), list[Example]()
     where = listed([*source, *target], 2)

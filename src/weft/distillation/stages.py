@@ -21,7 +21,7 @@ from weft.distillation import report as reporting
 from weft.distillation.dataset import Material, gather
 from weft.distillation.recipe import DistillRecipe, StudentSection
 from weft.distillation.report import JSON, point_of, read_curve
-from weft.distillation.run import AGREEMENT, chosen_lesson, go, open_teachers
+from weft.distillation.run import AGREEMENT, go, open_teachers, student_task
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError, listed
@@ -38,7 +38,7 @@ from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Go = Callable[[Run, Stop, Log, Progress], Model]
+Continue = Callable[[Run, Stop, Log, Progress], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -46,52 +46,40 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
     name, teachers = open_teachers(recipe, device)
-    lesson = chosen_lesson(recipe, name, teachers)
-    find_student(recipe, teachers[0].model, lambda _: None)  # what can be wrong with it is said before anything else
-    material = gather(lesson.task, recipe, log, progress, stop)
-    stages, names, task = run.inside / "stages", recipe.stages.names, lesson.task
+    task = student_task(recipe, name, teachers)
+    find_student(recipe, teachers[0].model, lambda _: None)  # mistakes in it are named before anything else
+    material = gather(task, recipe, log, progress, stop)
+    stages, names = run.inside / "stages", recipe.stages.names
     if "finetune" in names:
         check_labels(task, material)
     write_rows(stages, task, material)
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
-    def went(stage: str, told: Any, how: Go) -> Model:
-        """One stage, from where it stands; its model is the run's until a later one has come to its end."""
-        part = Run(stages / stage)
-        log(f"stage: {stage}")
-        with part.held():
-            part.tidy()
-            if not part.recipe.exists():
-                write_toml(told, part.recipe)
-            check_unchanged(part.folder)
-            found = how(part, stop, log, progress)
-            note_files(part.folder)
-        base = Path(recipe.student.model).name
+    def stage(name: str, stage_recipe: Any, go_on: Continue) -> Model:
+        model = run_stage(Run(stages / name), stage_recipe, go_on, stop, log, progress)
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
-        card = replace(found.card, base=base, teacher=teacher if stage != "pretrain" else None)
-        run.save_model(replace(found.opened, card=card), found.card.metrics)
-        return found
+        card = replace(
+            model.card, base=Path(recipe.student.model).name, teacher=None if name == "pretrain" else teacher
+        )
+        run.save_model(replace(model.opened, card=card), model.card.metrics)
+        return model
 
     student = recipe.student
     if "pretrain" in names:
         base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
-        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
+        stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
-    taught = replace(
-        recipe,
-        out=str((stages / "distill").absolute()),
-        student=student,
-        stages=replace(recipe.stages, names=("distill",)),
-    )
-    found = went("distill", taught, lambda part, *how: go(part, read_toml(DistillRecipe, part.recipe), *how))
-    metric = read_toml(DistillRecipe, Run(stages / "distill").recipe).distill.metric
-    reached = [{"stage": "distill", **point_of(found, metric, len(material.train))}]
+    distilling = Run(stages / "distill")
+    out = str(distilling.folder.absolute())
+    alone = replace(recipe, out=out, student=student, stages=replace(recipe.stages, names=("distill",)))
+    model = stage("distill", alone, lambda part, *how: go(part, read_toml(DistillRecipe, part.recipe), *how))
+    metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
+    reached = [{"stage": "distill", **point_of(model, metric, len(material.train))}]
     if "finetune" in names:
-        told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
-        found = went("finetune", told, finetune.go_on)
-        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(task.has_target, material.train)))})
-    taught_by = Run(stages / "distill")
+        tuning = finetuning(recipe, name, task, stages, model, None if metric == AGREEMENT else metric)
+        model = stage("finetune", tuning, finetune.go_on)
+        reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, material.train)))})
     reporting.write_report(
         run,
         teachers,
@@ -100,15 +88,28 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
         (time.perf_counter() - began) / 2,
         log,
         by_labels=material.by_labels,
-        forwards=taught_by.info().teacher_forwards,
+        forwards=distilling.info().teacher_forwards,
         texts=len(material.train),
         metric=metric,
-        curve=read_curve(taught_by.inside / JSON),
+        curve=read_curve(distilling.inside / JSON),
         stages=reached,
     )
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]
     log(f"stages: {listed(scores)} ({metric})")
     return load(run.folder)
+
+
+def run_stage(run: Run, recipe: Any, go_on: Continue, stop: Stop, log: Log, progress: Progress) -> Model:
+    """One stage, from where it stands."""
+    log(f"stage: {run.folder.name}")
+    with run.held():
+        run.tidy()
+        if not run.recipe.exists():
+            write_toml(recipe, run.recipe)
+        check_unchanged(run.folder)
+        model = go_on(run, stop, log, progress)
+        note_files(run.folder)
+    return model
 
 
 def note_files(folder: Path) -> None:
@@ -133,10 +134,10 @@ def check_unchanged(folder: Path) -> None:
 
 
 def check_labels(task: Task, material: Material) -> None:
-    """What could go wrong with the last stage is said before the first."""
+    """Mistakes of the last stage are named before the first."""
     known = [row for row in material.train if task.has_target(row)]
     if not known or not material.by_labels:
-        raise UserError("no row says what is right, so there is nothing to fine-tune on: leave out the stage finetune")
+        raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
     task.fit_labels(known, task.labels)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
@@ -17,7 +18,7 @@ from weft.progress import Log
 from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing
+from weft.text.windows import Framing, words_in
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Example:
     target: Any  # None where it is not known
     where: str
     numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
+
+
+# Of a teacher for one example: arrays by name, of at least one dimension each. The cache keeps them; a name that an
+# example lacks comes back as an empty array where others of its shard have it.
+TeacherArrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class Task(ABC):
     by_token: ClassVar[bool] = False  # its head gives an output for each token
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
+    joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -149,6 +156,17 @@ class Task(ABC):
         """Characters of an input, by which inputs are parted into chunks."""
         return len(input)
 
+    def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
+        """The words of each text, by characters."""
+        return [words_in(text) for text in example.texts]
+
+    def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
+        """The example with other texts, and without a target."""
+        return replace(example, texts=tuple(texts), target=None)
+
+    def without_target(self, example: Example) -> Example:
+        return replace(example, target=None)
+
     def inputs(self, example: Example) -> Any:
         """What a model reads of an example."""
         return example.texts
@@ -168,6 +186,10 @@ class Task(ABC):
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> Task:
         """The task with what the training rows decide: its labels in order, the mean and spread of values."""
         return self
+
+    def labels_of(self, example: Example) -> tuple[str, ...]:
+        """The labels of a whole example, where it has some."""
+        return ()
 
     def column_note(self, names: Sequence[str]) -> str | None:
         """What a user should know about the columns that were chosen."""
@@ -196,8 +218,14 @@ class Task(ABC):
         """The examples as they are evaluated: several targets of one input become one example."""
         return examples
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Any:
-        """The examples as a source of batches, by the tokens of this model."""
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Any:
+        """The examples as a source of batches, by the tokens of this model; with soft targets of a teacher."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -275,3 +303,60 @@ class Task(ABC):
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
         return None
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> Task:
+        """The task of a student of these teachers, by the section [distill] of a recipe."""
+        raise UserError(f"models for {self.name} do not teach")
+
+    def same_outputs(self, other: Task) -> bool:
+        """Whether the outputs of another teacher mean the same, so that they can be averaged."""
+        return self.labels == other.labels
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        """What decides the outputs of a teacher beside its folder and the examples: part of the key of the cache."""
+        return {}
+
+    def teacher_key(self, example: Example) -> Any:
+        """What of an example decides the outputs of a teacher, as JSON has it."""
+        return example.texts
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """The outputs of one teacher for each example, by words and characters rather than by its own tokens."""
+        predictions = self.predict(model, windows, [self.inputs(example) for example in examples])
+        return [{"output": np.atleast_1d(np.asarray(each.output, dtype=np.float32))} for each in predictions]
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """The outputs of several teachers for one example together."""
+        together = self.combine([teacher_prediction(arrays) for arrays in outputs])
+        return {"output": np.asarray(together.output, dtype=np.float32)}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        """The example with the teacher's answer as its target."""
+        raise NotImplementedError
+
+    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> Task:
+        """The task with what the teacher outputs decide, such as the mean and spread of values."""
+        return self
+
+    def vocabulary_texts(
+        self, examples: Sequence[Example], outputs: Callable[[], Sequence[TeacherArrays]]
+    ) -> Iterator[str]:
+        """The texts that a student's vocabulary is learned from; `outputs` runs the teacher, which may take long."""
+        return (text for example in examples for text in example.texts)
+
+
+def teacher_prediction(outputs: TeacherArrays) -> Prediction:
+    """The output of a teacher as a prediction again."""
+    return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
+
+
+def stacked(outputs: Sequence[TeacherArrays], name: str) -> NDArray[Any]:
+    """E ...: the outputs for every example under one name, where all have the same shape."""
+    first = np.asarray(outputs[0][name])
+    array = np.empty((len(outputs), *first.shape), dtype=first.dtype)
+    for number in range(len(outputs)):
+        array[number] = outputs[number][name]
+    return array

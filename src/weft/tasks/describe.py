@@ -20,7 +20,7 @@ from weft.errors import UserError, shown
 from weft.generation.speaker import Ensemble
 from weft.progress import Log
 from weft.tasks.answers import Text
-from weft.tasks.base import Example, Prediction
+from weft.tasks.base import Example, Prediction, TeacherArrays
 from weft.tasks.generation import Writer, check_width, manner_of
 from weft.tasks.reading import list_in, text_in
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
@@ -214,7 +214,13 @@ class DescribeTask(SequenceTask):
         for same in by_vector.values():
             yield replace(same[0], target=tuple(example.target for example in same))
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Sequences:
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Sequences:
         """Texts that are longer than the model can write are left out, with a note."""
         self._check_features(model)
         writer, long = writer_of(model), list[tuple[int, Example]]()

@@ -17,6 +17,7 @@ CLASSES = {
     "answer": "weft.tasks.answer:AnswerTask",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "weft.tasks.seq2seq:SequenceTask"),
     "describe": "weft.tasks.describe:DescribeTask",
+    "embed": "weft.tasks.embed:EmbedTask",
 }
 FROM_TEXT = ("translate", "summarize", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
