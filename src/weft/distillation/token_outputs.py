@@ -156,7 +156,9 @@ def windows(asked: Asked, begin: int, end: int, told: Callable[[int], None]) -> 
     """Forecasts of these places, run by run: where it begins and ends, and what was foreseen there."""
     length = min(min(each.config.context for each in asked.teachers), LONG)
     # Each place has at least half a window before it, or as much as its teacher looks back at.
-    before = min(length // 2, max(getattr(each.config, "reach", length) for each in asked.teachers))
+    before = min(
+        length // 2, max(length if each.config.reach is None else each.config.reach for each in asked.teachers)
+    )
     step = max(1, length - before)
     cuts = [Window(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
     for some in by_budget(cuts, lambda cut: cut.last - cut.start, BUDGET):

@@ -55,7 +55,7 @@ class TaughtTags:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)[batch.targets["places"]]
-        scores = in_full(network.scores("tag", hidden, batch.rows))  # P C
+        scores = in_full(network.logits("tag", hidden, batch.rows))  # P C
         tags, taught = batch.targets["tags"], batch.targets["taught"]
         soft = soft_loss(scores, batch.targets["said"].to(scores.dtype), self.temperature)
         right = F.cross_entropy(scores, tags, reduction="none", ignore_index=NOTHING)
@@ -83,7 +83,7 @@ class TaughtEnds:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         rows, ends = batch.rows, batch.targets["ends"]  # R 2
-        scores = in_full(network.scores("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
+        scores = in_full(network.logits("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
         wanted = batch.targets["chances"].to(scores.dtype)  # N 2, already at this temperature
         apart = torch.special.xlogy(wanted, wanted) - wanted * by_row(scores / self.temperature, rows)
         soft = scores.new_zeros(rows.count, 2).index_add(0, rows.numbers(len(scores)), apart) * self.temperature**2

@@ -84,5 +84,5 @@ class MaskedWords:
         # The table of all words is by far the largest matrix: it is read only where something is to be said.
         found = {"words": cross_entropy(network.words(hidden[batch.targets["places"]]), batch.targets["words"])}
         if self.pairs:
-            found["pairs"] = cross_entropy(network.scores("next", hidden, batch.rows), batch.targets["follows"])
+            found["pairs"] = cross_entropy(network.logits("next", hidden, batch.rows), batch.targets["follows"])
         return found

@@ -20,7 +20,7 @@ from weft.objectives.language import cross_entropy
 
 def text_scores(network: Any, hidden: Tensor, batch: Batch, examples: int) -> Tensor:
     """E C: what the head says of each example: the mean over its windows, each by the tokens that are its own."""
-    scores = in_full(network.scores("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
+    scores = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
     return scores.new_zeros(examples, scores.shape[1]).index_add(0, batch.targets["owners"], scores)
 
 
@@ -91,7 +91,7 @@ class Tags:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)[batch.targets["places"]]
-        return {"tags": cross_entropy(network.scores("tag", hidden, batch.rows), batch.targets["tags"])}
+        return {"tags": cross_entropy(network.logits("tag", hidden, batch.rows), batch.targets["tags"])}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Ends:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)
-        chances = by_row(in_full(network.scores("answer", hidden, batch.rows)), batch.rows)
+        chances = by_row(in_full(network.logits("answer", hidden, batch.rows)), batch.rows)
         ends = batch.targets["ends"]  # R 2
         said = ends[:, 0] != NOTHING
         places = batch.rows.firsts()[:, None] + ends.clamp_min(0)

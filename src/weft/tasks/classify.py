@@ -186,7 +186,7 @@ class TextTask:
         found = list(pieces_in(framing, tokenizer_of(opened), texts))
         flat = [piece for some, _ in found for piece in some]
         network: Any = opened.network
-        said = iter(through(opened, framing, flat, lambda h, b: network.scores("classify", h, b.rows), False))
+        said = iter(through(opened, framing, flat, lambda h, b: network.logits("classify", h, b.rows), False))
         outcomes = []
         for some, lengths in found:
             own = np.array([max(1, piece.cut.last - piece.cut.first) for piece in some], dtype=np.float64)
@@ -339,7 +339,7 @@ def can_shift(network: Any) -> bool:
     """Whether values can have a middle that the folder says too."""
     if last_linear(network.heads["classify"]).bias is not None:
         return True
-    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    alone = set(network.heads) == {"classify"} and network.mix is None
     return alone and getattr(last_norm(network), "bias", None) is not None
 
 
