@@ -20,7 +20,6 @@ from weft.distillation.curve import part_of
 from weft.distillation.dataset import Material
 from weft.distillation.recipe import Texts
 from weft.distillation.report import blanked, held_texts, read_table
-from weft.distillation.stages import row_of
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example
@@ -188,7 +187,7 @@ def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> Non
     """What a stage writes for the next is the same example again."""
     task = task_for(drawn(case, tokenizer_for(case), 1).opened, case.task)
     examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
-    again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
+    again = write_rows(tmp_path / "again.jsonl", [task.to_record(example) for example in examples])
     for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
         assert (one.texts, one.target) == (two.texts, two.target)
 

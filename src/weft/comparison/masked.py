@@ -105,7 +105,7 @@ def _asked(
     most, nats, best = max(1, SCORES // opened.heads["words"]), list[torch.Tensor](), list[torch.Tensor]()
     for first in range(0, len(places), most):
         some = slice(first, first + most)
-        scores = in_full(opened.network.words(hidden[torch.tensor(places[some], device=device)]))  # type: ignore[operator]
+        scores = in_full(opened.network.words(hidden[torch.tensor(places[some], device=device)]))
         wanted = scores.gather(1, torch.tensor(targets[some], device=device)[:, None]).squeeze(1)
         nats.append((scores.logsumexp(-1) - wanted).double().cpu())
         best.append(scores.argmax(-1).cpu())

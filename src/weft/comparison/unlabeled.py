@@ -119,7 +119,7 @@ class OfWords(Kind):
     def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         tokenizer = tokenizer_of(opened)
         begin, length = beginning(tokenizer), min(opened.config.context, LONG)
-        reach = getattr(opened.config, "reach", None)
+        reach = opened.config.reach
         stride = max(1, length - reach) if reach is not None else max(1, length // 2)
         texts = [example.texts[0] for example in examples]
         readings: list[Reading] = []
@@ -190,7 +190,7 @@ class OfWords(Kind):
 @torch.inference_mode()
 def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
     """The token that the model thinks likeliest at each place; nothing of one that knows single chances only."""
-    if hasattr(opened.network, "said") or hasattr(opened.network, "foreseen"):
+    if opened.network.SCORES_TARGETS or opened.network.SCORES_TEXTS:
         return [np.zeros(0, dtype=np.int64)] * len(readings)
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
@@ -200,6 +200,6 @@ def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray
     most, found = max(1, SCORES // opened.heads["words"]), []
     for first in range(0, len(places), most):
         some = torch.tensor(places[first : first + most], device=device)
-        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())  # type: ignore[operator]
+        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())
     whole = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
     return [part.numpy() for part in torch.split(whole, [len(reading.targets) for reading in readings])]

@@ -240,7 +240,7 @@ class Guesses:
                 ]
                 for some in _chunks(here, max(1, SCORES // len(barred))):
                     at = torch.tensor([place for place, _, _ in some], device=hidden.device)
-                    scores = in_full(self.opened.network.words(hidden[at]))  # type: ignore[operator]
+                    scores = in_full(self.opened.network.words(hidden[at]))
                     best = scores.masked_fill(barred, -torch.inf).topk(TOP + 1)
                     likely = zip(some, best.indices.tolist(), best.values.tolist(), strict=True)
                     for (_, number, word), tokens, values in likely:

@@ -318,7 +318,7 @@ def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel,
     there = teacher.card.window
     if isinstance(task, SequenceTask):
         return window_for(student, length, stride, "windows", task.overlap)  # its card says how much was ever read
-    if there is not None and length is None and hasattr(student.config, "heads"):
+    if there is not None and length is None and student.config.heads:
         length = min(there.length, student.config.context)
         stride = stride or max(1, min(there.stride, length))
     long = there.long if there is not None else "windows"

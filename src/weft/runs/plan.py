@@ -45,7 +45,7 @@ def resolved(
     if not from_scratch and not static and isinstance(train, Examples):
         return _from_base(recipe, train, opened, task, dev_rows, new_head, device)
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
-    if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
+    if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
     usual = (
         2e-3 if static else opened.family.learning_rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5

@@ -376,7 +376,7 @@ def can_shift(network: Any) -> bool:
     """Whether the head of values can be given another mean."""
     if last_linear(network.heads["classify"]).bias is not None:
         return True
-    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    alone = set(network.heads) == {"classify"} and network.mix is None
     return alone and getattr(last_norm(network), "bias", None) is not None
 
 

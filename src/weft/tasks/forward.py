@@ -104,5 +104,5 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     """The logits of a head for every window of every input."""
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    logits = iter(through(model, windows.framing, flat, lambda h, b: network.scores(head, h, b.rows), by_token))
+    logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
