@@ -19,16 +19,17 @@ from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
 from weft.distillation import masked_language as pretraining
+from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
 from weft.distillation.base import Lesson
-from weft.distillation.curve import curve_of, part_of, point_of
+from weft.distillation.curve import curve_of, part_of
 from weft.distillation.dataset import Material, gather
 from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
+from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.record import note_run
 from weft.distillation.registry import lesson_for
-from weft.distillation.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.distillation.seq2seq import from_nothing, without_bleu
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher, TeacherReads
@@ -42,7 +43,7 @@ from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import Tuning
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Task
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model, load
@@ -53,7 +54,6 @@ from weft.training.setup import Setup, Verdict
 from weft.training.signals import Stop
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
-MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
 NEW_HEAD = 1e-4  # the rate of a student, 768 wide, that begins from weights without the head of its task ...
 ALL_THERE = 5e-5  # ... and of one that has that, too
@@ -86,7 +86,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.distill.pretrain:
         _without_curve(recipe)
         student = pretraining.go(run, recipe, stop, log, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        _report_language(run, recipe, student, time.perf_counter() - began, log)
         return student
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
@@ -99,7 +99,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if name == "complete":
         _without_curve(recipe)
         student = distill_language(run, recipe, teachers, device, stop, log, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        _report_language(run, recipe, student, time.perf_counter() - began, log)
         return student
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].model, silent_say)  # what can be wrong with it is said before anything is read
@@ -207,9 +207,27 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, log, progress)
-    if recipe.data.share == 1 and not (run.inside / JSON).exists():
-        report(run, recipe, teachers, student, judges, count, state.seconds, curve, log)
+    if recipe.data.share == 1:
+        reporting.write_report(
+            run,
+            teachers,
+            student,
+            judges,
+            state.seconds,
+            log,
+            by_labels=metric != AGREEMENT,
+            forwards=run.info().teacher_forwards,
+            texts=count,
+            metric=metric,
+            curve=[*curve, reporting.point_of(student, metric, count)] if curve else (),
+        )
     return load(run.folder)
+
+
+def _report_language(run: Run, recipe: DistillRecipe, student: Model, spent: float, log: Log) -> None:
+    teachers = [Teacher(load(name, task=student.task).opened, Path(name), "") for name in recipe.teacher.folders]
+    forwards = run.info().teacher_forwards
+    reporting.write_report(run, teachers, student, held_texts(recipe.data), spent, log, forwards=forwards)
 
 
 def _without_curve(recipe: DistillRecipe) -> None:
@@ -259,43 +277,6 @@ def objective_of(
 ) -> Objective:
     """What the student learns by: what the teacher says, and what is asked for of its inside."""
     return matched(lesson.objective, teachers[0], student, recipe.distill)
-
-
-def measured_for(seconds: float) -> dict[str, Any]:
-    """How long the costs of a student are measured: what is learned in a moment is not measured for minutes."""
-    return {"seconds": min(MEASURED, max(0.3, seconds / 10)), "memory": seconds >= MEASURED}
-
-
-def report(
-    run: Run,
-    recipe: DistillRecipe,
-    teachers: Sequence[Teacher],
-    student: Model,
-    judges: Sequence[Example],
-    texts: int,
-    seconds: float,
-    curve: list[dict[str, Any]],
-    log: Log,
-) -> None:
-    """What the student has kept of its teacher, measured on what it was judged by."""
-    metric = recipe.distill.metric
-    try:
-        found = report_of(
-            [(f"{each.folder.name} (teacher)", each.model, each.folder) for each in teachers],
-            (f"{run.folder.name} (student)", student, run.folder),
-            judges,
-            by_labels=metric != AGREEMENT,
-            forwards=run.info().teacher_forwards,
-            texts=texts,
-            metric=metric,
-            curve=[*curve, point_of(student, metric, texts)] if curve else (),
-            **measured_for(seconds),
-        )
-        write_report(run.inside, found)
-    except UserError as error:  # the student is there all the same
-        log(f"weft: note: no report: {error}")
-        return
-    log(f"{run.inside / PAGE}: {found.words()}")
 
 
 def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:

@@ -17,7 +17,7 @@ import numpy as np
 from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences
 from weft.distillation.base import Lesson, Said
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError
 from weft.metrics.generation import rouge_of
 from weft.objectives.sequences import Writing
@@ -41,7 +41,7 @@ class WritingLesson(Lesson):
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is asked
 
     @staticmethod
-    def of(teachers: Sequence[LoadedModel], name: str, wanted: Lessons) -> WritingLesson:
+    def of(teachers: Sequence[LoadedModel], name: str, wanted: DistillSettings) -> WritingLesson:
         """What a recipe asks of teachers of one task."""
         first, *others = teachers
         check_writer(first)
