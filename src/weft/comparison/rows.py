@@ -19,7 +19,7 @@ from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-from weft.text.tags import Normalizer
+from weft.text.tags import TagNormalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -32,7 +32,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
-    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
+    scheme: TagNormalizer | None = None  # of tags, what counts those that were written otherwise
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _read(
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,
-    scheme: Normalizer | None,
+    scheme: TagNormalizer | None,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
 

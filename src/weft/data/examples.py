@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Rows
-from weft.text.windows import Piece
+from weft.text.windows import TextWindow
 
 STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
 
@@ -217,7 +217,7 @@ class Gathering:
 
     def add(
         self,
-        found: Sequence[Piece],
+        found: Sequence[TextWindow],
         ends: Sequence[tuple[int, int]] = (),
         said: Sequence[Iterable[tuple[int, int]]] = (),
     ) -> None:

@@ -24,7 +24,7 @@ from weft.objectives.distill_tokens import TaughtEnds
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, task_of, tokens_of, windows_of
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.reading import Example
-from weft.text.windows import Framing, Piece
+from weft.text.windows import Framing, TextWindow
 
 TOGETHER = 1024  # questions that are tokenized at a time
 SIDES = ("starts", "ends")
@@ -172,7 +172,7 @@ def chances_of(said: Said, side: int, temperature: float) -> tuple[Floats, float
     return chances[1:], float(chances[0])
 
 
-def in_window(by_token: Floats, piece: Piece) -> NDArray[np.float32]:
+def in_window(by_token: Floats, piece: TextWindow) -> NDArray[np.float32]:
     """What a window has of the chances; the rest says that it holds no answer. Each side adds up to 1.
 
     A window that shows only one end of a likely answer holds none of it, as with right answers.

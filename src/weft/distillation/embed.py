@@ -20,7 +20,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
-from weft.metrics.vectors import Likeness
+from weft.metrics.vectors import SimilarityMetrics
 from weft.objectives.distill_tokens import TaughtVectors
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import Prediction, tokenizer_of
@@ -83,8 +83,8 @@ class EmbedTask:
     def carded(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    def metrics(self) -> Likeness:
-        return Likeness()
+    def metrics(self) -> SimilarityMetrics:
+        return SimilarityMetrics()
 
     def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for found, example in zip(outcomes, examples, strict=True):

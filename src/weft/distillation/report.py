@@ -17,7 +17,7 @@ from weft.data.shards import Text
 from weft.distillation.recipe import DistillRecipe, Texts
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
-from weft.picture import Line, heading, line_chart, page, paragraph
+from weft.picture import ChartLine, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log
 from weft.tasks.model import Model, load
@@ -114,10 +114,10 @@ class Report:
 
     def _curve(self) -> str:
         name = (self.metric or "score").replace("_", " ")
-        lines = [Line(name, [(each["texts"], each["score"]) for each in self.curve])]
+        lines = [ChartLine(name, [(each["texts"], each["score"]) for each in self.curve])]
         for end in ("low", "high"):
             points = [(each["texts"], each[end]) for each in self.curve if each.get(end) is not None]
-            lines.append(Line(f"95 % {end}", points, dashed=True, group="interval", faint=True))
+            lines.append(ChartLine(f"95 % {end}", points, dashed=True, group="interval", faint=True))
         chart = line_chart("What students of more and more texts reach", lines, "texts", name, log_x=True)
         told = "Each student made as many steps as the last, which has all texts, and was judged by the same rows."
         return chart + paragraph(told) + _scores(self.curve, "texts", self.metric or "score")

@@ -21,7 +21,7 @@ from weft.tasks.registry import WRITES
 from weft.tasks.tag import TagTask, normalized
 from weft.text.column_names import USUAL, folded
 from weft.text.row_problems import Problems, Skipped
-from weft.text.tags import Normalizer
+from weft.text.tags import TagNormalizer
 from weft.text.windows import Framing
 from weft.training.signals import Stop
 
@@ -119,7 +119,7 @@ def gather(recipe: TaskRecipe, log: Log, progress: Progress, stop: Stop) -> Mate
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, Skipped(), log, progress, stop)
-        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
+        scheme = None if scheme is None else TagNormalizer(scheme.scheme, scheme.bilou)
         dev = in_one_scheme(dev, scheme, other.name, log)
         task = _learned(task, rows, recipe, where, log)
         rows, dev = checked(task, rows, files, log), checked(task, dev, other, log)
@@ -157,7 +157,7 @@ def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, lo
     return task
 
 
-def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, log: Log) -> list[Example]:
+def in_one_scheme(rows: list[Example], scheme: TagNormalizer | None, where: str, log: Log) -> list[Example]:
     """The rows with their tags in one scheme, and a note where they were written otherwise."""
     if scheme is None:
         return rows

@@ -13,7 +13,7 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
-from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
@@ -21,7 +21,7 @@ from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
@@ -44,7 +44,7 @@ class Found:
 class Heard:
     """What a network says of one question and its context."""
 
-    pieces: list[Piece]
+    pieces: list[TextWindow]
     ends: list[NDArray[np.float64]]  # by window, n 2: the scores of each token as the first and as the last
     offsets: list[tuple[int, int]]  # of the tokens of the context, in characters
     asked: int  # tokens of the question
@@ -261,7 +261,7 @@ class AnswerTask:
         return replace(card, thresholds=thresholds, temperature=self.temperature)
 
     def metrics(self) -> Any:
-        return Answers()
+        return AnswerMetrics()
 
     def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for found, example in zip(outcomes, examples, strict=True):
@@ -302,7 +302,7 @@ def encoded_pairs(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[li
     return questions, [known[example.texts[1]] for example in examples]
 
 
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -321,7 +321,7 @@ def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None
     return (inside[0], inside[-1]) if inside else None
 
 
-def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
     """The best pairs of a first and a last token in a window, as tokens of the context."""
     size = piece.cut.end - piece.cut.start
     inside = ends[piece.lead : piece.lead + size]

@@ -19,8 +19,8 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
@@ -39,7 +39,7 @@ from weft.tasks.reading import (
 from weft.text.column_names import folded as folded_name
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces
+from weft.text.windows import Framing, TextWindow, pieces
 
 Kind = Literal["label", "labels", "value"]
 TOGETHER = 1 << 22  # characters that are tokenized at a time
@@ -235,8 +235,8 @@ class TextTask:
 
     def metrics(self) -> Any:
         if self.kind == "value":
-            return Numbers()
-        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+            return RegressionMetrics()
+        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
@@ -275,7 +275,7 @@ class TextTask:
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
     for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOGETHER):
         yield from _pieces(framing, tokenizer, some)
@@ -283,11 +283,11 @@ def pieces_in(
 
 def _pieces(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> list[tuple[list[Piece], tuple[int, ...]]]:
+) -> list[tuple[list[TextWindow], tuple[int, ...]]]:
     firsts = tokenizer.ids([some[0] for some in texts], specials=False)
     seconds = tokenizer.ids([some[1] for some in texts if len(some) > 1], specials=False)
     following = iter(seconds)
-    found: list[tuple[list[Piece], tuple[int, ...]]] = []
+    found: list[tuple[list[TextWindow], tuple[int, ...]]] = []
     for some, first in zip(texts, firsts, strict=True):
         second = next(following) if len(some) > 1 else None
         lengths = (len(first),) if second is None else (len(first), len(second))

@@ -18,16 +18,16 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, Gathering
 from weft.errors import UserError, shown
-from weft.metrics.tagging import Entities, WordTags
+from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
 from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
 from weft.text.records import Record
-from weft.text.tags import Decoder, Normalizer, Scheme, scheme_of, spans_of, tags_of
-from weft.text.tags import Span as Stretch
+from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
+from weft.text.tags import TagSpan as Stretch
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, words_in
+from weft.text.windows import Framing, TextWindow, pieces, words_in
 
 Places = Sequence[tuple[int, int]]
 
@@ -41,7 +41,7 @@ class Tagged:
     tags: tuple[str, ...] | None = None
 
 
-def normalized(example: Example, normalizer: Normalizer | None) -> Example:
+def normalized(example: Example, normalizer: TagNormalizer | None) -> Example:
     """An example whose tags, where they are known, are those of one scheme."""
     if normalizer is None or example.target.tags is None:
         return example
@@ -54,7 +54,7 @@ class Heard:
 
     scores: NDArray[np.float32]  # n C
     known: NDArray[np.bool_]  # n: False for a word that was cut off, or of which the vocabulary reads nothing
-    pieces: list[Piece]
+    pieces: list[TextWindow]
     n_tokens: int
 
 
@@ -143,7 +143,7 @@ class TagTask:
         if odd:
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
-    def normalizer(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalizer | None:
+    def normalizer(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> TagNormalizer | None:
         """What writes tags in the scheme of the labels, else in that of the examples; None where there is none.
 
         A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are.
@@ -151,7 +151,7 @@ class TagTask:
         known = tuple(labels) or self.labels
         if known and not any(label.startswith(tuple("BESLU")) for label in known):
             return None
-        return Normalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
+        return TagNormalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
 
     def groups(self, examples: Sequence[Example]) -> list[Any] | None:
         return ["" for _ in examples]
@@ -202,7 +202,7 @@ class TagTask:
         """What a network says of the words of each text, and which of them it has read."""
         tokenizer, network = tokenizer_of(opened), opened.network
         encoded = tokenizer.encode_batch([text.text for text in texts], specials=False)
-        found: list[tuple[list[Piece], list[int | None]]] = []
+        found: list[tuple[list[TextWindow], list[int | None]]] = []
         for text, tokens in zip(texts, encoded, strict=True):
             found.append((pieces(framing, tokens.ids), first_tokens(tokens, text.words)))
         flat = [piece for some, _ in found for piece in some]
@@ -232,8 +232,8 @@ class TagTask:
         return [self.labels[number] for number in self.decoder.decode(found.said)]
 
     @cached_property
-    def decoder(self) -> Decoder:
-        return Decoder(self.labels)
+    def decoder(self) -> TagDecoder:
+        return TagDecoder(self.labels)
 
     def answer(self, found: Prediction, tagged: Tagged) -> Answer:
         tags = self.decided(found)
@@ -264,7 +264,7 @@ class TagTask:
         return replace(card, labels=self.labels)
 
     def metrics(self) -> Any:
-        return WordTags(self.labels) if self.scheme == "plain" else Entities()
+        return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
 
     def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
         predicted = [self.decided(found) for found in outcomes]

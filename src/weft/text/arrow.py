@@ -14,25 +14,25 @@ from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
 from weft.text.rows import Options, Record, Rows, check_names, need_columns
-from weft.text.sources import LIMIT, Source, check_ratio
+from weft.text.sources import LIMIT, TextSource, check_ratio
 
 BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
 
 
-def read_parquet(source: Source, options: Options) -> Rows:
+def read_parquet(source: TextSource, options: Options) -> Rows:
     """Rows of a parquet file, some hundred at a time."""
     parquet = _module("pyarrow.parquet", source, "parquet")
     return _rows(source, options, "parquet", lambda: _parquet(parquet, source))
 
 
-def read_arrow(source: Source, options: Options) -> Rows:
+def read_arrow(source: TextSource, options: Options) -> Rows:
     """Rows of an Arrow file or stream (Feather is such a file), some hundred at a time."""
     ipc = _module("pyarrow.ipc", source, "Arrow")
     return _rows(source, options, "Arrow", lambda: _arrow(ipc, source))
 
 
-def _module(name: str, source: Source, kind: str) -> Any:
+def _module(name: str, source: TextSource, kind: str) -> Any:
     try:
         importlib.import_module("pyarrow")
         module = importlib.import_module(name)
@@ -43,7 +43,7 @@ def _module(name: str, source: Source, kind: str) -> Any:
     return module
 
 
-def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     file = parquet.ParquetFile(source.stream)
     size = os.fstat(source.stream.fileno()).st_size
     with open(str(source.path), "rb") as stream:
@@ -56,7 +56,7 @@ def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
     return file.schema_arrow, batches()
 
 
-def _arrow(ipc: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+def _arrow(ipc: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     # Mapped, a length that a damaged file gives is checked against its size, before anything is allocated.
     with open(str(source.path), "rb") as file:
         check_arrow(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), source.name)
@@ -84,7 +84,7 @@ def _valid(batch: Any) -> Any:
     return batch
 
 
-def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
+def _rows(source: TextSource, options: Options, kind: str, opened: Any) -> Rows:
     pyarrow = importlib.import_module("pyarrow")
     number = unfolded = 0
     size = os.fstat(source.stream.fileno()).st_size
@@ -209,7 +209,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
         return {}
 
 
-def _beside(source: Source) -> dict[str, list[str]]:
+def _beside(source: TextSource) -> dict[str, list[str]]:
     """The same from the dataset_info.json beside the files of a saved dataset."""
     if source.path is None:
         return {}

@@ -26,7 +26,7 @@ USUAL = re.compile(rb"[\x80\x82\x84\x85\x8a\x8c\x8e\x91-\x97\x99\x9a\x9c\x9e\xa0
 
 
 @dataclass
-class Tally:
+class ByteStatistics:
     """What the bytes of a file show, chunk by chunk."""
 
     head: bytes = b""
@@ -85,7 +85,7 @@ def whole_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
     """The encoding that these bytes of a file show; UTF-8 unless there is good evidence of another."""
-    tally = Tally()
+    tally = ByteStatistics()
     for chunk in whole_characters(chunks):
         tally.add(chunk)
     for mark, encoding in MARKS:

@@ -10,13 +10,13 @@ from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
 from weft.text.json_text import HALF, JsonText, half_character, json_words
 from weft.text.rows import Options, Record, Rows, check_columns, need_columns
-from weft.text.sources import RUN_ROWS, Source, again, read_lines
+from weft.text.sources import RUN_ROWS, TextSource, again, read_lines
 from weft.text.squad import read_squad
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
 
 
-def read_json(source: Source, options: Options) -> Rows:
+def read_json(source: TextSource, options: Options) -> Rows:
     """Rows of a JSON file, one at a time; its content shows how they are kept."""
     kind = json_kind(source)
     if kind == "squad":
@@ -26,7 +26,7 @@ def read_json(source: Source, options: Options) -> Rows:
     return _checked(source, options, _columns(source) if kind == "columns" else _objects(source, kind))
 
 
-def json_kind(source: Source) -> str:
+def json_kind(source: TextSource) -> str:
     """array, squad, lines, columns, or the key of the object that holds the rows; '' where the file is empty."""
     kind = _kind(JsonText(source))
     again(source)
@@ -72,7 +72,7 @@ def _kind(text: JsonText) -> str:
     )
 
 
-def _objects(source: Source, holder: str) -> Iterator[tuple[int, Any]]:
+def _objects(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
     """The entries of an array, numbered from 1."""
     text, number = JsonText(source), 0
     if not text.peek():
@@ -92,7 +92,7 @@ def _objects(source: Source, holder: str) -> Iterator[tuple[int, Any]]:
             text.take(",", f" after row {number}")
 
 
-def _columns(source: Source) -> Iterator[tuple[int, Any]]:
+def _columns(source: TextSource) -> Iterator[tuple[int, Any]]:
     """The rows of an object of columns: lists, or objects by the number of the row, as pandas writes them."""
     text = JsonText(source)
     columns: dict[str, list[Any]] = {}
@@ -111,7 +111,7 @@ def _columns(source: Source) -> Iterator[tuple[int, Any]]:
         yield number, dict(zip(columns, cells, strict=True))
 
 
-def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
+def _checked(source: TextSource, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
     for number, values in entries:
         where = f"{source.name} row {number}"
         try:
@@ -171,7 +171,7 @@ def _label_studio(values: dict[str, Any]) -> dict[str, Any]:
     return {**row, **({"label": labels} if labels else {"spans": spans})}
 
 
-def read_jsonl(source: Source, options: Options) -> Rows:
+def read_jsonl(source: TextSource, options: Options) -> Rows:
     """A JSON object per line."""
     unit = "row" if source.name in RUN_ROWS.values() else "line"
     for number, text, fault in read_lines(source):

@@ -9,7 +9,7 @@ from typing import Any, cast
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, check_json_values
 from weft.text.rows import too_long
-from weft.text.sources import CHUNK, LIMIT, Source, read_pieces
+from weft.text.sources import CHUNK, LIMIT, TextSource, read_pieces
 
 SPACES = re.compile(r"[ \t\n\r]*")
 
@@ -17,7 +17,7 @@ SPACES = re.compile(r"[ \t\n\r]*")
 class JsonText:
     """A JSON text read piece by piece, holding no more of it than the value at hand."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TextSource) -> None:
         self.source, self.pieces = source, read_pieces(source)
         self.text, self.at = "", 0
         self.decoder = json.JSONDecoder()

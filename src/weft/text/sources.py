@@ -40,7 +40,7 @@ DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """One open text: a file, a member of a zip, or standard input."""
 
     name: str  # as messages call it: "corpus.zip/a.txt"
@@ -93,11 +93,11 @@ def name_of(path: Path) -> str:
     return str(path)
 
 
-def open_sources(path: Path) -> Iterator[Source]:
+def open_sources(path: Path) -> Iterator[TextSource]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
     if path == STANDARD_INPUT:
         with _standard_input() as stream:
-            yield Source("standard input", stream, ())
+            yield TextSource("standard input", stream, ())
         return
     file, member = zip_and_member(path)
     name, suffix = shown(name_of(file), 300), telling_suffix(file)
@@ -110,13 +110,13 @@ def open_sources(path: Path) -> Iterator[Source]:
                 yield from _open_members(stream, file, member, suffix, stack)
             case ".gz":
                 _refuse_nothing(stream, name)
-                yield Source(
+                yield TextSource(
                     name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place, packed=size
                 )
             case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place, packed=size)
+                yield TextSource(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place, packed=size)
             case _:
-                yield Source(name, stream, (suffix,), plain=True, path=place)
+                yield TextSource(name, stream, (suffix,), plain=True, path=place)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 def _open_members(
     stream: io.BufferedReader, path: Path, member: str | None, suffix: str, stack: ExitStack
-) -> Iterator[Source]:
+) -> Iterator[TextSource]:
     """The members of a zip one after the other, or the one that is asked for."""
     name = shown(str(path), 300)
     archive = _open_zip(stream, name, stack)
@@ -216,7 +216,7 @@ def _open_members(
             raise UserError(f"{inner}: cannot be read: {_words(error)}") from None
         with opened:
             stream_inside = cast(io.BufferedIOBase, opened)
-            yield Source(inner, stream_inside, (own, suffix), path=path, packed=info.compress_size)
+            yield TextSource(inner, stream_inside, (own, suffix), path=path, packed=info.compress_size)
 
 
 def _words(error: Exception) -> str:
@@ -226,7 +226,7 @@ def _words(error: Exception) -> str:
     return shown(str(error), 120) or type(error).__name__
 
 
-def _chunks(source: Source) -> Iterator[bytes]:
+def _chunks(source: TextSource) -> Iterator[bytes]:
     """The bytes of a source; what is damaged or cut short is one clear line."""
     size = 0
     while True:
@@ -248,7 +248,7 @@ def _chunks(source: Source) -> Iterator[bytes]:
         yield chunk
 
 
-def again(source: Source) -> bool:
+def again(source: TextSource) -> bool:
     """Back to the beginning; False where a stream cannot."""
     if source.path is None:
         return False
@@ -261,7 +261,7 @@ def again(source: Source) -> bool:
     return True
 
 
-def first_bytes(source: Source) -> bytes:
+def first_bytes(source: TextSource) -> bytes:
     """What a file begins with, by which many formats are known."""
     head = next(_chunks(source), b"")[:8]
     again(source)
@@ -271,7 +271,7 @@ def first_bytes(source: Source) -> bytes:
 KNOWN: dict[tuple[Any, ...], Any] = {}  # what was found out about files, so that each is looked through once
 
 
-def remembered(source: Source, what: str, look: Callable[[], T]) -> T:
+def remembered(source: TextSource, what: str, look: Callable[[], T]) -> T:
     """What was found out about this file before, as long as it is the same; else by a look through it."""
     if source.path is None:
         return look()
@@ -287,7 +287,7 @@ def remembered(source: Source, what: str, look: Callable[[], T]) -> T:
     return KNOWN[key]
 
 
-def _sample(source: Source) -> Iterator[bytes]:
+def _sample(source: TextSource) -> Iterator[bytes]:
     """The bytes that show the encoding: all of a file, unless it is huge."""
     left = SEEN if source.plain else SEEN // 4
     for chunk in _chunks(source):
@@ -297,7 +297,7 @@ def _sample(source: Source) -> Iterator[bytes]:
             return
 
 
-def _encoding(source: Source) -> Encoding:
+def _encoding(source: TextSource) -> Encoding:
     """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
     if source.encoding is not None:
         return Encoding(source.encoding)
@@ -310,7 +310,7 @@ def _encoding(source: Source) -> Encoding:
     return found
 
 
-def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
+def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     """The bytes of a source as UTF-8 without its byte-order mark, each chunk with the number of the line it begins in.
 
     Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
@@ -346,7 +346,7 @@ def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{source.name} line {line}: ends in the middle of a character")
 
 
-def read_lines(source: Source) -> Iterator[Line]:
+def read_lines(source: TextSource) -> Iterator[Line]:
     r"""The lines of a text without their ends (\n, \r\n, or \r where there is nothing else), numbered from 1."""
     number, pieces, size = 1, list[bytes](), 0  # pieces: of a line that began in an earlier chunk
     for _, chunk in _text_chunks(source):
@@ -366,7 +366,7 @@ def read_lines(source: Source) -> Iterator[Line]:
         yield _decoded(source, number, b"".join(pieces))
 
 
-def _decoded(source: Source, number: int, data: bytes) -> Line:
+def _decoded(source: TextSource, number: int, data: bytes) -> Line:
     """One line as text; a bad byte is told beside it, so that a reader can pass over the whole row."""
     if data.endswith(b"\r"):
         data = data[:-1]
@@ -377,7 +377,7 @@ def _decoded(source: Source, number: int, data: bytes) -> Line:
         return number, data.decode("utf-8", "replace"), BadBytes(f"{source.name} line {number}: {words}")
 
 
-def read_pieces(source: Source) -> Iterator[str]:
+def read_pieces(source: TextSource) -> Iterator[str]:
     """The text in pieces that end anywhere: for JSON files, which are often one single line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, chunk = 1, b""

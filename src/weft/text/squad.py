@@ -8,10 +8,10 @@ from typing import Any
 from weft.errors import UserError, shown
 from weft.text.json_text import HALF, JsonText, half_character
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import Source
+from weft.text.sources import TextSource
 
 
-def _articles(source: Source) -> Iterator[tuple[int, Any]]:
+def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
     """The entries of the "data" list of a SQuAD file, numbered from 1."""
     text, number = JsonText(source), 0
     if not text.peek():
@@ -45,7 +45,7 @@ def _articles(source: Source) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{source.name}: text after the end of the JSON object")
 
 
-def _paragraphs(source: Source) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
+def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
     """The paragraphs of a SQuAD file that have a context, with their place and their article's title."""
     for number, article in _articles(source):
         where = f"{source.name} article {number}"
@@ -60,7 +60,7 @@ def _paragraphs(source: Source) -> Iterator[tuple[str, str, dict[str, Any]] | Us
                 yield f"{where} paragraph {place}", str(article.get("title", "")), paragraph
 
 
-def read_contexts(source: Source, options: Options) -> Rows:
+def read_contexts(source: TextSource, options: Options) -> Rows:
     """The texts of a SQuAD file, each once."""
     seen = set[int]()  # hashes: the texts themselves would fill the memory
     for found in _paragraphs(source):
@@ -74,7 +74,7 @@ def read_contexts(source: Source, options: Options) -> Rows:
             yield UserError(f"{where}: {HALF}") if half_character(context) else Record({"text": context}, where)
 
 
-def read_squad(source: Source, options: Options) -> Rows:
+def read_squad(source: TextSource, options: Options) -> Rows:
     """The questions of a SQuAD 1.1 or 2.0 file, an article at a time."""
     need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
     for found in _paragraphs(source):
