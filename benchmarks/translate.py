@@ -80,7 +80,7 @@ def train(name: str, data: Path, out: Path, epochs: float | None, tiny: bool = F
         data={"source": [source], "target": [target], "dev_source": [dev_source], "dev_target": [dev_target]},
         model={**ARCHITECTURES[name], **sizes},
         tokenizer={"folder": str(vocabulary)},
-        training={"epochs": epochs, "rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
+        training={"epochs": epochs, "learning_rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
         out=folder,
     )
     whole = time.perf_counter() - begin

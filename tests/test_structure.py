@@ -120,6 +120,27 @@ def test_one_module_imports_onnx_runtime() -> None:
         assert "onnxruntime" not in loads or path == SOURCE / "backends" / "runtime.py", path
 
 
+def test_what_windows_lacks_is_guarded() -> None:
+    """`import weft` and `weft --help` work on every system: these names stand beside a question for the platform."""
+    for _, path in rooms():
+        guarded: set[ast.AST] = set()
+        for node in nodes_of(path):
+            body = list(ast.iter_child_nodes(node))
+            asks = [
+                n
+                for n, part in enumerate(body)
+                if isinstance(part, ast.If) and "sys.platform" in ast.unparse(part.test)
+            ]
+            if asks:  # the branches, and what follows where they return
+                guarded.update(inner for part in body[asks[0] :] for inner in ast.walk(part))
+        for node in nodes_of(path):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.attr] if isinstance(node, ast.Attribute) else []
+            lacking = {"fcntl", "resource", "pwd", "grp", "termios", "SIGHUP"} & set(names)
+            assert not lacking or node in guarded, f"{path}: {lacking}"
+
+
 def test_one_module_starts_processes() -> None:
     """`python -c`, `python -m` and multiprocessing run code of the working folder: only `weft.child` avoids that."""
     starts = {"Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"}
@@ -144,6 +165,19 @@ def test_files_can_be_read_in_one_sitting() -> None:
     for room, path in rooms():
         lines = len(path.read_text().splitlines())
         assert lines <= (250 if room == "models" else 400), f"{path}: {lines} lines"
+
+
+# Class names that still exist twice; this list only shrinks.
+TWICE = {
+    *("Coverage", "DeepLabels", "Heard", "Labels", "MaskedWords", "Material", "Memory", "Option", "Piece", "Place"),
+    *("Reading", "Rows", "Side", "Speaking", "State", "Teacher", "Texts", "Verdict", "View", "Words", "Work"),
+    *("Writing", "_Counts", "_Reader"),
+}
+
+
+def test_no_class_name_exists_twice() -> None:
+    classes = [node.name for _, path in rooms() for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
+    assert {name for name in classes if classes.count(name) > 1} <= TWICE
 
 
 def test_every_family_is_in_the_table() -> None:

@@ -23,7 +23,7 @@ from weft.distillation.recipe import DistillRecipe, Lessons, Student, Teacher
 from weft.distillation.registry import lesson_for
 from weft.distillation.student import begun_student
 from weft.nn.rows import Rows
-from weft.objectives.distill import soft_labels_loss, soft_loss
+from weft.objectives.soft import SoftTargets
 from weft.progress import silent
 from weft.pruning.heads import with_heads
 from weft.tasks.classify import TextTask, rescale
@@ -91,7 +91,9 @@ def test_students_of_other_families_and_vocabularies(
     student: Any, family: str, kind: str, teacher: Path, texts: Path
 ) -> None:
     """Each reads by its own tokens what the teacher said of the text."""
-    found = taught_by(teacher, student, 40, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
+    found = taught_by(
+        teacher, student, 40, text=texts, training={"learning_rate": 3e-3 if kind == "wordpiece" else 1e-2}
+    )
     assert found.opened.family.name == family and found.tokenizer is not None and found.tokenizer.kind == kind
     if "vocabulary" in student:
         assert found.tokenizer.vocabulary == student["vocabulary"] == found.config.vocabulary
@@ -170,20 +172,22 @@ def test_whoever_begins_from_weights_learns_at_a_lower_rate(
     found: list[tuple[float, float]] = []
     real = running.decided
 
-    def noted(plan: Any, train: Any, device: Any, batch: int, epochs: float, rate: float) -> Any:
-        found.append((round(epochs, 2), rate))
-        return real(plan, train, device, batch, epochs, rate)
+    def noted(plan: Any, train: Any, device: Any, batch: int, epochs: float, learning_rate: float) -> Any:
+        found.append((round(epochs, 2), learning_rate))
+        return real(plan, train, device, batch, epochs, learning_rate)
 
     monkeypatch.setattr(running, "decided", noted)
     monkeypatch.setattr(running, "SEEN", 600)
     model_for("classify", 2, learn(LINES, "wordpiece", 200), ("yes", "no")).save(here / "base")
-    once = {"training": {"rate": None}, "text": texts}
+    once = {"training": {"learning_rate": None}, "text": texts}
     taught_by(teacher, {"model": "1x64", "start": "scratch"}, 1, **once)
     taught_by(teacher, str(here / "base"), 1, **once)
     taught_by(teacher, "1x64", 1, **once)
     family = open_folder(teacher).family
     shape = (768 / 64) ** 0.5
-    assert [rate for _, rate in found] == pytest.approx([family.rate * shape, 1e-4 * shape, 5e-5 * shape])
+    assert [learning_rate for _, learning_rate in found] == pytest.approx(
+        [family.learning_rate * shape, 1e-4 * shape, 5e-5 * shape]
+    )
     assert found[0][0] > found[1][0] == found[2][0]
 
 
@@ -236,15 +240,15 @@ def recipe_of(**lessons: Any) -> DistillRecipe:
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_soft_targets_are_as_written_out(temperature: float) -> None:
     scores, said = torch.randn(4, 3, dtype=torch.float64), 3 * torch.randn(4, 3, dtype=torch.float64)
-    found = soft_loss(scores, said, temperature)
+    found = SoftTargets(temperature).one_of(scores, said)
     ours, theirs = np.exp(scores.numpy() / temperature), np.exp(said.numpy() / temperature)
     ours, theirs = (each / each.sum(1, keepdims=True) for each in (ours, theirs))
     assert np.allclose(found.numpy(), temperature**2 * (theirs * np.log(theirs / ours)).sum(1))
-    each = soft_labels_loss(scores, said, temperature)
+    each = SoftTargets(temperature).each_of(scores, said)
     ours, theirs = (1 / (1 + np.exp(-x.numpy() / temperature)) for x in (scores, said))
     apart = theirs * np.log(theirs / ours) + (1 - theirs) * np.log((1 - theirs) / (1 - ours))
     assert np.allclose(each.numpy(), temperature**2 * apart.mean(1))
-    assert torch.allclose(soft_loss(said, said, temperature), torch.zeros(4, dtype=torch.float64))
+    assert torch.allclose(SoftTargets(temperature).one_of(said, said), torch.zeros(4, dtype=torch.float64))
 
 
 class Scores(torch.nn.Module):
@@ -336,13 +340,13 @@ def test_values_are_learned_in_units_of_their_spread(here: Path) -> None:
     rescale(opened.network, 1e5, 3e5)
     Model(opened, "regress").save(here / "rich")
     rows = write_rows(here / "texts.jsonl", [{"text": row["text"]} for row in kinds_of(60, 1)])
-    student = taught_by(here / "rich", "1x64", 1, data=rows, out=here / "s", training={"rate": 1e-12})
+    student = taught_by(here / "rich", "1x64", 1, data=rows, out=here / "s", training={"learning_rate": 1e-12})
     texts = [row["text"] for row in kinds_of(30, 2)]
     one, other = (np.array([each.value for each in model(texts)]) for model in (weft.load(here / "rich"), student))
     assert one.std() > 1e3 and np.allclose(one, other, rtol=1e-4)  # all layers of the teacher are the teacher
     lines = [json.loads(line) for line in (here / "s" / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["validation_loss"] < 1e-6 for line in lines if "validation_loss" in line] == [True]
-    fresh = taught_by(here / "rich", "lstm:1x32", 1, data=rows, out=here / "f", training={"rate": 1e-12})
+    fresh = taught_by(here / "rich", "lstm:1x32", 1, data=rows, out=here / "f", training={"learning_rate": 1e-12})
     assert np.allclose([each.value for each in fresh(texts)], one.mean(), atol=1.5 * one.std())  # about their middle
 
 

@@ -118,10 +118,10 @@ def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytes
     """Also before anything was learned: what the teacher has said by then is kept."""
 
     def stopped(*given: object) -> object:
-        raise Interrupted(2, "stopped while the teacher reads; what it has said is kept")
+        raise Interrupted(2, "stopped while the teacher reads; its outputs so far are cached")
 
-    monkeypatch.setattr(running, "taught", stopped)
-    with pytest.raises(Interrupted, match="kept; go on with: weft resume out"):
+    monkeypatch.setattr(running, "teacher_outputs", stopped)
+    with pytest.raises(Interrupted, match="cached; go on with: weft resume out"):
         weft.distill("t", text="texts.txt", student="1x64", out="out", training={"steps": 1})
     monkeypatch.undo()
     monkeypatch.chdir(rows)

@@ -56,7 +56,7 @@ def test_the_shipped_recipe_like_distilbert(here: Path, capsys: pytest.CaptureFi
     student = weft.load("r")
     assert (student.opened.family.name, student.config.layers, student.config.width) == ("distilbert", 1, 64)
     said = read_toml(DistillRecipe, here / "r" / "run" / "recipe.toml")
-    assert (said.distill.hard, said.distill.match, said.training.rate) == (0.3, ("cosine",), 5e-4)
+    assert (said.distill.hard, said.distill.match, said.training.learning_rate) == (0.3, ("cosine",), 5e-4)
 
 
 def test_flags_and_arguments_stand_above_a_file(
@@ -69,11 +69,11 @@ def test_flags_and_arguments_stand_above_a_file(
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "mine.toml").write_text(
         '[student]\nmodel = "1x64"\n[data]\ntext = ["texts.txt"]\n[distill]\nhard = 0.25\ncurve = 3\n'
-        "[training]\nepochs = 5\nrate = 1e-3\n"
+        "[training]\nepochs = 5\nlearning_rate = 1e-3\n"
     )
     assert run(["distill", "mine.toml", str(teacher), "--curve", "2", "--steps", "7", "--out", "r"]) == 0
     [recipe] = found
-    assert (recipe.distill.hard, recipe.distill.curve, recipe.training.rate) == (0.25, 2, 1e-3)
+    assert (recipe.distill.hard, recipe.distill.curve, recipe.training.learning_rate) == (0.25, 2, 1e-3)
     assert (recipe.training.steps, recipe.training.epochs, recipe.student.model) == (7, None, "1x64")
     assert recipe.teacher.folders == (str(teacher),) and recipe.data.text == (str(here / "texts.txt"),)
     # In Python by the same name.

@@ -30,7 +30,7 @@ from weft.training.signals import Interrupted
 
 TEXTS = 80
 STAGES = ("pretrain", "distill", "finetune")
-PLAN = {"steps": 6, "batch": 8, "evaluate_every": 6, "rate": 1e-3}
+PLAN = {"steps": 6, "batch": 8, "evaluate_every": 6, "learning_rate": 1e-3}
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,10 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
     assert any("0 read anew" in line for line in heard)
     # The last stage learns from labels alone, gently.
     assert len((stages / "rows.jsonl").read_text().splitlines()) == 40
-    rates = [tomllib.loads((stages / name / "run" / "recipe.toml").read_text())["training"]["rate"] for name in STAGES]
+    rates = [
+        tomllib.loads((stages / name / "run" / "recipe.toml").read_text())["training"]["learning_rate"]
+        for name in STAGES
+    ]
     assert rates[0] > rates[1] > rates[2]
     found = told(out)
     assert [each["stage"] for each in found["stages"]] == ["distill", "finetune"]

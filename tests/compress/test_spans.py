@@ -17,7 +17,8 @@ from weft.data.masking import NOTHING
 from weft.distillation.answer import AnswerLesson, by_character, chances_of
 from weft.distillation.base import Said
 from weft.errors import UserError
-from weft.objectives.distill_tokens import TaughtEnds
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import Ends
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, tokens_of, windows_of
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.reading import Example
@@ -50,7 +51,8 @@ def pointed(context: str, answer: str, sure: float = 12.0) -> Said:
 def by_rows(table: Examples) -> list[NDArray[Any]]:
     """The chances of each row's tokens."""
     return [
-        table.by_token["chances"][first:last] for first, last in zip(table.starts[:-1], table.starts[1:], strict=True)
+        table.by_token["teacher_probabilities"][first:last]
+        for first, last in zip(table.starts[:-1], table.starts[1:], strict=True)
     ]
 
 
@@ -159,12 +161,12 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
     framing, examples = framing_for(student), rows(3, before="so it is now . " * 2)
     batch = whole(LESSON.table(examples, LESSON.said(student, framing, examples), student, framing))
     network = Saying(torch.randn(len(batch.tokens), 2, generator=torch.Generator().manual_seed(0)))
-    loss(TaughtEnds(temperature=2.0, hard=hard), network, batch).backward()
+    loss(Ends(SoftTargets(2.0, hard)), network, batch).backward()
     wanted = torch.zeros_like(network.said)
     starts, ends = batch.rows.starts.tolist(), batch.targets["ends"]
     for row, (first, last) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
         scores = network.said.detach()[first:last]
-        soft = 2 * ((scores / 2).softmax(0) - batch.targets["chances"][first:last])
+        soft = 2 * ((scores / 2).softmax(0) - batch.targets["teacher_probabilities"][first:last])
         right = scores.softmax(0)
         for side in (0, 1):
             right[ends[row, side].clamp_min(0), side] -= 1

@@ -129,12 +129,12 @@ def test_letters_that_are_not_latin_need_a_name(encoding: str, text: str) -> Non
 
 
 def test_texts_in_other_encodings_are_read_by_the_same_rule() -> None:
-    from weft.data.shards import Text
+    from weft.data.shards import TextFiles
 
     write("book.txt", "Ein schöner Tag – für „alle“.\n".encode("cp1252"))
-    assert list(Text(("book.txt",)).read()) == ["Ein schöner Tag – für „alle“."]
+    assert list(TextFiles(("book.txt",)).read()) == ["Ein schöner Tag – für „alle“."]
     write("book16.txt", "Ein schöner Tag\r\nnoch einer\r\n".encode("utf-16"))
-    assert list(Text(("book16.txt",)).read()) == ["Ein schöner Tag", "noch einer"]
+    assert list(TextFiles(("book16.txt",)).read()) == ["Ein schöner Tag", "noch einer"]
 
 
 # ------------------------------------------------------------------------------------------------------- tsv, quotes

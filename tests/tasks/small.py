@@ -176,7 +176,7 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
         model=sizes,
         task=task,
         tokenizer={"size": 300},
-        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
+        training={"steps": steps, "batch": 16, "learning_rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
         log=quiet,
         **more,
     )

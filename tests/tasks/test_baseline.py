@@ -183,7 +183,7 @@ def test_a_handful_of_rows_proves_nothing() -> None:
 @pytest.mark.parametrize(("dev_rows", "times", "patience"), [(10, 4, None), (60, 10, 5)])
 def test_few_rows_are_judged_by_how_many_are_held_out(dev_rows: int, times: int, patience: int | None) -> None:
     few = _plan(dev_rows)
-    assert few.head_rate == 5.0 and few.rate == pytest.approx(5e-5 * 12**0.5)  # of width 64
+    assert few.head_rate == 5.0 and few.learning_rate == pytest.approx(5e-5 * 12**0.5)  # of width 64
     assert few.patience == patience and few.steps is not None and few.evaluate_every is not None
     assert times - 1 <= few.steps / few.evaluate_every <= times
 
@@ -191,7 +191,7 @@ def test_few_rows_are_judged_by_how_many_are_held_out(dev_rows: int, times: int,
 def test_many_rows_keep_the_usual_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.runs.plan.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
     many = _plan(60)
-    assert (many.rate, many.head_rate, many.patience) == (5e-5, 1.0, None)
+    assert (many.learning_rate, many.head_rate, many.patience) == (5e-5, 1.0, None)
 
 
 def _plan(dev_rows: int) -> Any:

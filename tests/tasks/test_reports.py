@@ -151,7 +151,9 @@ def record(folder: Path, recipe: str, tokenizer: str, scores: dict[str, float] |
     (folder / "run").mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer)
     (folder / "run" / "recipe.toml").write_text(recipe)
-    lines = [{"step": step, "loss": 3.0 / step, "rate": 1e-3, "norm": 1.0, "tokens": 9 * step} for step in (1, 2)]
+    lines = [
+        {"step": step, "loss": 3.0 / step, "learning_rate": 1e-3, "norm": 1.0, "tokens": 9 * step} for step in (1, 2)
+    ]
     judged = {f"validation_{name}": value for name, value in (scores or {}).items()}
     lines.append({"step": 2, "validation_loss": 2.0, "validation_words": 2.0, **judged, "tokens": 18})  # type: ignore[dict-item]
     (folder / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -60,7 +60,7 @@ def test_wikiann_as_iob1_gives_the_same_model(wikiann: list[Sentence], tmp_path:
             task="tag",
             model=dict(TINY),
             tokenizer={"size": 300},
-            training={"steps": 12, "batch": 16, "rate": 3e-3},
+            training={"steps": 12, "batch": 16, "learning_rate": 3e-3},
             log=lines.append,
         )
         evaluation = model.evaluate(dev, log=lines.append)

@@ -22,7 +22,7 @@ import pytest
 
 from weft import files
 from weft.cli import batches
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.reading import text_in
@@ -87,7 +87,7 @@ def test_a_pipe_in_a_folder_is_left_out(pattern: str) -> None:
 
 def test_training_text_is_no_pipe() -> None:
     os.mkfifo("a.txt")
-    assert "is not a plain file" in message("a.txt", lambda name: Text((name,), documents="line").hash())
+    assert "is not a plain file" in message("a.txt", lambda name: TextFiles((name,), documents="line").hash())
 
 
 def test_links_that_lead_in_circles() -> None:

@@ -12,7 +12,6 @@ from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.judging import Task
-from weft.tasks.parallel import Parallel
 from weft.tasks.partial_rows import Reader, labeled
 from weft.tasks.reading import Example, read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
@@ -61,9 +60,9 @@ def asked_of(
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
     if (sources or targets) and not isinstance(task, SequenceTask):
         raise UserError("only models that write have a source and a target: give --data")
-    files: Table | Parallel
+    files: Table
     if targets:
-        files = Parallel(sources, targets, on_bad_row, encoding=encoding)
+        files = Table.parallel(sources, targets, on_bad_row, encoding)
     elif sources:  # lines of which nobody says what is right
         files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
     else:
@@ -82,7 +81,7 @@ def asked_of(
 
 def _read(
     task: Task | None,
-    files: Table | Parallel,
+    files: Table,
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,

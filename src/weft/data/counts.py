@@ -32,7 +32,7 @@ class Grams:
 
 
 @dataclass(frozen=True)
-class Counts:
+class NgramCounts:
     """The n-grams of a text, by order."""
 
     vocabulary: int
@@ -53,7 +53,7 @@ class Counts:
 
 def count(
     framed: Framed, order: int, vocabulary: int, start: int, heard: Callable[[int], None] = lambda more: None
-) -> Counts:
+) -> NgramCounts:
     """Count the n-grams of a text; `heard` is told of tokens, as many for each order, and may raise to stop.
 
     What is held beside the result is a few numbers per token, and what sorting a chunk takes.
@@ -74,7 +74,7 @@ def count(
     index = tokens.astype(np.int64)  # at each place, the n-gram of the latest order that begins there
     for length in range(2, order + 1):
         orders.append(_longer(tokens, room, index, length, vocabulary, orders[-1], heard))
-    return Counts(vocabulary, orders, int(said.sum()))
+    return NgramCounts(vocabulary, orders, int(said.sum()))
 
 
 def _longer(

@@ -102,7 +102,7 @@ class Examples:
             segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
                 np.int64
             )
-        chosen = Chosen(self, numbers, rows, owners)
+        chosen = DrawnExamples(self, numbers, rows, owners)
         return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=chosen)
 
     def _batch(self, drawn: Drawn, numbers: Places, rows: Places, owners: Places) -> Batch:
@@ -145,7 +145,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class DrawnExamples:
     """Which examples were drawn."""
 
     table: Examples
@@ -206,7 +206,7 @@ def _filled_up(
 BY_ROW, BY_PLACE = ("owners", "shares", "ends"), ("places", "tags")
 
 
-class Gathering:
+class ExamplesBuilder:
     """Examples one after the other, put together at the end."""
 
     def __init__(self) -> None:

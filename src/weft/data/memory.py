@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from weft.data.parts import ReadOptions
 from weft.errors import UserError, listed, shown
 from weft.files import reason
 from weft.text.arrow import class_names, with_names
+from weft.text.row_problems import Skipped
 from weft.text.rows import Record
 
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
@@ -32,7 +34,13 @@ class MemoryRows:
     name: str  # as messages call them: "DataFrame"
     rows: Callable[[], Iterator[dict[str, Any]]]
 
-    def records(self) -> Iterator[Record | UserError]:
+    def paths(self) -> list[Path]:
+        return []
+
+    def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
+        return options.good(self._records(), self.name, skipped)
+
+    def _records(self) -> Iterator[Record | UserError]:
         for number, values in enumerate(self.rows(), start=1):
             where = f"{self.name} row {number}"
             try:
@@ -43,7 +51,7 @@ class MemoryRows:
 
     def lines(self) -> Iterator[bytes]:
         """The rows as lines of JSON."""
-        for record in self.records():
+        for record in self._records():
             if isinstance(record, UserError):
                 raise record
             try:
@@ -52,12 +60,12 @@ class MemoryRows:
             except (TypeError, ValueError) as error:
                 raise UserError(f"{record.where}: cannot be written as JSON: {shown(str(error), 120)}") from None
 
-    def digest(self) -> bytes:
-        """What a file of these rows would be known by."""
+    def digests(self) -> Iterator[bytes]:
+        """The hash that a file of these rows would have."""
         whole = hashlib.sha256()
         for line in self.lines():
             whole.update(line)
-        return whole.digest()
+        yield whole.digest()
 
     def write(self, path: Path) -> None:
         """Write the rows into a file, for a run that may be resumed when they are gone."""

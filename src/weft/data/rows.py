@@ -35,7 +35,7 @@ class Drawn:
     examples: Any = None  # of a task: which of its table they are
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Where examples come from."""
 
     @property
@@ -149,7 +149,7 @@ def starts_of(lengths: Places) -> Places:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRows:
     """Full rows: the framed documents one after the other, cut into rows of equal length.
 
     `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
@@ -213,7 +213,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class DocumentRows:
     """Each document as a row of its own length; one that is too long is cut into several."""
 
     framed: Framed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.counts import Counts, Numbers
+from weft.data.counts import NgramCounts, Numbers
 from weft.nn.lookup import FLOOR
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where a text is too small to tell them, as lmplz has them
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Table:
+class NgramTable:
     """The n-grams of one order that are stored."""
 
     keys: Numbers  # context * vocabulary + word, ascending
@@ -30,13 +30,13 @@ class Table:
 
 
 def tables(
-    counts: Counts,
+    counts: NgramCounts,
     smoothing: str,
     k: float = 1.0,
     prune: Sequence[int] = (),
     silent: Sequence[int] = (),
     log: Callable[[str], None] = lambda text: None,
-) -> list[Table]:
+) -> list[NgramTable]:
     """The chances of all n-grams; those that occur no more often than `prune` says of their order are left out.
 
     `silent` are tokens that are never said: what begins a document, what fills rows up.
@@ -81,15 +81,17 @@ def tables(
     return _stored(counts, chances, backs, kept)
 
 
-def _stored(counts: Counts, chances: list[Floats], backs: list[Floats], kept: list[NDArray[np.bool_]]) -> list[Table]:
+def _stored(
+    counts: NgramCounts, chances: list[Floats], backs: list[Floats], kept: list[NDArray[np.bool_]]
+) -> list[NgramTable]:
     """What is left when some are pruned: contexts have new places."""
-    found, places = list[Table](), np.arange(counts.vocabulary)
+    found, places = list[NgramTable](), np.arange(counts.vocabulary)
     for order, (grams, stay) in enumerate(zip(counts.orders, kept, strict=True), 1):
         keys = grams.keys[stay]
         if order > 1:
             keys = places[keys // counts.vocabulary] * counts.vocabulary + keys % counts.vocabulary
         # No n-gram occurs more often than its context, so what stays has a context that stays.
-        found.append(Table(keys, chances[order - 1][stay], backs[order - 1][stay]))
+        found.append(NgramTable(keys, chances[order - 1][stay], backs[order - 1][stay]))
         places = np.cumsum(stay) - 1
     return found
 

@@ -41,7 +41,7 @@ def sentinels_of(tokenizer: Tokenizer) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Spans:
+class SpanCorruption:
     """Which runs of each row are taken out: a fixed number of tokens in a fixed number of runs, cut by chance.
 
     So rows of one length give sources of one length and targets of one length. Drawn anew in each epoch, from the seed.
@@ -55,12 +55,12 @@ class Spans:
     seed: int
 
     @staticmethod
-    def of(tokenizer: Tokenizer, begin: int, rate: float, mean: float, seed: int) -> Spans:
+    def of(tokenizer: Tokenizer, begin: int, rate: float, mean: float, seed: int) -> SpanCorruption:
         sentinels, end = sentinels_of(tokenizer), tokenizer.id_of("end")
         if not sentinels or end is None:
             missing = sentinel(0) if not sentinels else "token that ends a text"
             raise UserError(f"this vocabulary has no {missing}, so it has no gaps; learn one, or take that of a T5")
-        return Spans(np.array(sentinels, dtype=np.int64), begin, end, rate, mean, seed)
+        return SpanCorruption(np.array(sentinels, dtype=np.int64), begin, end, rate, mean, seed)
 
     def wanted(self, lengths: Places) -> tuple[Places, Places]:
         """Of rows of these lengths: how many tokens are taken out, and in how many spans if there are sentinels."""

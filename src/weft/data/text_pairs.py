@@ -32,7 +32,7 @@ class PairFrame:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SentencePairs:
     """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
 
     In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another

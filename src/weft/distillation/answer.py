@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
-from weft.objectives.distill_tokens import TaughtEnds
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, task_of, tokens_of, windows_of
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.reading import Example
@@ -42,8 +43,8 @@ class AnswerLesson(Lesson):
     hard: float = 0.0  # how much a right answer counts beside the teacher
 
     @property
-    def objective(self) -> TaughtEnds:
-        return TaughtEnds(self.temperature, self.hard)
+    def objective(self) -> Ends:
+        return Ends(SoftTargets(self.temperature, self.hard))
 
     def same(self, other: LoadedModel, name: str) -> bool:
         return True
@@ -94,7 +95,7 @@ class AnswerLesson(Lesson):
         self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
     ) -> Examples:
         """Each window is an example of its own, as when answers alone are learned."""
-        gathering, tokenizer = Gathering(), tokenizer_of(student)
+        gathering, tokenizer = ExamplesBuilder(), tokenizer_of(student)
         chances = list[NDArray[np.float32]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]
@@ -111,8 +112,8 @@ class AnswerLesson(Lesson):
         return gathering.examples(
             {},
             segments=framing.segments,
-            by_token={"chances": np.concatenate(chances)},
-            by_row={"taught": np.ones(len(chances), dtype=np.float32)},
+            by_token={"teacher_probabilities": np.concatenate(chances)},
+            by_row={TAUGHT: np.ones(len(chances), dtype=np.float32)},
         )
 
     def by_token(self, said: Said, offsets: Sequence[tuple[int, int]]) -> Floats:

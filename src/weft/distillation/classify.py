@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said, stacked
-from weft.objectives.distill import TaughtTexts
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.classify import TextTask, pieces_in, task_of
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example
@@ -29,8 +30,8 @@ class TextLesson(Lesson):
     hard: float = 0.0  # how much a right label counts beside the teacher
 
     @property
-    def objective(self) -> TaughtTexts:
-        return TaughtTexts(self.task.kind, self.task.outputs, self.temperature, self.hard)
+    def objective(self) -> Texts:
+        return Texts(self.task.kind, self.task.outputs, soft=SoftTargets(self.temperature, self.hard))
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         # The teacher's own task: what the student's says of the middle of values is none of its business.
@@ -67,11 +68,11 @@ class TextLesson(Lesson):
         scores = stacked(said, "scores")
         if self.task.kind == "value":
             scores = ((scores - self.task.center) / self.task.spread).astype(np.float32)
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for found in pieces_in(framing, tokenizer_of(student), [example.texts for example in examples]):
             gathering.add(found[0])
         labeled = np.array([example.target is not None for example in examples], dtype=np.float32)
-        whole: dict[str, NDArray[Any]] = {"said": scores, "importance": np.ones(len(examples), dtype=np.float32)}
+        whole: dict[str, NDArray[Any]] = {LOGITS: scores, "importance": np.ones(len(examples), dtype=np.float32)}
         if self.hard:
             whole |= {"labeled": labeled, "target": self._targets(examples, labeled > 0)}
         return gathering.examples(whole, segments=framing.segments and self.task.pair)

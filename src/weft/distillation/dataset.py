@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.data.columns import file_of
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.sources import read_sources
@@ -57,7 +57,9 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
 def _texts(task: Task, recipe: DistillRecipe, log: Log) -> Iterator[Example]:
     """Unlabeled texts, one on each line of a file or in its column."""
     data, skipped = recipe.data, Skipped()
-    text = Text(data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
+    text = TextFiles(
+        data.text, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding
+    )
     found = read_texts(
         text.paths(),
         column=text.column,
@@ -114,7 +116,7 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
                 f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
                 f"{listed(('text', 'pair') if isinstance(task, TextTask) else ('context', 'question'))}), not --text"
             )
-        hashes["text"] = Text(data.text).hash()
+        hashes["text"] = TextFiles(data.text).hash()
         with progress("reading the texts", "texts") as read:
             for example in _texts(task, recipe, log):
                 stop.check("stopped while reading")

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
 from weft.metrics.vectors import SimilarityMetrics
-from weft.objectives.distill_tokens import TaughtVectors
+from weft.objectives.tasks import TextVectors
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, text_in
@@ -49,8 +49,8 @@ class EmbedTask:
     names = ("spearman", "pearson", "neighbors")
 
     @property
-    def objective(self) -> TaughtVectors:
-        return TaughtVectors(self.pooling)
+    def objective(self) -> TextVectors:
+        return TextVectors(self.pooling)
 
     @staticmethod
     def asked(example: Example) -> str:
@@ -143,7 +143,7 @@ class EmbedLesson(Lesson):
     directions: Directions | None = field(default=None, compare=False)
 
     @property
-    def objective(self) -> TaughtVectors:
+    def objective(self) -> TextVectors:
         return self.task.objective
 
     def same(self, other: LoadedModel, name: str) -> bool:
@@ -171,7 +171,7 @@ class EmbedLesson(Lesson):
         directions = self.directions or Directions.of(said)
         # Asked first, so that a student that cannot pool so is named before it learns.
         width = Embedder(student, pooling=self.task.pooling).width
-        tokenizer, gathering = tokenizer_of(student), Gathering()
+        tokenizer, gathering = tokenizer_of(student), ExamplesBuilder()
         around, own = len(framing.before), list[NDArray[np.float32]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]
@@ -187,10 +187,10 @@ class EmbedLesson(Lesson):
         vectors = directions.fitted(stacked(said, "vector"), width)
         taught = (np.abs(vectors).max(1) > 0).astype(np.float32)
         whole = {
-            "said": vectors,
-            "turned": taught / np.float32(directions.turned),
+            "teacher_vectors": vectors,
+            "direction_weight": taught / np.float32(directions.turned),
             # Where vectors are brought to length 1 afterwards, only their direction matters.
-            "far": taught * np.float32(0 if self.task.normalize else 1 / directions.far),
+            "distance_weight": taught * np.float32(0 if self.task.normalize else 1 / directions.far),
         }
         notes: tuple[str, ...] = ()
         if width < (theirs := len(directions.shares)):

@@ -13,7 +13,7 @@ from weft.comparison.compare import compared, parties_of, with_joint_voice
 from weft.comparison.comparison import Comparison, Standing, plain, spread
 from weft.comparison.cost import evenly
 from weft.config import build
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.distillation.recipe import DistillRecipe, Texts
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
@@ -171,7 +171,7 @@ def report_of(
 def held_texts(data: Texts, most: int = 200) -> list[Example]:
     """Texts that a language model was not trained on: those to judge by, else of the last, which are held out."""
     names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
-    text = Text(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
+    text = TextFiles(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
     lines = [each for each in text.read(Skipped()) if each.strip()]
     # By their letters, and half of them, since what was held out was cut by tokens and by whole documents.
     room = share * sum(map(len, lines)) / (1 if data.dev else 2)

@@ -31,8 +31,8 @@ from weft.distillation.registry import lesson_for
 from weft.distillation.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.distillation.seq2seq import from_nothing, without_bleu
 from weft.distillation.student import begun_student, find_student
-from weft.distillation.tally import Tally
-from weft.distillation.teacher_outputs import Listened, Part, Taught, digest_of_folder, taught
+from weft.distillation.teacher_cache import Teacher, TeacherReads
+from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.files import write_json
 from weft.objectives.language import Objective
@@ -61,24 +61,24 @@ NEW_HEAD = 1e-4  # the rate of a student, 768 wide, that begins from weights wit
 ALL_THERE = 5e-5  # ... and of one that has that, too
 
 
-def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Listened]]:
+def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Teacher]]:
     """The teachers and what they are made for; all must say the same things."""
-    name, found = "", list[Listened]()
+    name, found = "", list[Teacher]()
     for folder in recipe.teacher.folders:
         model = load(folder, task=recipe.teacher.task)
         if found and model.task != name:
             raise UserError(f"{folder}: is made for {model.task}, the first teacher for {name}")
         name = model.task
         model.network.float().to(device).eval()
-        found.append(Listened(model.opened, Path(folder), digest_of_folder(Path(folder))))
+        found.append(Teacher.of(model.opened, Path(folder)))
     return name, found
 
 
-def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Listened]) -> Lesson:
+def chosen_lesson(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) -> Lesson:
     """The lesson that all teachers give."""
-    lesson = lesson_for(teachers[0].opened, name, recipe, [each.opened for each in teachers[1:]])
+    lesson = lesson_for(teachers[0].model, name, recipe, [each.model for each in teachers[1:]])
     for each in teachers[1:]:
-        if not lesson.same(each.opened, name):
+        if not lesson.same(each.model, name):
             raise UserError(f"{each.folder}: says other labels than the first teacher: their mean has no meaning")
     return lesson
 
@@ -104,18 +104,18 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
         return student
     lesson = chosen_lesson(recipe, name, teachers)
-    find_student(recipe, teachers[0].opened, silent_say)  # what can be wrong with it is said before anything is read
+    find_student(recipe, teachers[0].model, silent_say)  # what can be wrong with it is said before anything is read
     material = _more(gather(lesson.task, recipe, log, progress, stop), recipe, device, stop, progress)
     material = part_of(material, recipe.data.share, recipe.data.split)
     metric = without_bleu(recipe.distill.metric, lesson.task, log)
     metric = decided_metric(metric, lesson.task, material.by_labels)
-    opened_teachers = [each.opened for each in teachers]
+    opened_teachers = [each.model for each in teachers]
 
-    tally = Tally(run.inside)
+    reads = TeacherReads(run.inside)
 
     @cache
-    def heard() -> Taught:
-        return taught(lesson, teachers, material.rows, material.parts, stop, log, progress, tally)
+    def outputs() -> TeacherOutputs:
+        return teacher_outputs(lesson, teachers, material.rows, material.parts, stop, log, progress, reads).outputs
 
     # All that may be wrong with a student is said before the teacher begins to read, which may take hours.
     beginning = begun_student(
@@ -124,17 +124,16 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         opened_teachers,
         lesson.objective.heads,
         lesson.task.head,
-        lambda: lesson.texts(material.train, lambda: Part(heard().said, material.learned)),
+        lambda: lesson.texts(material.train, lambda: outputs().select(material.learned)),
         stop,
         log,
         progress,
     )
     opened = beginning.opened
-    window = window_of(recipe, teachers[0].opened, opened, lesson.task)
+    window = window_of(recipe, teachers[0].model, opened, lesson.task)
     framing = framing_for(opened, window)
     objective_of(recipe, lesson, opened_teachers, opened)  # whether their insides can be compared at all
-    known = heard()
-    said, said_dev = Part(known.said, material.learned), Part(known.said, material.judged)
+    said, said_dev = outputs().select(material.learned), outputs().select(material.judged)
     judges = material.dev
     if not material.by_labels:
         judges = [lesson.answered(*each) for each in zip(material.dev, said_dev, strict=True)]
@@ -158,7 +157,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
     rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
-    first = note_run(run, recipe, opened, _hashes(material, teachers), tally.total, device, rows)
+    first = note_run(run, recipe, opened, _hashes(material, teachers), reads.total, device, rows)
     if first and material.held is not None:
         write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
     started = begin(run, plan.keep, plan.pass_tokens or 0, log)
@@ -196,7 +195,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -277,7 +276,7 @@ def measured_for(seconds: float) -> dict[str, Any]:
 def report(
     run: Run,
     recipe: DistillRecipe,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     student: Model,
     judges: Sequence[Example],
     texts: int,
@@ -289,7 +288,7 @@ def report(
     metric = recipe.distill.metric
     try:
         found = report_of(
-            [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
+            [(f"{each.folder.name} (teacher)", each.model, each.folder) for each in teachers],
             (f"{run.folder.name} (student)", student, run.folder),
             judges,
             by_labels=metric != AGREEMENT,
@@ -315,9 +314,9 @@ def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.de
     if not epochs:
         epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if anew else min(10.0, max(3.0, SEEN / train.count))
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
-    usual = opened.family.rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
-    rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
-    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, rate)
+    usual = opened.family.learning_rate if anew else NEW_HEAD if begun.fresh else ALL_THERE
+    learning_rate = 2e-3 if opened.family.name == "vectors" else usual * (768 / opened.config.width) ** 0.5
+    return decided(from_nothing(plan) if anew and writes else plan, train, device, batch, epochs, learning_rate)
 
 
 def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel, task: Task) -> Window:
@@ -352,7 +351,7 @@ def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[
     )
 
 
-def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:
+def _hashes(material: Material, teachers: Sequence[Teacher]) -> dict[str, Any]:
     return {**material.hashes, "teacher": [each.digest for each in teachers]}
 
 
@@ -364,6 +363,7 @@ def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, lo
     log(
         f"{run.folder}: {len(material.train):,} texts to learn from, {right:,} of them with a right answer; "
         f"{len(material.dev):,} to judge by{by}{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, rate {recipe.training.rate:.1e}, on "
-        f"{recipe.device} in {recipe.training.precision}, kept by {recipe.distill.metric}"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, "
+        f"learning rate {recipe.training.learning_rate:.1e}, on {recipe.device} in {recipe.training.precision}, "
+        f"kept by {recipe.distill.metric}"
     )

@@ -25,13 +25,14 @@ from weft.distillation.recipe import DistillRecipe, Student
 from weft.distillation.report import JSON, PAGE, read_curve, report_of, write_report
 from weft.distillation.run import AGREEMENT, chosen_lesson, go, measured_for, open_teachers
 from weft.distillation.student import begun_student, find_student
-from weft.distillation.teacher_outputs import Listened
+from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
-from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Words, Work
+from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
+from weft.runs.sections import Words
 from weft.tasks.answer import AnswerTask
 from weft.tasks.judging import Task
 from weft.tasks.model import Model, load
@@ -53,7 +54,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     device = device_for(recipe.device, recipe.training.threads)
     name, teachers = open_teachers(recipe, device)
     lesson = chosen_lesson(recipe, name, teachers)
-    find_student(recipe, teachers[0].opened, lambda _: None)  # what can be wrong with it is said before anything else
+    find_student(recipe, teachers[0].model, lambda _: None)  # what can be wrong with it is said before anything else
     material = gather(lesson.task, recipe, log, progress, stop)
     stages, names, task = run.inside / "stages", recipe.stages.names, lesson.task
     if "finetune" in names:
@@ -160,14 +161,14 @@ def row_of(task: Task, example: Example) -> dict[str, Any]:
 def begun_folder(
     stages: Path,
     recipe: DistillRecipe,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     material: Material,
     stop: Stop,
     log: Log,
     progress: Progress,
 ) -> tuple[Path, bool]:
     """The student before it has learned anything, as a folder to go on from; and whether its weights are fresh."""
-    found = find_student(recipe, teachers[0].opened, lambda _: None)
+    found = find_student(recipe, teachers[0].model, lambda _: None)
     if isinstance(found, Path):
         return found, False
     learns = {"mlm", "next"} & set(found.family.objectives)
@@ -178,7 +179,7 @@ def begun_folder(
         begun = begun_student(
             Run(stages / "vocabulary"),
             recipe,
-            [each.opened for each in teachers],
+            [each.model for each in teachers],
             {"words": None},
             "words",
             lambda: (text for row in material.train for text in row.texts),
@@ -194,14 +195,14 @@ def begun_folder(
     return folder, (recipe.student.start or usual) == "scratch"
 
 
-def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Listened, stages: Path) -> Recipe:
+def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher, stages: Path) -> Recipe:
     """The first stage: words of the text, hidden or next, as the student's family learns them."""
     opened = open_folder(base)
-    family, context, there = opened.family, opened.config.context, teacher.opened.card.window
+    family, context, there = opened.family, opened.config.context, teacher.model.card.window
     length = min(context, recipe.distill.length or (there.length if there is not None else context))
     plan = recipe.stages.pretrain
-    if plan.rate is None and fresh:  # from a base it would be a fifth of that
-        plan = replace(plan, rate=family.rate * (768 / opened.config.width) ** 0.5)
+    if plan.learning_rate is None and fresh:  # from a base it would be a fifth of that
+        plan = replace(plan, learning_rate=family.learning_rate * (768 / opened.config.width) ** 0.5)
     return Recipe(
         out=str((stages / "pretrain").absolute()),
         seed=recipe.seed,
@@ -222,8 +223,8 @@ def finetuning(
 ) -> TaskRecipe:
     """The last stage: right answers alone, at a low rate."""
     plan, window = recipe.stages.finetune, student.card.window
-    if plan.rate is None:
-        plan = replace(plan, rate=GENTLE * (768 / student.config.width) ** 0.5)
+    if plan.learning_rate is None:
+        plan = replace(plan, learning_rate=GENTLE * (768 / student.config.width) ** 0.5)
     if plan.steps is None and plan.epochs is None:
         plan = replace(plan, epochs=EPOCHS)
     work: dict[str, Any] = {"name": name, "labels": task.labels, "metric": metric}
@@ -245,7 +246,7 @@ def finetuning(
 
 def _report(
     run: Run,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     material: Material,
     reached: Sequence[dict[str, Any]],
     metric: str | None,
@@ -257,7 +258,7 @@ def _report(
     taught = Run(run.inside / "stages" / "distill")
     try:
         found = report_of(
-            [(f"{each.folder.name} (teacher)", each.opened, each.folder) for each in teachers],
+            [(f"{each.folder.name} (teacher)", each.model, each.folder) for each in teachers],
             (f"{run.folder.name} (student)", load(run.folder).to(device), run.folder),
             material.dev,
             by_labels=material.by_labels,

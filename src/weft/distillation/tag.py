@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
-from weft.objectives.distill_tokens import TaughtTags
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.forward import Prediction, tokenizer_of
 from weft.tasks.reading import Example, number_of
 from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
@@ -39,8 +40,8 @@ class TagLesson(Lesson):
     hard: float = 0.0  # how much a right tag counts beside the teacher
 
     @property
-    def objective(self) -> TaughtTags:
-        return TaughtTags(self.task.outputs, self.temperature, self.hard)
+    def objective(self) -> Tags:
+        return Tags(self.task.outputs, SoftTargets(self.temperature, self.hard))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -81,7 +82,7 @@ class TagLesson(Lesson):
     ) -> Examples:
         """Each window is an example of its own, as when tags alone are learned."""
         numbers = {label: number for number, label in enumerate(self.task.labels)}
-        tokenizer, gathering = tokenizer_of(student), Gathering()
+        tokenizer, gathering = tokenizer_of(student), ExamplesBuilder()
         scores, known = list[NDArray[np.float32]](), list[NDArray[Any]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]
@@ -100,8 +101,8 @@ class TagLesson(Lesson):
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {
-            "said": np.concatenate(scores).astype(np.float32, copy=False),
-            "taught": np.concatenate(known).astype(np.float32),
+            LOGITS: np.concatenate(scores).astype(np.float32, copy=False),
+            TAUGHT: np.concatenate(known).astype(np.float32),
         }
         return gathering.examples({}, by_place=by_place)
 

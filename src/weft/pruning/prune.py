@@ -16,7 +16,7 @@ from weft.comparison.compare import compared, parties_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.rows import Paths, asked_of, named
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
@@ -192,7 +192,7 @@ def _fewer_tokens(
     def read() -> Iterator[str]:
         prefix = opened.card.prefix or ""
         if text:
-            return (prefix + each for each in Text(text).read())
+            return (prefix + each for each in TextFiles(text).read())
         return (prefix + each for example in judge.examples() for each in example.texts)
 
     def written() -> Iterator[str]:

@@ -17,7 +17,8 @@ from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress
-from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, Vocabulary, check_has_model
+from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
+from weft.runs.sections import Vocabulary
 from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.reading import Example
 from weft.text.tokenizers.published import load_tokenizer

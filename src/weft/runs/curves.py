@@ -172,7 +172,7 @@ def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     charts = []
     for by, name in (("step", "step"), ("tokens", "tokens read")):
         charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
-    charts.append(line_chart("Learning rate", _lines(group, "rate"), "step", "rate"))
+    charts.append(line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"))
     charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
     return charts
 

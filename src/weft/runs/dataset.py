@@ -15,7 +15,7 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
 from weft.tasks.describe import DescribeTask
 from weft.tasks.judging import Task
-from weft.tasks.parallel import Parallel, swapped, swapped_line
+from weft.tasks.parallel import swapped, swapped_line
 from weft.tasks.reading import Example, alike_note, check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.registry import WRITES
 from weft.tasks.tag import TagTask, normalized
@@ -52,7 +52,7 @@ def fresh_task(recipe: TaskRecipe) -> Task:
     return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
 
 
-def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
+def files_of(recipe: TaskRecipe, dev: bool = False) -> Table:
     """Where the rows stand, to learn from or to judge by: in a table, or in two files line for line."""
     d = recipe.data
     source, target = (d.dev_source, d.dev_target) if dev else (d.source, d.target)
@@ -62,12 +62,12 @@ def files_of(recipe: TaskRecipe, dev: bool = False) -> Table | Parallel:
             raise UserError(
                 f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
             )
-        return Parallel(source, target, d.on_bad_row, encoding=d.encoding)
+        return Table.parallel(source, target, d.on_bad_row, d.encoding)
     return Table(tuple(names), d.columns, d.format, d.delimiter, d.names, d.on_bad_row, d.encoding)
 
 
 def read_examples(
-    task: Task, files: Table | Parallel, skipped: Skipped, log: Log, progress: Progress, stop: Stop | None = None
+    task: Task, files: Table, skipped: Skipped, log: Log, progress: Progress, stop: Stop | None = None
 ) -> tuple[Task, list[Example]]:
     """All rows of some files; what they hold may decide what kind of task it is."""
     first = next(files.records(Skipped()), None)
@@ -182,7 +182,7 @@ def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], log:
         log(f"weft: note: {swapped_line('the rows, beside those of the base')}")
 
 
-def checked(task: Task, rows: list[Example], files: Table | Parallel, log: Log) -> list[Example]:
+def checked(task: Task, rows: list[Example], files: Table, log: Log) -> list[Example]:
     """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
     skipped, problems = Skipped(), Problems()
     with suppress(UserError):  # most often all is well
@@ -203,6 +203,6 @@ def checked(task: Task, rows: list[Example], files: Table | Parallel, log: Log) 
     return kept
 
 
-def check_dev(count: int, files: Table | Parallel) -> None:
+def check_dev(count: int, files: Table) -> None:
     if not count:
         raise UserError(f"{files.name}: there are no rows")

@@ -23,7 +23,7 @@ from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
-from weft.data.pairs import Sequences, Vectors
+from weft.data.pairs import Sequences, VectorSide
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import write_json
@@ -298,7 +298,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -348,7 +348,7 @@ def read_window(window: Window, train: Examples | Sequences) -> Window:
     """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
     if not isinstance(train, Sequences):
         return window
-    length = min(window.length, (train.written if isinstance(train.read, Vectors) else train.read).longest)
+    length = min(window.length, (train.written if isinstance(train.read, VectorSide) else train.read).longest)
     return Window(length=length, stride=length)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
 from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
@@ -154,7 +154,7 @@ class AnswerTask:
     def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
         """The examples as a source of batches; each window is one of its own, and points at its first token where it
         holds no whole answer."""
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         questions, contexts = encoded_pairs(tokenizer, examples)
         for example, question, context in zip(examples, questions, contexts, strict=True):
             wanted = tokens_of(context, *example.target[0]) if example.target else None

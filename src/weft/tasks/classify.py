@@ -17,7 +17,7 @@ from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
 from weft.metrics.regression import RegressionMetrics
@@ -171,7 +171,7 @@ class TextTask:
         if self.balanced and self.kind == "label":
             counts = np.bincount(targets, minlength=len(self.labels))
             importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for found in pieces_in(framing, tokenizer, [example.texts for example in examples]):
             gathering.add(found[0])
         return gathering.examples(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.pairs import Sequences, Side, Vectors
+from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError, shown
 from weft.generation.speaker import Ensemble
 from weft.tasks.answers import Text
@@ -216,7 +216,9 @@ class DescribeTask(SequenceTask):
         if not written:
             raise UserError(f"all {len(examples):,} texts are longer than the {framing.length} tokens of the context")
         notes = (too_long(long, framing.length),) if long else ()
-        return Sequences(Vectors(np.stack(vectors)), Side.of(written), opened.config.begin, framing.length, notes=notes)
+        return Sequences(
+            VectorSide(np.stack(vectors)), TextSide.of(written), opened.config.begin, framing.length, notes=notes
+        )
 
     def fits(self, opened: LoadedModel) -> None:
         """Refuse a model for other vectors than the rows have."""

@@ -25,7 +25,7 @@ from weft.tasks.describe import DescribeTask
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.parallel import Parallel, swapped, swapped_line
+from weft.tasks.parallel import swapped, swapped_line
 from weft.tasks.reading import Example, examples_of, long_note
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.tag import TagTask, normalized
@@ -179,9 +179,9 @@ def evaluate(
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Table | Parallel
+    files: Table
     if any(sides):
-        files = Parallel(*sides, on_bad_row, encoding=encoding)
+        files = Table.parallel(*sides, on_bad_row, encoding)
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
@@ -253,7 +253,7 @@ def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
     return tuple(os.fspath(each) for each in several)
 
 
-def _warn_swapped(task: SequenceTask, files: Table | Parallel, needed: Sequence[str], where: str) -> None:
+def _warn_swapped(task: SequenceTask, files: Table, needed: Sequence[str], where: str) -> None:
     """A note where the first rows look as if their two sides stood in each other's place."""
     some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
     if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):

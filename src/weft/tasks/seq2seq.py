@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.pairs import Sequences, Side, Ways
+from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
@@ -138,9 +138,9 @@ class SequenceTask:
                 f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
             )
         notes = (too_long(long, framing.length),) if long else ()
-        several = Ways.of(shares) if len(written) > len(read) else None
+        several = TargetSampler.of(shares) if len(written) > len(read) else None
         return Sequences(
-            Side.of(read), Side.of(written), opened.config.begin, framing.length, notes=notes, ways=several
+            TextSide.of(read), TextSide.of(written), opened.config.begin, framing.length, notes=notes, ways=several
         )
 
     # -------------------------------------------------------------------------------------- from network to answer

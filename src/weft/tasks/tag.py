@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
 from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.objectives.tasks import Tags
@@ -165,7 +165,7 @@ class TagTask:
     def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
         """The examples as a source of batches; each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for begin in range(0, len(examples), 1024):
             some = examples[begin : begin + 1024]
             for example, encoded in zip(
