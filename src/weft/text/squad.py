@@ -13,32 +13,19 @@ from weft.text.sources import TextSource
 
 def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
     """The entries of the "data" list of a SQuAD file, numbered from 1."""
-    text, number = JsonText(source), 0
+    text = JsonText(source)
     if not text.peek():
         return
     if text.peek() != "{":
         raise UserError(f"{source.name}: not a SQuAD file: it begins with {shown(text.peek())!r}, not with an object")
-    text.take("{", "")
-    found = False
-    while text.peek() != "}":
-        key = text.value("")
-        text.take(":", "")
-        if key != "data":
-            text.value("")
+    has_data = False
+    for key in text.members():
+        if key == "data":
+            has_data = True
+            yield from text.entries("article", ' "data"')
         else:
-            found = True
-            text.take("[", ' "data"')
-            while text.peek() != "]":
-                number += 1
-                place = f" article {number}"
-                yield number, text.value(place)
-                if text.peek() != "]":
-                    text.take(",", f" after{place}")
-            text.take("]", "")
-        if text.peek() != "}":
-            text.take(",", "")
-    text.take("}", "")
-    if not found:
+            text.value()
+    if not has_data:
         hint = "; for one object per line give format='jsonl'" if text.peek() else ""
         raise UserError(f'{source.name}: not a SQuAD file: it has no "data" list{hint}')
     if text.peek():
