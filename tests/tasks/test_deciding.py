@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.tasks.small import model_for
-from weft.metrics.classification import Classes
+from weft.metrics.classification import ClassificationMetrics
 from weft.tasks import forward
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
@@ -85,7 +85,7 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
 @pytest.mark.parametrize("count", [1, 15, 1000])
 def test_all_right_is_not_certainty(count: int) -> None:
     for said, edge in ((0, 1.0), (1, 0.0)):
-        scores = Classes("ab")
+        scores = ClassificationMetrics("ab")
         scores.add([said] * count, [0] * count)
         found = scores.result()["accuracy"]
         assert found.value == edge and found.high - found.low == pytest.approx(1.96**2 / (count + 1.96**2))

@@ -20,7 +20,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
-from weft.metrics.vectors import Likeness
+from weft.metrics.vectors import SimilarityMetrics
 from weft.objectives.tasks import TextVectors
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.embed import Embedder
@@ -76,8 +76,8 @@ class EmbedTask(Task):
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    def metrics(self) -> Likeness:
-        return Likeness()
+    def metrics(self) -> SimilarityMetrics:
+        return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):

@@ -26,7 +26,7 @@ from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
-from weft.picture import Line, line_chart, page, paragraph, table
+from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather
@@ -233,9 +233,11 @@ def _picture(run: Run, config: NgramConfig, rows: list[tuple[int, int, int, int]
     growth = line_chart(
         "What is stored, by order",
         [
-            Line("n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]),
-            Line("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
-            Line("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+            ChartLine(
+                "n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]
+            ),
+            ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+            ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
         ],
         "order",
         "numbers",

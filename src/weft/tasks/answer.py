@@ -13,7 +13,7 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
-from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
@@ -22,7 +22,7 @@ from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.tasks.reading import text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
@@ -246,7 +246,7 @@ class AnswerTask(Task):
     # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> Any:
-        return Answers()
+        return AnswerMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
@@ -294,7 +294,7 @@ class AnswerTask(Task):
 
 
 def candidates(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> Candidates:
     """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
     spans: dict[tuple[int, int], float] = {}
@@ -318,7 +318,7 @@ def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tup
     return questions, [known[context] for _, context in pairs]
 
 
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -337,7 +337,7 @@ def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None
     return (inside[0], inside[-1]) if inside else None
 
 
-def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
     """The best pairs of a first and a last token in a window, as tokens of the context."""
     size = piece.cut.end - piece.cut.start
     inside = ends[piece.lead : piece.lead + size]

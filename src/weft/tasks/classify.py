@@ -19,8 +19,8 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, listed
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
@@ -40,7 +40,7 @@ from weft.tasks.reading import (
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces
+from weft.text.windows import Framing, TextWindow, pieces
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
@@ -291,8 +291,8 @@ class TextTask(Task):
 
     def metrics(self) -> Any:
         if self.kind == "value":
-            return Numbers()
-        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+            return RegressionMetrics()
+        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
@@ -335,7 +335,7 @@ class TextTask(Task):
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
     for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
         firsts = tokenizer.ids([each[0] for each in some], specials=False)
