@@ -19,12 +19,12 @@ from weft.cli.main import run
 from weft.data.rows import Framed, Packed
 from weft.data.shards import Text, tokenized
 from weft.distillation.distill import distill
-from weft.distillation.resume import resume
 from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
 from weft.nn.rows import Ragged
 from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
 from weft.objectives.language import NextToken
 from weft.runs.corpus import next_frame
+from weft.runs.resume import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.learning import learn

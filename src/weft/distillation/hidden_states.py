@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weft.checkpoint.folder import LoadedModel
 from weft.distillation.recipe import Lessons
 from weft.errors import UserError, shown
+from weft.objectives.base import Objective
 from weft.objectives.inside import Matched, SoftWords, Teacher
-from weft.objectives.language import Objective
 from weft.tasks.forward import tokenizer_of
 
 # Stacks of the one kind of layer that all of these are made of.

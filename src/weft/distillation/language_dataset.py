@@ -20,8 +20,9 @@ from weft.distillation.teacher_outputs import Listened, taught
 from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts
 from weft.errors import UserError, listed
 from weft.files import write_text
+from weft.objectives.base import Objective
 from weft.objectives.distill_words import TaughtWords
-from weft.objectives.language import NextToken, Objective
+from weft.objectives.language import NextToken
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.complete import begun, writer_of

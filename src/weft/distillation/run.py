@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -26,7 +24,6 @@ from weft.distillation.dataset import Material, gather
 from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.record import note_run
 from weft.distillation.registry import lesson_for
 from weft.distillation.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.distillation.seq2seq import from_nothing, without_bleu
@@ -35,24 +32,27 @@ from weft.distillation.tally import Tally
 from weft.distillation.teacher_outputs import Listened, Part, Taught, digest_of_folder, taught
 from weft.errors import UserError, one_of
 from weft.files import write_json
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.progress import Log, Progress
-from weft.runs.driver import begin, device_for, drive
+from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, read_window
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import Tuning
-from weft.tasks.classify import TextTask, can_shift, folded, rescale
+from weft.runs.selection import Selection
+from weft.tasks.classify import TextTask, can_shift, rescale
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.judging import Task
 from weft.tasks.model import Model, load
 from weft.tasks.partial_rows import labeled
 from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
-from weft.training.run import Run
-from weft.training.setup import Setup, Verdict
+from weft.text.resampling import Score
+from weft.training.run import Run, tokenizer_hash
+from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.state import State
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
 MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
@@ -157,12 +157,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         device=str(device),
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
-    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
-    first = note_run(run, recipe, opened, _hashes(material, teachers), tally.total, device, rows)
-    if first and material.held is not None:
-        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
-    steps = plan.steps or 1
+    forwards = tally.total
     card = replace(
         task.carded(opened.card),
         task=name,
@@ -170,44 +165,42 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, material, steps, log)
-    last: list[Judgement] = []
-
-    def judge() -> Verdict:
-        rows = task.sample(judges) if isinstance(task, SequenceTask) else judges
-        last[:] = [judged(task, opened, framing, rows, tune=True)]
-        return Verdict(_scores(last[0], task, material.by_labels), metric)
-
     data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
 
-    def keep_best(found: dict[str, float]) -> None:
-        settled: Task = last[0].task if last else task
-        metrics = _metrics(last[0], task, material.by_labels, data) if last else ()
-        with folded(opened.network, settled):
-            run.save_model(replace(opened, card=settled.carded(card)), metrics)
+    def scores(values: Mapping[str, Score]) -> Mapping[str, Score]:
+        return kept_scores(values, task, material.by_labels)
 
+    def start(state: State) -> None:
+        announce(run, recipe, material, plan.steps or 1, log)
+        if material.held is not None:
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+
+    selection = Selection(run, task, opened, framing, judges, metric, data, scores)
     setup = Setup(
         network=opened.network,
         objective=objective_of(recipe, lesson, opened_teachers, opened),
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        learning_rate=plan.learning_rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
         device=device,
-        precision=plan.precision,
-        seed=recipe.seed,
-        words_of=writer_of(opened).decode,
-        judge=None if metric == "loss" else judge,
+        decode=writer_of(opened).decode,
+        evaluate=None if metric == "loss" else selection.evaluate,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, metric, progress)
+    job = Job(
+        recipe=recipe,
+        model=opened,
+        setup=setup,
+        data=data,
+        same={"data": _hashes(material, teachers), "tokenizer": tokenizer_hash(opened)},
+        about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": forwards},
+        announce=start,
+        save=selection.save,
+        metric=metric,
+    )
+    state = drive(run, job, stop, log, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, log, progress)
@@ -337,19 +330,11 @@ def _name_of(name: str) -> str:
     return Path(name).name  # what lies where on this machine is nobody's business
 
 
-def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
-    scores = {name: score.value for name, score in found.scores.items()}
+def kept_scores(scores: Mapping[str, Score], task: Task, by_labels: bool) -> dict[str, Score]:
+    """The metrics of a student: those of its task, or its agreement with the teacher where there are no labels."""
     if by_labels:
-        return scores
+        return dict(scores)
     return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
-
-
-def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    names = _scores(found, task, by_labels)
-    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
-    return tuple(
-        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
-    )
 
 
 def _hashes(material: Material, teachers: Sequence[Listened]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
+from weft.objectives.base import Objective
 from weft.objectives.tasks import text_scores
 
 
@@ -36,7 +37,7 @@ def soft_labels_loss(scores: Tensor, said: Tensor, temperature: float) -> Tensor
 
 
 @dataclass(frozen=True)
-class TaughtTexts:
+class TaughtTexts(Objective):
     """One label, several labels, or a number for each text or pair, as the teacher says it.
 
     An example without a right label counts by the teacher alone; one that has a label, by `hard` of that and the rest

@@ -20,6 +20,7 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch
+from weft.objectives.base import Objective
 from weft.objectives.distill import soft_loss
 from weft.objectives.tasks import by_row
 
@@ -34,7 +35,7 @@ def mixed(soft: Tensor, right: Tensor, taught: Tensor, labeled: Tensor, hard: fl
 
 
 @dataclass(frozen=True)
-class TaughtTags:
+class TaughtTags(Objective):
     """A label for each word, said at its first token, as the teacher says it of that word."""
 
     outputs: int
@@ -63,7 +64,7 @@ class TaughtTags:
 
 
 @dataclass(frozen=True)
-class TaughtEnds:
+class TaughtEnds(Objective):
     """The first and the last token of an answer: the teacher's chances of each token to be it, in every row."""
 
     temperature: float = 1.0
@@ -93,7 +94,7 @@ class TaughtEnds:
 
 
 @dataclass(frozen=True)
-class TaughtVectors:
+class TaughtVectors(Objective):
     """A text as the teacher's vector: its direction, and unless that is all that matters its length too.
 
     Both errors are told in units of how far the teacher's vectors lie from their middle, or most of them would be what

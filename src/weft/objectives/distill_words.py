@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch
+from weft.objectives.base import Objective
 from weft.objectives.language import cross_entropy
 
 WORDS, CHANCES, REST = "taught_words", "taught_chances", "taught_rest"  # n k, n k (logarithms), n
@@ -35,7 +36,7 @@ def divergence(scores: Tensor, words: Tensor, chances: Tensor, rest: Tensor) -> 
 
 
 @dataclass(frozen=True)
-class TaughtWords:
+class TaughtWords(Objective):
     """Each token says the next: as the teacher does, and as it stands in the text.
 
     Held-out text, of which no teacher has said anything, is judged by its own words alone.

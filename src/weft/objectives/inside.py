@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 
 CELLS = 1 << 23  # of two texts compared token by token, so many numbers are in memory at once
 
@@ -257,7 +257,7 @@ class SoftWords:
 
 
 @dataclass(frozen=True)
-class Matched:
+class Matched(Objective):
     """An objective, and beside it what is to be like the teacher's inside.
 
     states: the mean square between the states of layers that answer to each other (Jiao et al., 2020: TinyBERT);

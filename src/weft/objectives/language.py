@@ -1,38 +1,17 @@
-"""Language objectives: the next token, masked words, and masked words with a question about a pair of texts.
-
-The trainer divides the sums by the counts of the whole step, so that each prediction weighs the same however the step
-is cut into passes.
-"""
+"""Language objectives: the next token, masked words, and masked words with a question about a pair of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
-
-
-class Objective(Protocol):
-    """What the trainer knows of any objective."""
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The kinds of predictions, in the order of its counts and sums."""
-
-    @property
-    def heads(self) -> Mapping[str, int | None]:
-        """The heads that it trains and their outputs; None: as many as the vocabulary has tokens."""
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """How many predictions of each kind a batch asks for."""
-
-    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss of each kind, in float32."""
+from weft.objectives.base import Objective
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -42,7 +21,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(Objective):
     """Each token says the next (GPT)."""
 
     @property
@@ -62,7 +41,7 @@ class NextToken:
 
 
 @dataclass(frozen=True)
-class MaskedWords:
+class MaskedWords(Objective):
     """The words behind the masks (BERT); with `pairs`, also whether the second text of a pair follows the first."""
 
     pairs: bool = False

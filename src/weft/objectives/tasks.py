@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
+from weft.objectives.base import Objective
 from weft.objectives.language import cross_entropy
 
 
@@ -34,7 +35,7 @@ def by_row(scores: Tensor, rows: Rows) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Objective):
     """One label, several labels, or a number for each text or pair; with `words`, each token also says the next."""
 
     kind: Literal["label", "labels", "value"]
@@ -73,7 +74,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Objective):
     """A label for each word, said at its first token."""
 
     outputs: int
@@ -95,7 +96,7 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Ends:
+class Ends(Objective):
     """The first and the last token of an answer in its row; a row without one points at its first token."""
 
     @property
