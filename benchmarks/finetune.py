@@ -28,7 +28,7 @@ from common import RESULTS, parse, write
 from finetune_peer import WORKS, place, read_text
 
 import weft
-from weft.text.resampling import summarized
+from weft.metrics.bootstrap import summarized
 
 # How our reader is told what is in files that the peer's script reads by itself.
 READ: dict[str, dict[str, Any]] = {

@@ -23,11 +23,11 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
+from weft.metrics.generation import Written
 from weft.nn.rows import Rows
 from weft.picture import Line, heading, line_chart, page, table
-from weft.text.learning import learn
-from weft.text.metrics_written import Written
 from weft.text.records import read_texts
+from weft.text.tokenizers.training import learn
 from weft.timing import medians
 
 SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"}

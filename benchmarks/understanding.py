@@ -27,8 +27,8 @@ import torch
 from common import device_name, parse, write
 
 import weft
+from weft.metrics.vectors import Ranking
 from weft.tasks.rank import Index, pair_scores, places
-from weft.text.metrics_text import Ranking
 
 GPU = torch.cuda.is_available()
 

@@ -17,8 +17,8 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, batch_of
 from weft.nn.rows import Batch
 from weft.objectives.base import Objective
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 # Several spaces, letters with marks put after them, one that is composed, pictures of several code points, signs.
 ODD = "Ada  lives   in Li\u0301ma \U0001f642 now .  Bo goes to New   York "

@@ -13,8 +13,8 @@ import torch
 import weft
 from weft.checkpoint.card import Window
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 KINDS = {"stone": ["flint", "slate"], "animal": ["cat", "cow"], "plant": ["oak", "fern"]}
 NAMES = ["Ada", "Bo", "Cleo", "Dan"]

@@ -17,7 +17,7 @@ from tests.tasks.small import quiet, write_rows
 from tests.tasks.written import PLAN, learned
 from tests.training.test_resume import contents, same
 from weft.data.examples import batch_of
-from weft.data.pairs import Sequences, Side, Vectors
+from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError
 from weft.tasks.describe import describe, numbers_of
 from weft.training.step import Stepper
@@ -155,7 +155,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     found = weft.load(made).evaluate(write_rows(here / "several.jsonl", some))
     assert found.examples == 12 and found.scores["exact"].value == 1 and "nrefs:3" in str(found.signature)
     wrong = weft.load(made).evaluate(write_rows(here / "wrong.jsonl", [{**some[0], "text": "a red hat there"}]))
-    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["said"] == "a red hut there"
+    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["prediction"] == "a red hut there"
 
 
 def test_vectors_in_every_format(made: Path, here: Path) -> None:
@@ -253,7 +253,7 @@ def test_numbers_as_people_write_them() -> None:
 def test_batches_of_few_shapes_say_the_same() -> None:
     """What a captured pass is given: rows more, each with a vector, and nothing else changed."""
     texts = [[4, 5, 1], [6, 1], [7, 8, 9, 1]]
-    plain = Sequences(Vectors(numpy.arange(9, dtype=numpy.float32).reshape(3, 3)), Side.of(texts), 2, 32)
+    plain = Sequences(VectorSide(numpy.arange(9, dtype=numpy.float32).reshape(3, 3)), TextSide.of(texts), 2, 32)
     numbers = numpy.array([2, 0])
     one, two = (batch_of(each.draw(numbers * 0, numbers)) for each in (plain, plain.for_training(1, 0, True)))
     assert one.source is not None and two.source is not None and plain.count == 3 and plain.mean == 4

@@ -24,8 +24,9 @@ from weft.files import read_json
 from weft.runs import ladder as ladders
 from weft.runs.ladder import beginning_of, ladder, split, subwords
 from weft.runs.ladder_page import page_of, verdict
+from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import Recipe
-from weft.runs.rung_run import LadderRecipe, Place, _recipe
+from weft.runs.rung_run import Place, _recipe
 from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
 from weft.training.signals import Interrupted

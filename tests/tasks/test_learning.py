@@ -27,7 +27,7 @@ from tests.tasks.small import (
 )
 from weft.runs.finetune import finetune
 from weft.tasks.model import Model
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 
 

@@ -23,7 +23,7 @@ from weft.runs.recipes import TaskRecipe, read_recipe
 from weft.runs.seeds import with_seeds
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import parts_of, translate
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 
 PAIRS = worded(20)

@@ -17,7 +17,7 @@ from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere, needs_gp
 from tests.training.small import OBJECTIVES, batch_of, drawn, network_for, stories
 from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Packed
+from weft.data.rows import Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.runs.driver import device_for, half_precision
 from weft.runs.finetune import finetune
@@ -65,7 +65,7 @@ def even_feed(rows: int, length: int) -> Feed:
     """Full rows of random tokens."""
     tokens = drawn([2000]).tokens.astype(np.uint32)
     framed = Framed(Corpus([tokens], np.array([0, len(tokens)]), None, "random"), Frame())
-    return Feed(Packed(framed, length, 1, False, 0), shift, 0, rows)
+    return Feed(PackedRows(framed, length, 1, False, 0), shift, 0, rows)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.batching import Feed
-from weft.data.pairs import Sequences, Side
+from weft.data.pairs import Sequences, TextSide
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
 from weft.generation.search import speak
@@ -78,8 +78,8 @@ def table_of(seed: int, longest: int) -> Sequences:
     """Ten pairs, filled up to one of few shapes: rows that say nothing are among them."""
     chance = np.random.default_rng(seed)
 
-    def side() -> Side:
-        return Side.of([[*chance.integers(2, VOCABULARY, chance.integers(1, longest)), END] for _ in range(10)])
+    def side() -> TextSide:
+        return TextSide.of([[*chance.integers(2, VOCABULARY, chance.integers(1, longest)), END] for _ in range(10)])
 
     return Sequences(side(), side(), begin=0, context=32, fixed=True)
 

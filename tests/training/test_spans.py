@@ -112,7 +112,7 @@ def test_from_the_weights_of_another(here: Path) -> None:
 
 
 def test_one_line_for_each_mistake(here: Path) -> None:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     learn(["a b c d"] * 9, "unigram", 12).save(here / "plain")
     for settings, said in (
@@ -130,7 +130,7 @@ def test_one_line_for_each_mistake(here: Path) -> None:
 
 
 def test_fewer_sentinels_than_gaps_are_said(here: Path) -> None:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     text = stories(60).splitlines()
     extra = [f"<extra_id_{number}>" for number in reversed(range(2))]

@@ -22,9 +22,10 @@ from weft.distillation.hidden_states import matched
 from weft.distillation.language_dataset import Papers, by_texts, by_words, papers_of
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.student import begun_student, find_student
-from weft.distillation.teacher_outputs import Listened
+from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError
 from weft.files import write_json
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import Job, drive
 from weft.runs.plan import decided
@@ -32,7 +33,6 @@ from weft.runs.recipes import Tuning
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
-from weft.text.resampling import Score
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
 from weft.training.signals import Stop
@@ -49,16 +49,16 @@ def speaking(family: Family) -> None:
 def distill_language(
     run: Run,
     recipe: DistillRecipe,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     device: torch.device,
     stop: Stop,
     log: Log,
     progress: Progress,
 ) -> Model:
     """Teach a student to foresee words as its teachers do."""
-    opened_teachers = [each.opened for each in teachers]
+    opened_teachers = [each.model for each in teachers]
     for each in teachers[1:]:
-        if tokenizer_of(each.opened).pipeline != tokenizer_of(opened_teachers[0]).pipeline:
+        if tokenizer_of(each.model).pipeline != tokenizer_of(opened_teachers[0]).pipeline:
             raise UserError(f"{each.folder}: has another vocabulary than the first teacher: their mean has no meaning")
     # Words are foreseen from one side alone, as in pre-training, whatever a network may do for labels.
     ahead = replace(recipe, distill=replace(recipe.distill, pretrain=True))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
-from weft.data.pairs import Sequences, Vectors
+from weft.data.pairs import Sequences
 from weft.data.tables import RunRows
 from weft.errors import UserError, one_of
 from weft.files import write_json
@@ -29,21 +27,17 @@ from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.runs.baseline import BASELINES, Baseline, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.runs.calls import absolute, absolute_tables, settings_of
-from weft.runs.dataset import Material, announce_long, gather, warn_swapped
+from weft.runs.dataset import Material, announce_long, gather
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, scratch_folder
 from weft.runs.initial import Beginning, begun_model, check_model
 from weft.runs.plan import announce, resolved
 from weft.runs.recipes import Rows, TaskRecipe, Tuning, overlaid, task_recipe
 from weft.runs.selection import Selection
 from weft.runs.word_vectors_start import Start, begun_from, fill_table
-from weft.tasks.classify import TextTask, can_shift, rescale
-from weft.tasks.describe import DescribeTask
-from weft.tasks.forward import framing_for, tokenizer_of, window_for
-from weft.tasks.judging import Task
+from weft.tasks.base import Task
+from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.reading import Example
 from weft.tasks.registry import FROM_TEXT
-from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
@@ -155,10 +149,13 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     metric = _metric(recipe, material.task, log)
     recipe, beginning = _beginning(run, recipe, material, stop, log, progress)
     model, card = beginning.opened, beginning.opened.card
-    task = _prepared(material, beginning, log)
+    task = material.task
+    if note := task.swap_note(material.train, "the rows, beside those of the base", card.profiles):
+        log(f"weft: note: {note}")
+    task = task.prepare(model, material.train, beginning.fresh)
     if recipe.task.freeze is not None:
         freeze(model.network, recipe.task.freeze)
-    window = _window(recipe, model, task)
+    window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     announce_long(material, framing, log)
     capture = device.type == "cuda" and not recipe.training.compile
@@ -172,9 +169,9 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     model = replace(
         model,
         card=replace(
-            task.carded(card),
+            task.to_card(card),
             task=work.name,
-            window=read_window(window, train),
+            window=task.card_window(window, train),
             pooling=None,
             normalize=None,
             columns={**material.columns, **recipe.data.columns},
@@ -185,7 +182,7 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     selection = Selection(run, task, model, framing, material.dev, metric, data, name=work.name)
     setup = Setup(
         network=model.network,
-        objective=task.objective,
+        objective=task.objective(),
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
@@ -228,13 +225,14 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
 
 def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
     """The metric that decides which model is kept."""
-    metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
-    if metric in ("bleu", "chrf", "exact") and isinstance(task, SequenceTask) and find_spec("sacrebleu") is None:
-        if recipe.task.metric:
-            raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
-        log("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
-        return "loss"
-    return metric
+    metric = one_of(recipe.task.metric, task.metric_names, "metric") if recipe.task.metric else task.default_metric
+    package = task.metric_package(metric)
+    if package is None or find_spec(package) is not None:
+        return metric
+    if recipe.task.metric:
+        raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
+    log(f"weft: note: without the package {package} the best model is chosen by its loss alone")
+    return "loss"
 
 
 def _beginning(
@@ -249,36 +247,19 @@ def _beginning(
         return recipe, beginning
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if family.reads:
-        known = {"features": task.features} if isinstance(task, DescribeTask) else {}
-        recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), log))
+        sizes = sized(recipe.model, family, len(material.train), log)
+        recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not recipe.task.words:
         recipe = replace(recipe, model=both_ways(recipe.model, family, log))
     start: Start | None = None
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
-        sizes, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
-        recipe = replace(recipe, model=sizes)
+        with_width, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
+        recipe = replace(recipe, model=with_width)
     tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, log, progress)
     beginning = begun_model(recipe, task, *tokenizers)
     if start is not None:
         fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, log)
     return recipe, beginning
-
-
-def _prepared(material: Material, beginning: Beginning, log: Log) -> Task:
-    """The task as this model learns it."""
-    task, model, network = material.task, beginning.opened, beginning.opened.network
-    if isinstance(task, DescribeTask) and beginning.fresh:
-        task.settle(model, material.train)
-    if isinstance(task, SequenceTask) and task.prefix is None and model.card.prefix:
-        task = replace(task, prefix=model.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
-    if isinstance(task, SequenceTask):
-        warn_swapped(material, model.card.profiles, log)
-    if isinstance(task, TextTask) and task.kind == "value":
-        if not can_shift(network):
-            task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))
-        if not beginning.fresh:  # it says values as people write them; here they are distances from the middle
-            rescale(network, 1 / task.spread, -task.center / task.spread)
-    return task
 
 
 def _tokenized(
@@ -294,23 +275,14 @@ def _tokenized(
 ) -> tuple[Examples | Sequences, Examples | Sequences]:
     """The rows as sources of batches: those to learn from, and those to judge by."""
     with progress("tokenizing", "rows") as advance:
-        train = tabled(task, material.train, model, framing)
+        train = task.dataset(material.train, model, framing)
         advance(len(material.train))
         stop.check("stopped while tokenizing")
-        dev = tabled(task, material.dev, model, framing)
+        dev = task.dataset(material.dev, model, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
         log(f"weft: note: {note}")
     # The held-out windows are for the loss; the metrics are those of whole texts.
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
-
-
-def _window(recipe: TaskRecipe, opened: LoadedModel, task: Task) -> Window:
-    work = recipe.task
-    length, stride = work.length, work.stride
-    if work.name == "answer":
-        length = length or min(384, opened.config.context)
-        stride = stride or max(1, length // 3)
-    return window_for(opened, length, stride, work.long, task.overlap)
 
 
 def _faster(plan: Tuning, task: Task) -> dict[str, float]:
@@ -326,18 +298,3 @@ def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[
     if "own" not in inspect.signature(opened.network.forward).parameters:
         raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
-
-
-def read_window(window: Window, train: Examples | Sequences) -> Window:
-    """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
-    if not isinstance(train, Sequences):
-        return window
-    length = min(window.length, (train.written if isinstance(train.read, Vectors) else train.read).longest)
-    return Window(length=length, stride=length)
-
-
-def tabled(task: Task, rows: Sequence[Example], opened: LoadedModel, framing: Framing) -> Examples | Sequences:
-    """The rows as a source of batches."""
-    if isinstance(task, SequenceTask):
-        return task.table(rows, opened, framing)
-    return task.table(rows, tokenizer_of(opened), framing)

@@ -57,8 +57,7 @@ def text_job(
         raise UserError(f"rows of {length} tokens are longer than the model's context of {model.config.context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    begin = getattr(model.config, "begin", None)
-    material = gather(recipe, name, tokenizer_of(model), length, begin, stop, log, progress, filled)
+    material = gather(recipe, name, tokenizer_of(model), length, model.config.begin, stop, log, progress, filled)
     plan = _resolved(recipe, material, model, device, share)
     if isinstance(material.source, Streams):
         material = replace(material, source=material.source.of(plan.batch or 1))
@@ -84,7 +83,7 @@ def text_job(
         decode=tokenizer_of(model).decode,
         evaluate_first=evaluate_first,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=(capture or model.family.rows == "carried") and material.source.even and not plan.compile,
+        capture=(capture or model.network.CARRIES) and material.source.even and not plan.compile,
     )
     return Job(
         recipe=recipe,

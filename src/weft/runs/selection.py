@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import LoadedModel
-from weft.tasks.classify import folded
+from weft.metrics.bootstrap import Score
+from weft.tasks.base import Example, Task
 from weft.tasks.evaluate import evaluation_of
-from weft.tasks.judging import Judgement, Task, judged
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask
-from weft.text.resampling import Score
+from weft.tasks.judging import Judgement, judged
 from weft.text.windows import Framing
 from weft.training.run import Run
 from weft.training.setup import HeldOutMetrics
@@ -38,8 +36,7 @@ class Selection:
 
     def evaluate(self) -> HeldOutMetrics:
         """The metrics of the model as it is, with thresholds tuned on the same examples."""
-        examples = self.task.sample(self.examples) if isinstance(self.task, SequenceTask) else self.examples
-        self.last = judged(self.task, self.model, self.framing, examples, tune=True)
+        self.last = judged(self.task, self.model, self.framing, self.task.sample(self.examples), tune=True)
         return HeldOutMetrics({n: score.value for n, score in self.scores(self.last.scores).items()}, self.metric)
 
     def save(self, model: LoadedModel, losses: Mapping[str, float]) -> None:
@@ -51,8 +48,8 @@ class Selection:
         )
         if self.metric == "loss" and "loss" in losses:
             metrics = (Metric(data=self.data, name="loss", value=losses["loss"]),)
-        with folded(model.network, task):
-            self.run.save_model(replace(model, card=task.carded(model.card)), metrics)
+        with task.saving(model.network):
+            self.run.save_model(replace(model, card=task.to_card(model.card)), metrics)
         self.best = self.last
         if self.last is not None and self.name is not None:
             evaluation_of(self.last, self.name, "held-out rows", self.data).save(self.run.evaluation)

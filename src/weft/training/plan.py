@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import cos, pi, sqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
+from weft.config import option
 from weft.errors import UserError
 
 Schedule = Literal["cosine", "linear", "inverse-square-root", "stable", "constant"]
@@ -30,12 +31,19 @@ LIMITS = {
 class Training:
     """Steps, rates and habits of a training run."""
 
-    steps: int | None = None  # updates of the weights; or
-    epochs: float | None = None  # times through the text; or
-    minutes: float | None = None  # of training, at most; without any of these: 3 epochs, and at least 1000 steps
-    batch: int | None = None  # examples in a step; without it, as many as have about 8192 tokens
+    panel: ClassVar = "Training"
+    steps: int | None = option(None, "--steps", help="Optimizer steps.")
+    epochs: float | None = option(
+        None, "--epochs", help="Passes over the text. Default: 3, and at least 1000 steps.", metavar="N"
+    )
+    minutes: float | None = option(
+        None, "--minutes", help="Train for as many steps as fit into this time.", metavar="N"
+    )
+    batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
-    learning_rate: float | None = None  # the highest learning rate; without it, by the width of the model
+    learning_rate: float | None = option(
+        None, "--learning-rate", "--lr", help="Peak learning rate. Default: by the width of the model.", metavar="RATE"
+    )
     schedule: Schedule = "cosine"
     warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
     decay: float = 0.2  # share of the steps in which `stable` falls at the end
@@ -46,16 +54,20 @@ class Training:
     epsilon: float = 1e-8
     layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
     clip: float | None = 1.0  # longest gradient
-    precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32
-    compile: bool = False
-    ema: float | None = None  # a running mean of the weights, such as 0.999, is what is evaluated and kept
+    precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
+    compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
+    ema: float | None = option(
+        None, "--ema", help="Evaluate and keep a moving average of the weights, such as 0.999.", metavar="DECAY"
+    )
     evaluate_every: int | None = None  # steps; without it, ten times in a run
     save_every: int | None = None  # steps; without it, with each evaluation
     log_every: int = 10
     keep: int = 2  # checkpoints, beside the best model
-    patience: int | None = None  # evaluations without a better loss after which the run ends
+    patience: int | None = option(None, "--patience", help="Stop after this many evaluations without improvement.")
     explode: float = 3.0  # a loss this many times the first one stops the run
-    watch_gradients: bool = False  # note with each line how far back in a row they reach; for recurrent networks
+    watch_gradients: bool = option(
+        False, "--watch-gradients", help="Log how far back gradients reach (rnn, lstm, gru)."
+    )
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batching import Feed
-from weft.data.rows import Source
+from weft.data.rows import ExampleSource
+from weft.models.base import Network
 from weft.objectives.base import Objective
 from weft.training.plan import Training
 
@@ -28,10 +29,10 @@ class HeldOutMetrics:
 class Setup:
     """What one run trains, on what and how; a step needs no more than the first three."""
 
-    network: nn.Module
+    network: Network
     objective: Objective
     feed: Feed
-    held_out: Source | None = None  # what the run is judged by
+    held_out: ExampleSource | None = None  # what the run is judged by
     plan: Training = Training()
     device: torch.device = torch.device("cpu")
     decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
