@@ -37,6 +37,7 @@ FLOORS = {
     "progress": 1,
     "text": 2,
     "nn": 2,
+    "metrics": 3,
     "data": 3,
     "models": 3,
     "generation": 4,
@@ -180,7 +181,7 @@ def test_the_top_is_light(code: str) -> None:
 def test_a_verb_does_not_load_the_compiler() -> None:
     """torch's compiler takes as long to import as all the rest of torch, and nobody here has asked for it."""
     code = (
-        "import sys, weft; from weft.text.learning import learn; "
+        "import sys, weft; from weft.text.tokenizers.training import learn; "
         "m = weft.new('gpt2', learn(['a b c'] * 3, 'bpe', 270), size='1x64', settings={'context': 8}); "
         "m.save(sys.argv[1]); weft.load(sys.argv[1])('a', most=2); print('torch._dynamo' in sys.modules)"
     )

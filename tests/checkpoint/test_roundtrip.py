@@ -312,6 +312,6 @@ def test_a_card_of_format_1_is_read(tmp_path: Path) -> None:
     (tmp_path / "weft.json").write_text(json.dumps(old))
     card = read_card(tmp_path)
     assert card is not None and (card.format, card.task, card.normalize) == (2, "summarize", True)
-    (tmp_path / "weft.json").write_text(json.dumps({**old, "format": 3}))
+    (tmp_path / "weft.json").write_text(json.dumps({"format": 3}))
     with pytest.raises(UserError, match="format is 3; this version of Weft reads 2"):
         read_card(tmp_path)

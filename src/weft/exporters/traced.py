@@ -70,7 +70,7 @@ class WordScores(nn.Module):
 
 def write_traced(path: Path, opened: LoadedModel, head: str | None) -> None:
     """The graph of a network and one head."""
-    names = ["input_ids", *(["token_type_ids"] if getattr(opened.config, "segments", 1) > 1 else [])]
+    names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
     outputs = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
     tokens = {name: torch.zeros(3, 5, dtype=torch.int64) for name in names}  # one tensor twice would be one input
     _write(path, opened, DenseNetwork(opened.network, head), tokens, 2, outputs.get(head, ["logits"]))
