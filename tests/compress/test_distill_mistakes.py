@@ -88,7 +88,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--text", "texts.txt", "--dev", "rows.jsonl", "--metric", "bleu"], "metric 'bleu' is not one of"),
         (["base", "--pretrain", "--text", "texts.txt", "--curve", "3"], "--curve is for students of a task"),
         (["t", "pair", "--text", "texts.txt"], "pair: is made for pair, the first teacher for classify"),
-        (["t", "two", "--text", "texts.txt"], "two: says other labels than the first teacher"),
+        (["t", "two", "--text", "texts.txt"], "two: has other labels than the first teacher"),
     ],
 )
 def test_one_line_and_nothing_left(given: list[str], told: str, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,11 +18,11 @@ from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.distillation.distill import distill
 from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
-from weft.distillation.resume import resume
 from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run
@@ -101,7 +101,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
         )
     student, teacher = begun.opened.network.eval(), made.opened.network.eval()
     assert begun.opened.family.name == "distilbert" and begun.opened.config.layers == 2 and not begun.fresh
-    assert not hasattr(student, "pooler") and set(begun.opened.heads) == {"words"}
+    assert student.pooler is None and set(begun.opened.heads) == {"words"}
     batch = Ragged.of([[2, 8, 9, 30, 3], [2, 11, 3]])
     ours: list[torch.Tensor] = []
     theirs: list[torch.Tensor] = []

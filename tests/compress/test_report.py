@@ -128,12 +128,12 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
     data = write_rows(tmp_path / "rows.jsonl", kinds(40, 5))
     short = {"steps": 3, "batch": 8, "evaluate_every": 3}
     out = tmp_path / "small"
-    real = finetune.go_on
+    real = finetune.go
 
     def stopped(*_: Any) -> Any:
         raise Interrupted(2, "stopped")
 
-    monkeypatch.setattr(finetune, "go_on", stopped)
+    monkeypatch.setattr(finetune, "go", stopped)
     with pytest.raises(Interrupted, match=f"stopped; go on with: weft resume {out}"):
         weft.distill(
             teacher,
@@ -149,7 +149,7 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
     stages = out / "run" / "stages"
     before = {name: (stages / name / "model.safetensors").read_bytes() for name in ("pretrain", "distill")}
     assert (out / "model.safetensors").read_bytes() == before["distill"] != before["pretrain"]
-    monkeypatch.setattr(finetune, "go_on", real)
+    monkeypatch.setattr(finetune, "go", real)
     heard = list[str]()
     model = weft.resume(out, log=heard.append)
     assert {name: (stages / name / "model.safetensors").read_bytes() for name in before} == before

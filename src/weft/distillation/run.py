@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
@@ -27,27 +25,27 @@ from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
 from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.record import note_run
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.files import write_json
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
-from weft.runs.driver import begin, device_for, drive
+from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import FROM_NOTHING, Tuning
+from weft.runs.selection import Selection
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model, load
 from weft.tasks.registry import CLASSES, task_for
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
-from weft.training.run import Run
-from weft.training.setup import Setup, Verdict
+from weft.training.run import Run, tokenizer_hash
+from weft.training.setup import Setup
 from weft.training.signals import Stop
 from weft.training.state import State
 
@@ -154,6 +152,13 @@ class Student:
     @property
     def metric(self) -> str:
         return self.recipe.distill.metric or "loss"
+
+    def kept_scores(self, scores: Mapping[str, Score]) -> Mapping[str, Score]:
+        """The metrics of the student; where the teacher's answers are the targets, its agreement with them."""
+        if self.material.by_labels:
+            return scores
+        agreement = {AGREEMENT: scores[self.task.default_metric]}
+        return agreement if self.task.supervised else {**agreement, **scores}
 
 
 def prepare(context: Context, task: Task) -> Student:
@@ -313,62 +318,41 @@ def _name_of(name: str) -> str:
 
 def train(context: Context, student: Student) -> State:
     """Train a prepared student to the end, or until somebody stops it."""
-    run, recipe, plan, material = context.run, student.recipe, student.recipe.training, student.material
-    hashes = {**material.hashes, "teacher": [teacher.digest for teacher in context.teachers]}
-    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
-    first = note_run(run, recipe, student.model, hashes, student.reads, context.device, rows)
-    if first and material.held is not None:
-        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    started = begin(run, plan.keep, plan.pass_tokens or 0, context.log)
-    steps = plan.steps or 1
-    made = Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat())
-    card = replace(student.model.card, recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(), made=made)
-    model = replace(student.model, card=card)
-    announce(context, student, steps)
-    last: list[Judgement] = []
-
-    def judge() -> Verdict:
-        last[:] = [judged(student.task, model, student.windows, student.task.sample(student.judges), tune=True)]
-        return Verdict({name: score.value for name, score in scores_of(student, last[0]).items()}, student.metric)
-
+    run, recipe, model, material = context.run, student.recipe, student.model, student.material
     data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
+    selection = Selection(
+        run, student.task, model, student.windows, student.judges, student.metric, data, student.kept_scores
+    )
 
-    def keep_best(losses: dict[str, float]) -> None:
-        task = last[0].task if last else student.task
-        scores = scores_of(student, last[0]) if last else {}
-        metrics = tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
-        with task.saving(model.network):
-            run.save_model(replace(model, card=task.to_card(card)), metrics)
+    def start(state: State) -> None:
+        announce(context, student, recipe.training.steps or 1)
+        if material.held is not None:
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
 
     setup = Setup(
         network=model.network,
         objective=matched(student.task.objective(), context.models[0], model, recipe.distill),
-        feed=Feed(student.train, batch_of, recipe.seed, plan.batch or 1),
+        feed=Feed(student.train, batch_of, recipe.seed, recipe.training.batch or 1),
         held_out=student.dev,
-        plan=plan,
-        learning_rate=plan.learning_rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
+        plan=recipe.training,
         device=context.device,
-        precision=plan.precision,
-        seed=recipe.seed,
-        words_of=writer_of(model).decode,
-        judge=None if student.metric == "loss" else judge,
+        decode=writer_of(model).decode,
+        evaluate=None if student.metric == "loss" else selection.evaluate,
         capture=_captures(context),
     )
-    drive(
-        run, setup, started, recipe.tensorboard, keep_best, context.stop, context.log, student.metric, context.progress
+    hashes = {**material.hashes, "teacher": [teacher.digest for teacher in context.teachers]}
+    job = Job(
+        recipe=recipe,
+        model=model,
+        setup=setup,
+        data=data,
+        same={"data": hashes, "tokenizer": tokenizer_hash(model)},
+        about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": student.reads},
+        announce=start,
+        save=selection.save,
+        metric=student.metric,
     )
-    return started.state
-
-
-def scores_of(student: Student, judgement: Judgement) -> dict[str, Any]:
-    """The metrics of a student; where the teacher's answers are the targets, its agreement with them."""
-    if student.material.by_labels:
-        return dict(judgement.scores)
-    agreement = {AGREEMENT: judgement.scores[student.task.default_metric]}
-    return agreement if student.task.supervised else agreement | judgement.scores
+    return drive(run, job, context.stop, context.log, context.progress)
 
 
 def announce(context: Context, student: Student, steps: int) -> None:

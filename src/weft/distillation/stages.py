@@ -38,7 +38,7 @@ from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Continue = Callable[[Run, Stop, Log, Progress], Model]
+Continue = Callable[[Run, Any, Stop, Log, Progress], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -68,17 +68,17 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     student = recipe.student
     if "pretrain" in names:
         base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
-        stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
+        stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     distilling = Run(stages / "distill")
     out = str(distilling.folder.absolute())
     alone = replace(recipe, out=out, student=student, stages=replace(recipe.stages, names=("distill",)))
-    model = stage("distill", alone, lambda part, *how: go(part, read_toml(DistillRecipe, part.recipe), *how))
+    model = stage("distill", alone, go)
     metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
     reached = [{"stage": "distill", **point_of(model, metric, len(material.train))}]
     if "finetune" in names:
         tuning = finetuning(recipe, name, task, stages, model, None if metric == AGREEMENT else metric)
-        model = stage("finetune", tuning, finetune.go_on)
+        model = stage("finetune", tuning, finetune.go)
         reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, material.train)))})
     reporting.write_report(
         run,
@@ -107,7 +107,7 @@ def run_stage(run: Run, recipe: Any, go_on: Continue, stop: Stop, log: Log, prog
         if not run.recipe.exists():
             write_toml(recipe, run.recipe)
         check_unchanged(run.folder)
-        model = go_on(run, stop, log, progress)
+        model = go_on(run, read_toml(type(recipe), run.recipe), stop, log, progress)
         note_files(run.folder)
     return model
 

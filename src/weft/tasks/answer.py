@@ -14,7 +14,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
@@ -24,7 +24,7 @@ from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
 from weft.tasks.reading import text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
@@ -273,7 +273,7 @@ class AnswerTask(Task):
     # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> Any:
-        return Answers()
+        return AnswerMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
@@ -385,7 +385,7 @@ class AnswerTask(Task):
 
 
 def by_character(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> TeacherArrays:
     """The logits of all windows together: a token by the window that scores it highest, no answer by the lowest."""
     scores, nothing = np.full((len(offsets), 2), -np.inf), np.full(2, np.inf)
@@ -423,7 +423,7 @@ def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) ->
     return shares[1:], float(shares[0])
 
 
-def in_window(by_token: NDArray[np.float64], piece: Piece) -> NDArray[np.float32]:
+def in_window(by_token: NDArray[np.float64], piece: TextWindow) -> NDArray[np.float32]:
     """What a window has of the probabilities; the rest stands for no answer, so that each side adds up to 1.
 
     A window that shows only one end of a likely answer holds none of it, as with right answers.
@@ -443,7 +443,7 @@ def _logarithm(probabilities: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def candidates(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> Candidates:
     """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
     spans: dict[tuple[int, int], float] = {}
@@ -467,7 +467,7 @@ def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tup
     return questions, [known[context] for _, context in pairs]
 
 
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -486,7 +486,7 @@ def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None
     return (inside[0], inside[-1]) if inside else None
 
 
-def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
     """The best pairs of a first and a last token in a window, as tokens of the context."""
     size = piece.cut.end - piece.cut.start
     inside = ends[piece.lead : piece.lead + size]

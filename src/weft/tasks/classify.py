@@ -20,8 +20,8 @@ from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, listed
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
@@ -42,7 +42,7 @@ from weft.tasks.reading import (
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces
+from weft.text.windows import Framing, TextWindow, pieces
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
@@ -314,8 +314,8 @@ class TextTask(Task):
 
     def metrics(self) -> Any:
         if self.kind == "value":
-            return Numbers()
-        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+            return RegressionMetrics()
+        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
@@ -378,7 +378,7 @@ class TextTask(Task):
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
     for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
         firsts = tokenizer.ids([each[0] for each in some], specials=False)
@@ -419,7 +419,7 @@ def can_shift(network: Any) -> bool:
     """Whether the head of values can be given another mean."""
     if last_linear(network.heads["classify"]).bias is not None:
         return True
-    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    alone = set(network.heads) == {"classify"} and network.mix is None
     return alone and getattr(last_norm(network), "bias", None) is not None
 
 

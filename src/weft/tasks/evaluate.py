@@ -17,7 +17,7 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.metrics.regression import Numbers
+from weft.metrics.regression import RegressionMetrics
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -217,7 +217,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
     skipped = skipped or Skipped()
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
-    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, Numbers) else []
+    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, RegressionMetrics) else []
     points = [point for point in points if all(map(math.isfinite, point))]
     some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
     return Evaluation(

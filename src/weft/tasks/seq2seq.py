@@ -13,8 +13,8 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
-from weft.metrics.bootstrap import Sampled, Sampling
-from weft.metrics.generation import Rouge, Written, chrf_of, letter_grams, rouge_of
+from weft.metrics.bootstrap import Metrics, Replicates
+from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays
@@ -359,13 +359,13 @@ def too_long(long: list[tuple[int, Example]], length: int) -> str:
     return f"{len(long):,} pairs, the longest of {words:,} words, are {limit} (the longest: {example.where})"
 
 
-class Scores(Sampling):
+class Scores(Metrics):
     """The scores of what was written: BLEU, chrF and exact matches, or ROUGE beside that of the first sentences."""
 
     def __init__(self, summaries: bool, baseline: bool) -> None:
-        self.written = None if summaries else Written()
-        self.rouge = Rouge() if summaries else None
-        self.lead = Rouge() if summaries and baseline else None
+        self.written = None if summaries else GenerationMetrics()
+        self.rouge = RougeMetrics() if summaries else None
+        self.lead = RougeMetrics() if summaries and baseline else None
 
     def add(self, texts: Sequence[str], right: Sequence[str], sources: Sequence[str]) -> None:
         if self.written is not None:
@@ -375,7 +375,7 @@ class Scores(Sampling):
         if self.lead is not None:
             self.lead.add([lead(source) for source in sources], right)
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         if self.written is not None:
             return self.written.sampled()
         assert self.rouge is not None
