@@ -8,24 +8,26 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.tasks.base import Example
 from weft.text.long_texts import check_length
 from weft.text.records import Record
 from weft.text.row_problems import Problems, Skipped
 from weft.text.table_layout import ZERO_ONE
 
+if TYPE_CHECKING:
+    from weft.tasks.base import Example
+
 LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 FEW = 4  # rows; from fewer nothing can be learned
 
 
-Read = Callable[[Record, Mapping[str, str]], Example]
+Read = Callable[[Record, Mapping[str, str]], "Example"]
 
 
 class RowSource(Protocol):
@@ -56,6 +58,16 @@ def text_in(record: Record, column: str) -> str:
         raise UserError(f"{record.where}: column {shown(column)!r} is empty")
     check_length(value, f"{record.where}: column {shown(column)!r}")
     return value
+
+
+def loose_text(record: Record, column: str) -> str:
+    """As `text_in`, of a row to be answered: an empty cell is an empty text."""
+    value = value_in(record, column)
+    if isinstance(value, dict | list):
+        raise UserError(f"{record.where}: column {shown(column)!r} holds a {type(value).__name__}, not text")
+    text = "" if value is None else str(value)
+    check_length(text, f"{record.where}: column {shown(column)!r}")
+    return text
 
 
 def word_in(record: Record, column: str) -> str:

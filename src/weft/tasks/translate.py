@@ -62,7 +62,6 @@ def translate(
     opened: LoadedModel,
     texts: Sequence[str],
     *,
-    task: str = "translate",
     others: Sequence[LoadedModel] = (),
     beam: int = WIDTH,
     n: int = 1,
