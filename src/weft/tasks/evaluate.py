@@ -153,7 +153,7 @@ def evaluate(
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
-    beam: int | None = None,
+    beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
@@ -166,12 +166,12 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
-    Of models that write: `source` and `target` are files that belong together line for line; `beam` is the width of
-    the search; `others` are models that write together with this one.
+    Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
+    of the search; `others` are further models of an ensemble.
     """
     task = task_of(opened, name)
     sides = _names(source), _names(target)
-    if not isinstance(task, SequenceTask) and (any(sides) or beam is not None or others):
+    if not isinstance(task, SequenceTask) and (any(sides) or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
     if any(sides) and isinstance(task, DescribeTask):
         raise UserError("describe reads vectors: they come from a table, with a text beside each")
@@ -184,7 +184,7 @@ def evaluate(
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if isinstance(task, SequenceTask):
-        task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
+        task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:

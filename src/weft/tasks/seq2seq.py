@@ -41,7 +41,7 @@ class SequenceTask:
     copies: bool = True
     judged: int = 500
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beam: int = 1
+    beam_size: int = 1
     baseline: bool = False  # the scores of the first sentences, beside those of a summary
     others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is judged
 
@@ -148,7 +148,7 @@ class SequenceTask:
 
     def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[str]) -> list[Prediction]:
         """What the network writes from each text."""
-        found = translate(opened, texts, beam=self.beam, prefix=self.prefix, others=self.others, watch=False)
+        found = translate(opened, texts, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
 
     def answer(self, found: Prediction) -> Translation:
@@ -255,4 +255,4 @@ def fresh(work: Any, data: Any) -> SequenceTask:
 
 def task_of(opened: LoadedModel, name: str) -> SequenceTask:
     """The task of a model folder, as its card says."""
-    return SequenceTask(name, opened.card.prefix, profiles=opened.card.profiles, beam=WIDTH, baseline=True)
+    return SequenceTask(name, opened.card.prefix, profiles=opened.card.profiles, beam_size=WIDTH, baseline=True)
