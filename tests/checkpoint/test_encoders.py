@@ -51,7 +51,7 @@ def test_parameters_are_counted_as_the_peer_counts_them(family: str) -> None:
     for architecture, heads in case.heads.items():
         peer = peer_of(case, architecture, "usual", 0.02, torch.float32)
         config = case.config()
-        if hasattr(config, "pooler"):
+        if config.has("pooler"):
             config = replace(config, pooler=any("pooler" in name for name, _ in peer.named_parameters()))
         outputs = {"words": 101, "choose": 1, "answer": 2, "next": 2 if family == "bert" else 3}
         made = {head: outputs.get(head, 3) for head in heads}
@@ -94,7 +94,7 @@ def test_the_context_is_what_a_text_may_be_long(tmp_path: Path) -> None:
 
 def test_padding_comes_from_the_tokenizer(tmp_path: Path) -> None:
     """transformers counts positions from the padding token that the config names, so that must be the tokenizer's."""
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     tokenizer = learn(["the weaver sang of the loom"] * 3, "wordpiece", 60)
     model = weft.new("roberta", tokenizer, size="1x64", settings={"context": 16})

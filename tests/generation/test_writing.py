@@ -12,10 +12,9 @@ from hypothesis import strategies as some
 import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
-from weft.generation.options import GenerationOptions
-from weft.tasks.generation import TextGenerator, continuation, forms, settled, tokens_of
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.tasks.generation import GenerationOptions, TextGenerator, continuation, forms, settled, tokens_of
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 LINES = [
     "The weaver said that the loom was old.",

@@ -194,7 +194,7 @@ def test_equal_time(text: Path, tmp_path: Path) -> None:
     state = next((tmp_path / "l" / "lstm" / "run" / "checkpoints").glob("*/state.json"))
     assert json.loads(state.read_text())["steps"] == found["steps"], "what the speed decided is kept"
     lines = [json.loads(line) for line in (tmp_path / "l" / "lstm" / "run" / "metrics.jsonl").read_text().splitlines()]
-    rates = [line["rate"] for line in lines if "rate" in line]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
     assert rates[-1] < 0.3 * max(rates), "the rate falls to its end where the time ends"
 
 

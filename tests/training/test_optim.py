@@ -9,8 +9,9 @@ from transformers import optimization
 from tests.training.small import network_for
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
-from weft.training.plan import Training, rate_at
+from weft.models.base import Network
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_learning_rate
+from weft.training.plan import Training, learning_rate_at
 
 STEPS = 100
 PEERS = {
@@ -31,13 +32,15 @@ def test_schedules_are_the_peers(schedule: str) -> None:
     for step in range(STEPS - 1):
         optimizer.step()
         peer.step()
-        assert rate_at(step, plan, 0.5, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9), step
+        assert learning_rate_at(step, plan, 0.5, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9), (
+            step
+        )
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "stable"])
 def test_the_floor(schedule: str) -> None:
     plan = Training(schedule=schedule, warmup=0.1, floor=0.1)
-    rates = [rate_at(step, plan, 1.0, STEPS) for step in range(STEPS)]
+    rates = [learning_rate_at(step, plan, 1.0, STEPS) for step in range(STEPS)]
     assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(1.0) and rates[-1] == pytest.approx(0.1)
 
 
@@ -51,19 +54,21 @@ def test_only_matrices_and_tables_decay() -> None:
 
 def test_the_optimizer_is_plain_adamw() -> None:
     """With its state laid out beforehand it takes the same steps, to the last bit."""
-    ours, peer = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
-    peer.load_state_dict(ours.state_dict())
+    ours, peer = Network(None), torch.nn.Linear(5, 3)
+    ours.layers = torch.nn.ModuleList([torch.nn.Linear(5, 3)])
+    linear = ours.layers[0]
+    peer.load_state_dict(linear.state_dict())
     mine = make_optimizer(ours, Training(weight_decay=0.0, beta1=0.9, beta2=0.98), 1e-2)
     theirs = torch.optim.AdamW(peer.parameters(), 1e-2, (0.9, 0.98), weight_decay=0.0, fused=True)
     for step in range(4):
-        for network, optimizer in ((ours, mine), (peer, theirs)):
+        for network, optimizer in ((linear, mine), (peer, theirs)):
             torch.manual_seed(step)
             optimizer.zero_grad()
             network(torch.randn(7, 5)).square().sum().backward()
             optimizer.step()
-    assert ours.weight.equal(peer.weight) and ours.bias.equal(peer.bias)
+    assert linear.weight.equal(peer.weight) and linear.bias.equal(peer.bias)
     names = set(optimizer_tensors(ours, mine))
-    assert names == {f"{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
+    assert names == {f"layers.0.{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
 
 
 def test_the_mean() -> None:
@@ -96,7 +101,7 @@ def test_what_does_not_fit_is_refused() -> None:
     [
         ({"steps": 5, "epochs": 2.0}, "cannot both"),
         ({"steps": 0}, "steps must be between 1 and"),
-        ({"rate": 0.0}, "rate must be above 0"),
+        ({"learning_rate": 0.0}, "rate must be above 0"),
         ({"ema": 1.0}, "ema must be"),
         ({"patience": 0}, "patience"),
         ({"floor": 2.0}, "floor must be between"),
@@ -112,7 +117,7 @@ def test_weights_that_begin_larger_take_larger_steps_and_decay_no_faster() -> No
     config = FAMILIES["t5"].config(vocabulary=20, width=16, layers=1, heads=2, head_width=8, inner=32)
     network = FAMILIES["t5"].network(config, {"words": 20})
     optimizer = make_optimizer(network, Training(weight_decay=0.1), 1e-3)
-    set_rate(optimizer, 2e-3)
+    set_learning_rate(optimizer, 2e-3)
     found = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     table, matrix = found[id(network.tokens.weight)], found[id(network.encoder[0].attention.qkv.weight)]
     assert float(table["lr"]) == pytest.approx(4 * 2e-3) and float(matrix["lr"]) == pytest.approx(2e-3)

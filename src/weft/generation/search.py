@@ -99,9 +99,9 @@ def generate_steps(
         attention=attention,
         device=device,
     )
-    own = getattr(decoder, "search", None)
-    if own is not None:
-        steps = own(request, choice, [seeds[row] for row in rows], live)
+    if decoder.SEARCHES:
+        engine: Any = decoder
+        steps = engine.search(request, choice, [seeds[row] for row in rows], live)
     elif isinstance(choice, Beam) and choice.width > 1:
         steps = Searcher(request, choice).run()
     else:

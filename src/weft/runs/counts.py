@@ -33,7 +33,7 @@ from weft.runs.corpus import gather
 from weft.runs.driver import Altered
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run
@@ -188,7 +188,7 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress:
             texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
             hidden = network(texts.tokens, texts.rows)[:-1]
             asked = torch.from_numpy((np.diff(documents) == 0) & (places[1:] >= first))
-            found = network.said(hidden[asked], texts.tokens[1:][asked])
+            found = network.target_logprobs(hidden[asked], texts.tokens[1:][asked])
             lost = int(found.isinf().sum())
             never, tokens = never + lost, tokens + len(found)
             nats.append(-float(found[~found.isinf()].sum()))

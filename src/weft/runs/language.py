@@ -71,7 +71,7 @@ def learn_text(
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
-    begin_with = getattr(opened.config, "begin", None)
+    begin_with = opened.config.begin
     filled = recipe.training.compile or (capture and device.type == "cuda")
     material = gather(recipe, name, tokenizer, length, begin_with, stop, log, progress, filled)
     plan = _resolved(recipe, material, opened, device, share)
@@ -102,7 +102,7 @@ def learn_text(
         if before.text != about["text"] or before.held_out != about["held_out"]:
             raise Altered(f"{run.folder}: the text is not the one that the run began with")
         for key, value in also.items():
-            if getattr(before, key) != value:
+            if vars(before)[key] != value:
                 raise Altered(f"{run.folder}: the {key} is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, log)
     known = plan.steps if plan.minutes is None else begun.state.steps
@@ -128,7 +128,7 @@ def learn_text(
         feed=feed,
         held_out=material.held_out,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -140,7 +140,7 @@ def learn_text(
         minutes=plan.minutes,
         most=plan.steps,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=(capture or hasattr(opened.network, "beginning")) and material.source.even and not plan.compile,
+        capture=(capture or opened.network.CARRIES) and material.source.even and not plan.compile,
     )
     kept = material.dev.hash if material.dev else material.corpus.hash
 
@@ -164,7 +164,7 @@ def _resolved(recipe: Recipe, material: Material, opened: LoadedModel, device: t
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
     if steps is None and plan.minutes is None:
         steps = max(1000, math.ceil(3 * in_epoch))
-    usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
+    usual = opened.family.learning_rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
     return replace(
         plan,
@@ -172,7 +172,7 @@ def _resolved(recipe: Recipe, material: Material, opened: LoadedModel, device: t
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or share * usual,
+        learning_rate=plan.learning_rate or share * usual,
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps or plan.log_every),

@@ -24,8 +24,8 @@ from weft.runs.language import learn_text
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.runs.word_vectors_start import Start, begun_from, fill_table, find_vectors
 from weft.tasks.model import Model, new
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -99,10 +99,10 @@ def _family(recipe: Recipe) -> Family:
         )
     if family.counts:
         check_counting(recipe)
-    if recipe.training.watch_gradients and not hasattr(family.network, "unrolled"):
+    if recipe.training.watch_gradients and not family.network.CARRIES:
         raise UserError(f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru")
     if (recipe.objective.rows or family.rows) == "carried":
-        if not hasattr(family.network, "beginning"):
+        if not family.network.CARRIES:
             raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
         if recipe.objective.short is not None:
             raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")

@@ -13,6 +13,7 @@ from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write
 from weft.config import build, merged, read_toml
 from weft.errors import UserError
 from weft.files import read_text
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import device_for
 from weft.runs.ladder_recipe import LadderRecipe
@@ -24,7 +25,6 @@ from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
 from weft.tasks.model import Model, load, new
 from weft.tasks.perplexity import perplexity
-from weft.text.resampling import Score
 from weft.training.run import Run
 
 SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
@@ -245,11 +245,11 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) 
         "bits_per_byte": _score(found.bits_per_byte),
         "perplexity_per_token": _score(found.per_token),
         "held_out": {"tokens": found.n_tokens, "bytes": found.n_bytes, "windows": found.n_windows},
-        "parameters": weights or sum(getattr(opened.config, "entries", ())),
+        "parameters": weights or sum(opened.config.entries),
         "counted": not weights,
         "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
         "family": opened.family.name,
-        "reach": getattr(opened.config, "reach", None),
+        "reach": opened.config.reach,
         "context": opened.config.context if opened.config.context < 1 << 20 else None,
         "by_context": None
         if context is None

@@ -18,7 +18,7 @@ from weft.checkpoint.folder import open_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.errors import UserError, listed, shown
 from weft.progress import Log
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Start:
 
 def fits_vectors(family: Family) -> bool:
     """Whether the table of a family may be as wide as any vectors, and its tokens may be words."""
-    free = not hasattr(family.config, "heads") and "width" in family.config.__dataclass_fields__
+    free = not family.config.has("heads") and family.config.has("width")
     return free and family.specials is None and not family.reads and not family.counts
 
 

@@ -12,8 +12,8 @@ import torch
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
+from weft.metrics.bootstrap import Floats
 from weft.tasks.scoring import Reading, surprises
-from weft.text.resampling import Floats
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
@@ -51,7 +51,7 @@ def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     places = places_of(len(tokens), longest, work) if longest else []
     if len(places) < LEAST:
         raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
-    reach = min(getattr(opened.config, "reach", longest), opened.config.context)
+    reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
     farthest = min(longest, max(1, reach))
     contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
     found = np.empty((len(contexts), len(places)))

@@ -39,7 +39,8 @@ from weft.tasks.rank import rank
 from weft.tasks.registry import WRITES
 from weft.tasks.translate import translate
 from weft.tasks.understand import understand
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TASKS = {
@@ -76,7 +77,7 @@ class Model:
 
     def __repr__(self) -> str:
         parts = [f"{self.task}: {self.opened.family.name}"]
-        layers, width = (getattr(self.config, name, None) for name in ("layers", "width"))
+        layers, width = self.config.layers, self.config.width
         parts[0] += f" {layers}x{width}" if layers and width else ""
         if not self.opened.exported:
             parts.append(f"{sum(parameter.numel() for parameter in self.network.parameters()):,} parameters")
@@ -297,18 +298,18 @@ def new(
     family, config = find_size(model, size, (settings or {}).get("heads"))
     if isinstance(tokenizer, str | os.PathLike):
         folder = Path(tokenizer)
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = load_tokenizer(folder)
         if family.reads and target_tokenizer is None and folder.is_dir():
             target_tokenizer = read_tokenizers(folder)[1]
     if isinstance(target_tokenizer, str | os.PathLike):
-        target_tokenizer = Tokenizer.load(Path(target_tokenizer))
+        target_tokenizer = load_tokenizer(Path(target_tokenizer))
     if target_tokenizer is not None and (tokenizer is None or not family.reads):
         raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
     if tokenizer is not None:
         told = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
         config = replace(config, **told)
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
-    if padding is not None and hasattr(config, "padding"):  # positions are counted from it
+    if padding is not None and config.has("padding"):  # positions are counted from it
         config = replace(config, padding=padding)
     config = changed(config, settings or {}, where)
     check_config(family, config)
@@ -317,7 +318,7 @@ def new(
         outputs = usual_heads(family, config)
     else:
         outputs = {head: config.vocabulary if given is None else given for head, given in heads.items()}
-        if hasattr(config, "pooler"):  # only where something learns from it
+        if config.has("pooler"):  # only where something learns from it
             config = replace(config, pooler=any(head in family.network.POOLED for head in outputs))
         check_heads(family, outputs)
     needed, there = measure(family, config, outputs).bytes("fp32"), memory_here()
@@ -350,7 +351,7 @@ def vocabularies_of(
             f"one that has: weft tokenizer learn --model {family.name}"
         )
     found["begin"] = begin
-    if "source_vocabulary" not in settings and hasattr(config, "source_vocabulary"):
+    if "source_vocabulary" not in settings and config.has("source_vocabulary"):
         found["source_vocabulary"] = None  # one vocabulary for both, whatever the paper of a size had
     if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
         found["source_vocabulary"] = tokenizer.vocabulary

@@ -16,15 +16,15 @@ from torch import Tensor
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
+from weft.metrics.bootstrap import Floats, Resampled, Score, interval
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
-from weft.text.compressed import Source, open_sources, read_lines
-from weft.text.detokenize import DETOKENIZERS
+from weft.text.detokenizers import DETOKENIZERS
 from weft.text.documents import DOCUMENTS
-from weft.text.formats import SUFFIXES
 from weft.text.paths import Patterns, find_files
 from weft.text.records import read_texts
-from weft.text.resampling import Floats, Resampled, Score, interval
-from weft.text.tokenizer import Tokenizer
+from weft.text.rows import SUFFIXES
+from weft.text.sources import Source, open_sources, read_lines
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
@@ -150,7 +150,7 @@ def perplexity(
     tokenizer = tokenizer_of(opened)
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
-    carried = stream and length is None and stride is None and hasattr(opened.network, "beginning")
+    carried = stream and length is None and stride is None and opened.network.CARRIES
     length, stride = _window(opened, length, stride)
     tokens = _Tokens(tokenizer, detokenize, stream, count_ends)
     sums, block = Resampled(2, seed), _Block()
@@ -186,7 +186,7 @@ def perplexity(
 def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tuple[int, int]:
     """How long a window is and how far the next one, with what was asked for checked."""
     context = opened.config.context
-    reach = getattr(opened.config, "reach", None)  # of a model that looks back so far and no further
+    reach = opened.config.reach  # of a model that looks back so far and no further
     if reach is not None and length is not None and length > max(1, reach):
         raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
     if length is None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.training.depth import depth_of, stacked
+from weft.models.base import Network
+from weft.training.depth import depth_of
 from weft.training.plan import Training
 
 
@@ -19,29 +20,28 @@ def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parame
 
 
 def make_optimizer(
-    network: nn.Module,
+    network: Network,
     plan: Training,
-    rate: float,
+    learning_rate: float,
     beside: nn.Module | None = None,
     faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
     Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
-    network says in `shares` of weights that begin larger than the others. `faster` has beginnings of names whose
+    network has in `rate_factors` for weights that begin larger than the others. `faster` has beginnings of names whose
     weights take a multiple of the rate.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
     if not parameters:
         raise UserError("there is nothing to train: everything is frozen")
-    if plan.layer_decay < 1 and not stacked(network):
+    if plan.layer_decay < 1 and not network.layer_names():
         raise UserError("layer_decay is for models with layers, one above the other; this one has none")
     sorted_out: dict[tuple[float, float], list[Tensor]] = {}
-    shares: Mapping[str, float] = getattr(network, "shares", {})
     for name, parameter in named:
         share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
-        larger = next((found for prefix, found in shares.items() if name.startswith(prefix)), 1.0)
+        larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
         share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
         sorted_out.setdefault((share, decay), []).append(parameter)
@@ -49,9 +49,9 @@ def make_optimizer(
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
     if on_gpu:  # a rate that a CUDA graph reads anew each time
-        groups = [{**group, "lr": torch.tensor(rate, device=parameters[0].device)} for group in groups]
+        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    optimizer = torch.optim.AdamW(groups, rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    optimizer = torch.optim.AdamW(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
@@ -61,13 +61,13 @@ def make_optimizer(
     return optimizer
 
 
-def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
     """The rate of the next step; each group takes its share of it."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate * group["share"])
+            group["lr"].fill_(learning_rate * group["share"])
         else:
-            group["lr"] = rate * group["share"]
+            group["lr"] = learning_rate * group["share"]
 
 
 def optimizer_tensors(

@@ -41,7 +41,7 @@ class Training:
     )
     batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
-    rate: float | None = option(
+    learning_rate: float | None = option(
         None, "--learning-rate", "--lr", help="Peak learning rate. Default: by the width of the model.", metavar="RATE"
     )
     schedule: Schedule = "cosine"
@@ -77,8 +77,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise UserError(f"{name} must be between 1 and {most}, not {value}")
-        if self.rate is not None and not 0 < self.rate <= RATE:
-            raise UserError(f"rate must be above 0 and at most {RATE:g}, not {self.rate:g}")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= RATE:
+            raise UserError(f"learning_rate must be above 0 and at most {RATE:g}, not {self.learning_rate:g}")
         for name in ("epochs", "minutes", "epsilon", "clip", "explode"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:
@@ -98,17 +98,17 @@ class Training:
             raise UserError(f"patience must be at least 1, not {self.patience}")
 
 
-def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
+def learning_rate_at(step: int, plan: Training, learning_rate: float, steps: int) -> float:
     """The learning rate of the step with this number, from 0."""
     warmup = round(plan.warmup * steps) if plan.warmup < 1 else int(plan.warmup)
     if step < warmup:
-        return rate * (step + 1) / warmup
+        return learning_rate * (step + 1) / warmup
     done = (step - warmup + 1) / max(1, steps - warmup)  # share of what comes after the warm-up
     match plan.schedule:
         case "constant":
-            return rate
+            return learning_rate
         case "inverse-square-root":
-            return rate * sqrt(max(1, warmup) / max(1, step + 1))
+            return learning_rate * sqrt(max(1, warmup) / max(1, step + 1))
         case "linear":
             share = 1 - done
         case "cosine":
@@ -116,4 +116,4 @@ def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
         case "stable":
             falling = plan.decay * steps / max(1, steps - warmup)
             share = min(1.0, (1 - done) / falling) if falling > 0 else 1.0
-    return rate * (plan.floor + (1 - plan.floor) * share)
+    return learning_rate * (plan.floor + (1 - plan.floor) * share)

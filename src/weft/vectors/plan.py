@@ -39,7 +39,7 @@ class Learning:
     epochs: int | None = option(
         None, "--epochs", help="Passes over the text or the counts. Default: 5 (word2vec), 25 (glove)."
     )
-    rate: float | None = option(
+    learning_rate: float | None = option(
         None, "--learning-rate", "--lr", help="Initial learning rate. Default: 0.1, of glove 0.05.", metavar="RATE"
     )
     ceiling: float | None = None  # of GloVe: counts from here on weigh alike; by the size of the text
@@ -57,7 +57,7 @@ class Learning:
             ("minimum_count", self.minimum_count, 1, 1 << 40),
             ("vocabulary", self.vocabulary, 1, 1 << 26),
             ("epochs", self.epochs, 1, 10_000),
-            ("rate", self.rate, 1e-9, 100),
+            ("learning_rate", self.learning_rate, 1e-9, 100),
             ("ceiling", self.ceiling, 1e-9, 1e12),
             ("power", self.power, 0, 10),
             ("batch", self.batch, 1, 1 << 26),
@@ -86,7 +86,7 @@ class Learning:
             mode=None if self.kind == "glove" else self.mode or "skip-gram",
             window=self.window or usual["window"],
             epochs=self.epochs or usual["epochs"],
-            rate=self.rate or RATES[self.way],
+            learning_rate=self.learning_rate or RATES[self.way],
             batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
             ceiling=self.ceiling or next(ceiling for least, ceiling in CEILINGS if words >= least),
             block=self.block or (1 << 22 if cuda else 1 << 17),
