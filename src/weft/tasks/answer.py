@@ -183,8 +183,8 @@ class AnswerTask:
             for example, question, context in zip(asked, questions, contexts, strict=True)
         ]
         flat = [piece for some in found for piece in some]
-        scores: Any = opened.network.scores
-        said = iter(through(opened, framing, flat, lambda h, b: scores("answer", h, b.rows), True))
+        logits = opened.network.logits
+        said = iter(through(opened, framing, flat, lambda h, b: logits("answer", h, b.rows), True))
         for some, question, context in zip(found, questions, contexts, strict=True):
             ends = [next(said).double().numpy() for _ in some]
             yield Heard(some, ends, context.offsets, len(question))

@@ -206,8 +206,8 @@ class TagTask:
         for text, tokens in zip(texts, encoded, strict=True):
             found.append((pieces(framing, tokens.ids), first_tokens(tokens, text.words)))
         flat = [piece for some, _ in found for piece in some]
-        scores: Any = network.scores
-        said = iter(through(opened, framing, flat, lambda h, b: scores("tag", h, b.rows), True))
+        logits = network.logits
+        said = iter(through(opened, framing, flat, lambda h, b: logits("tag", h, b.rows), True))
         heard = []
         for (some, firsts), tokens in zip(found, encoded, strict=True):
             by_token = np.zeros((len(tokens), len(self.labels)), dtype=np.float32)
