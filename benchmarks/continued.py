@@ -63,7 +63,7 @@ def main() -> None:
             training={
                 "steps": given.steps,
                 "batch": given.batch,
-                "rate": 5e-4,
+                "learning_rate": 5e-4,
                 "evaluate_every": max(1, given.steps // 4),
             },
             out=str(folder / "run"),

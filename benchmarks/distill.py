@@ -99,7 +99,7 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
             "task": {"name": "classify"},
             "model": {"base": str(place.weights)},
-            "training": place.plan(epochs=2.0, rate=3e-5, evaluate_every=1 << 30),
+            "training": place.plan(epochs=2.0, learning_rate=3e-5, evaluate_every=1 << 30),
             "out": out,
         }
     )
@@ -132,7 +132,7 @@ def reviews_words(place: Place, out: str) -> dict[str, Any]:
             "tokenizer": {"folder": str(place.out / "reviews-vocabulary")},
             "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
             "objective": {"name": "mlm", "rows": "stream", "length": 256},
-            "training": place.plan(steps=12_000, batch=128, rate=1e-3, compile=GPU, evaluate_every=6000),
+            "training": place.plan(steps=12_000, batch=128, learning_rate=1e-3, compile=GPU, evaluate_every=6000),
             "out": out,
         }
     )
@@ -148,7 +148,7 @@ def reviews_labels(place: Place, out: str, base: str | None = None) -> dict[str,
             "data": {"files": [place.file("imdb/train.tsv.xz")], "holdout": 0.05, **REVIEWS},
             "task": {"name": "classify"},
             "model": {"base": str(place.out / base)} if base else fresh,
-            "training": place.plan(epochs=4.0 if base else 6.0, rate=1e-4 if base else 3e-4),
+            "training": place.plan(epochs=4.0 if base else 6.0, learning_rate=1e-4 if base else 3e-4),
             "out": out,
             **tokenizer,
         }
@@ -197,7 +197,7 @@ def words_teacher(place: Place, out: str) -> dict[str, Any]:
             "tokenizer": {"kind": "wordpiece", "size": place.tokens(16_000)},
             "text": {"files": [place.file("imdb/unsup.txt.xz")], "holdout": 0.01},
             "objective": {"name": "mlm", "rows": "stream", "length": 256},
-            "training": place.plan(steps=5_000, batch=128, rate=7e-4, compile=GPU, evaluate_every=2500),
+            "training": place.plan(steps=5_000, batch=128, learning_rate=7e-4, compile=GPU, evaluate_every=2500),
             "out": out,
         }
     )
@@ -212,7 +212,7 @@ def words_student(place: Place, out: str) -> dict[str, Any]:
             "student": {"model": place.size("3x384"), "start": "layers"},
             "data": {"text": [place.file("imdb/unsup.txt.xz")]},
             "distill": {"pretrain": True},
-            "training": place.plan(steps=2_500, batch=128, rate=5e-4, evaluate_every=1250),
+            "training": place.plan(steps=2_500, batch=128, learning_rate=5e-4, evaluate_every=1250),
             "out": out,
         }
     )
@@ -226,7 +226,7 @@ def words_tuned(place: Place, out: str, base: str) -> dict[str, Any]:
             "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
             "task": {"name": "classify", "length": 128},
             "model": {"base": str(place.out / base)},
-            "training": place.plan(epochs=3.0, rate=5e-5),
+            "training": place.plan(epochs=3.0, learning_rate=5e-5),
             "out": out,
         }
     )
@@ -252,7 +252,7 @@ def entities_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
             "task": {"name": "tag"},
             "model": {"base": str(place.weights)},
-            "training": place.plan(epochs=4.0, rate=1e-4),
+            "training": place.plan(epochs=4.0, learning_rate=1e-4),
             "out": out,
         }
     )
@@ -265,7 +265,7 @@ def entities_student(place: Place, out: str) -> dict[str, Any]:
             "teacher": {"folders": [str(place.out / "entities-teacher")]},
             "student": place.student(HALF),
             "data": {"files": [conll(place, "train")], "dev": [conll(place, "dev")], "format": "conll"},
-            "training": place.plan(epochs=8.0, rate=2e-4),
+            "training": place.plan(epochs=8.0, learning_rate=2e-4),
             "out": out,
         }
     )
@@ -279,7 +279,7 @@ def sentences_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file("glue/sst2/train.tsv.xz")], "holdout": 0.02},
             "task": {"name": "classify"},
             "model": {"base": str(place.weights)},
-            "training": place.plan(epochs=2.0, rate=5e-5),
+            "training": place.plan(epochs=2.0, learning_rate=5e-5),
             "out": out,
         }
     )
@@ -310,7 +310,7 @@ def questions_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": {"files": [place.file(name) for name in ANSWERED]},
             "task": {"name": "answer"},
             "model": {"base": str(place.weights)},
-            "training": place.plan(epochs=3.0, rate=1e-4),
+            "training": place.plan(epochs=3.0, learning_rate=1e-4),
             "out": out,
         }
     )
@@ -355,7 +355,7 @@ def translation_teacher(place: Place, out: str) -> dict[str, Any]:
             "data": written(place),
             "task": {"name": "translate", "metric": "bleu"},
             "model": place.architecture(),
-            "training": place.plan(epochs=50.0, rate=1e-3),
+            "training": place.plan(epochs=50.0, learning_rate=1e-3),
             "out": out,
         }
     )
@@ -371,7 +371,7 @@ def translation_student(place: Place, out: str) -> dict[str, Any]:
             "student": {"model": place.size("2x192"), "settings": settings},
             "data": written(place),
             "distill": {"hard": 0.0, "metric": "bleu"},
-            "training": place.plan(epochs=60.0, rate=1.5e-3),
+            "training": place.plan(epochs=60.0, learning_rate=1.5e-3),
             "out": out,
         }
     )
@@ -386,7 +386,7 @@ def translation_alone(place: Place, out: str) -> dict[str, Any]:
             "task": {"name": "translate", "metric": "bleu"},
             "model": place.architecture(width=192, heads=3, layers=2, inner=768),
             "tokenizer": {"folder": str(place.out / "translation-teacher")},
-            "training": place.plan(epochs=60.0, rate=1.5e-3),
+            "training": place.plan(epochs=60.0, learning_rate=1.5e-3),
             "out": out,
         }
     )
@@ -576,12 +576,12 @@ JOBS: dict[str, Job] = {
     "reviews-labels": Job(reviews_labels, ("reviews-vocabulary",)),
     "reviews-labels-after-words": Job(lambda p, out: reviews_labels(p, out, "reviews-words"), ("reviews-words",)),
     "reviews-distilled": Job(
-        lambda p, out: reviews_distilled(p, out, small(p), epochs=8.0, rate=5e-4, **LISTENED),
+        lambda p, out: reviews_distilled(p, out, small(p), epochs=8.0, learning_rate=5e-4, **LISTENED),
         ("reviews-teacher", "reviews-vocabulary"),
     ),
     "reviews-distilled-after-words": Job(
         lambda p, out: reviews_distilled(
-            p, out, {"model": str(p.out / "reviews-words")}, epochs=6.0, rate=2e-4, **LISTENED
+            p, out, {"model": str(p.out / "reviews-words")}, epochs=6.0, learning_rate=2e-4, **LISTENED
         ),
         ("reviews-teacher", "reviews-words"),
     ),
@@ -591,7 +591,7 @@ JOBS: dict[str, Job] = {
             out,
             {"model": "3x256", "tokenizer": "learned", "vocabulary": 8000, "settings": SMALL["settings"]},
             epochs=4.0,
-            rate=5e-4,
+            learning_rate=5e-4,
             **LISTENED,
         ),
         ("reviews-teacher",),
@@ -604,10 +604,11 @@ JOBS: dict[str, Job] = {
     "entities-student": Job(entities_student, ("entities-teacher",)),
     "questions-teacher": Job(questions_teacher),
     "questions-student": Job(
-        lambda p, out: questions_student(p, out, HALF, epochs=12.0, rate=3e-4, batch=64), ("questions-teacher",)
+        lambda p, out: questions_student(p, out, HALF, epochs=12.0, learning_rate=3e-4, batch=64),
+        ("questions-teacher",),
     ),
     "questions-student-five-layers": Job(
-        lambda p, out: questions_student(p, out, FIVE, epochs=10.0, rate=2e-4), ("questions-teacher",)
+        lambda p, out: questions_student(p, out, FIVE, epochs=10.0, learning_rate=2e-4), ("questions-teacher",)
     ),
     "sentences-teacher": Job(sentences_teacher),
     "sentences-lstm": Job(

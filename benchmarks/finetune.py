@@ -28,7 +28,7 @@ from common import RESULTS, parse, write
 from finetune_peer import WORKS, place, read_text
 
 import weft
-from weft.text.resampling import summarized
+from weft.metrics.bootstrap import summarized
 
 # How our reader is told what is in files that the peer's script reads by itself.
 READ: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ def run(name: str, seed: int, data: Path, weights: Path, **more: Any) -> dict[st
             "out": f"{folder}/run",
             # One evaluation, at the end: nothing is chosen by it. The head learns at the rate of the rest.
             "training": {
-                **{"epochs": work.epochs, "rate": work.rate, "batch": 32, "head_rate": 1.0},
+                **{"epochs": work.epochs, "learning_rate": work.learning_rate, "batch": 32, "head_rate": 1.0},
                 **{"evaluate_every": 1 << 30, **more},
             },
         }

@@ -59,7 +59,7 @@ class Work:
     judged: str
     epochs: int
     measure: str
-    rate: float = 5e-5
+    learning_rate: float = 5e-5
     length: int = 256
     prefix: str = ""  # what each word of a file of tags begins with
 
@@ -78,7 +78,7 @@ WORKS = {
         train=("imdb/train.tsv",),
         judged="imdb/test.tsv",
         epochs=2,
-        rate=3e-5,
+        learning_rate=3e-5,
         length=512,
         measure="accuracy",
     ),
@@ -87,7 +87,7 @@ WORKS = {
         train=("squadshifts/new_wiki_v1.0.json", "squadshifts/reddit_v1.0.json"),
         judged="xquad/xquad.en.json",
         epochs=2,
-        rate=3e-5,
+        learning_rate=3e-5,
         length=384,
         measure="f1",
     ),
@@ -298,7 +298,7 @@ def train(work: Work, model: Any, rows: list[Encoded], padding: int, seed: int) 
     device = model.device
     steps = work.epochs * math.ceil(len(rows) / BATCH)
     optimizer = torch.optim.AdamW(
-        model.parameters(), work.rate, weight_decay=DECAY, fused=device.type == "cuda" or None
+        model.parameters(), work.learning_rate, weight_decay=DECAY, fused=device.type == "cuda" or None
     )
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(WARM_UP * steps), steps)
     generator = torch.Generator().manual_seed(seed)

@@ -43,7 +43,7 @@ import weft  # noqa: E402
 from weft.checkpoint.folder import LoadedModel  # noqa: E402
 from weft.checkpoint.ngram import read_arpa, write_arpa  # noqa: E402
 from weft.nn.rows import Ragged  # noqa: E402
-from weft.text.learning import WORDS  # noqa: E402
+from weft.text.tokenizers.training import WORDS
 
 TEN = math.log(10.0)
 FEW = 2000  # sentences that NLTK learns from: it is slow

@@ -59,7 +59,7 @@ def write_data(folder: Path) -> Path:
 def write_weights(folder: Path) -> Path:
     """A fresh encoder of 1 x 64, in place of all-MiniLM-L6-v2."""
     import weft
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     text = Text(1)
     tokenizer = learn([text.paragraph() for _ in range(50)], "wordpiece", 300)

@@ -24,8 +24,9 @@ from pathlib import Path
 import tokenizers
 from common import RESULTS, parse, write
 
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 
 def real_or_made(number: int) -> tuple[list[str], Tokenizer, str]:
@@ -35,7 +36,7 @@ def real_or_made(number: int) -> tuple[list[str], Tokenizer, str]:
         with lzma.open(Path(root) / "imdb" / "unsup.txt.xz", "rt", encoding="utf-8") as file:
             lines = [line.rstrip("\n") for line in itertools.islice(file, number)]
         vocabulary = Path(root) / "vocabularies" / "bert-base-uncased-vocab.txt"
-        return lines, Tokenizer.load(vocabulary), "IMDB reviews, bert-base-uncased"
+        return lines, load_tokenizer(vocabulary), "IMDB reviews, bert-base-uncased"
     dice = random.Random(0)
     words = ["".join(dice.choices("etaoinshrdlu", k=dice.randrange(2, 10))) for _ in range(5000)]
     lines = [" ".join(dice.choices(words, k=200)) for _ in range(number)]
@@ -64,7 +65,7 @@ def load_time(tokenizer: Tokenizer, added: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
         start = time.perf_counter()
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
         return time.perf_counter() - start
 
 

@@ -28,7 +28,7 @@ from ragged import mixed_lengths
 from weft.checkpoint.families import FAMILIES
 from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import Frame, Framed, Packed, Pieces
+from weft.data.rows import DocumentRows, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.objectives.language import MaskedWords, NextToken
 from weft.timing import medians
@@ -88,8 +88,8 @@ def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **mo
         network=network,
         objective=objective,
         feed=feed,
-        plan=Training(rate=1e-4, compile=sizes.compile),
-        rate=1e-4,
+        plan=Training(learning_rate=1e-4, compile=sizes.compile),
+        learning_rate=1e-4,
         device=DEVICE,
         precision="bf16",
     )
@@ -186,7 +186,7 @@ def bert_on(sizes: Sizes, feed: Feed, steps: int) -> Callable[[], Any]:
 
 def our_bert(sizes: Sizes, rows: int, length: int) -> Callable[[], Any]:
     """A step of BERT on full rows: what `weft pretrain --compile` does, without reading a text."""
-    source = Packed(documents([4 * rows * length], sizes.vocabulary), length, 0, False, 0)
+    source = PackedRows(documents([4 * rows * length], sizes.vocabulary), length, 0, False, 0)
     return bert_on(sizes, Feed(source, masking(sizes).apply, 0, rows), 2)
 
 
@@ -212,7 +212,7 @@ def mixed(sizes: Sizes, repeats: int) -> dict[str, Any]:
     count = sizes.mixed
     lengths = [mixed_lengths(count, seed) for seed in range(4)]
     tokens = statistics.mean(sum(some) for some in lengths)
-    source = Pieces(documents([length for some in lengths for length in some], sizes.vocabulary), 512, 0)
+    source = DocumentRows(documents([length for some in lengths for length in some], sizes.vocabulary), 512, 0)
     feed = Feed(source, lambda drawn: masking(sizes).apply(drawn, 512), 0, count)
     makers = {"ours": partial(bert_on, sizes, feed, 4)}
     if config := peer_config("bert", sizes):
@@ -233,7 +233,7 @@ def mixed(sizes: Sizes, repeats: int) -> dict[str, Any]:
 def gpt2(sizes: Sizes, repeats: int) -> dict[str, Any]:
     rows, length = sizes.gpt2
     vocabulary = 50304
-    source = Packed(documents([4 * rows * length], 50257), length, 1, False, 0)
+    source = PackedRows(documents([4 * rows * length], 50257), length, 1, False, 0)
     makers = {"ours": lambda: ours("gpt2", Feed(source, shift, 0, rows), NextToken(), sizes, 2, vocabulary=vocabulary)}
     if config := peer_config("gpt2", sizes, vocab_size=vocabulary):
         ids = torch.randint(0, 50257, (rows, length), device=DEVICE)

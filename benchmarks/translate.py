@@ -23,11 +23,11 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
+from weft.metrics.generation import Written
 from weft.nn.rows import Rows
 from weft.picture import Line, heading, line_chart, page, table
-from weft.text.learning import learn
-from weft.text.metrics_written import Written
 from weft.text.records import read_texts
+from weft.text.tokenizers.training import learn
 from weft.timing import medians
 
 SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"}
@@ -80,7 +80,7 @@ def train(name: str, data: Path, out: Path, epochs: float | None, tiny: bool = F
         data={"source": [source], "target": [target], "dev_source": [dev_source], "dev_target": [dev_target]},
         model={**ARCHITECTURES[name], **sizes},
         tokenizer={"folder": str(vocabulary)},
-        training={"epochs": epochs, "rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
+        training={"epochs": epochs, "learning_rate": RATES.get(ARCHITECTURES[name]["family"], 1e-3)},
         out=folder,
     )
     whole = time.perf_counter() - begin

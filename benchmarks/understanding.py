@@ -27,8 +27,8 @@ import torch
 from common import device_name, parse, write
 
 import weft
+from weft.metrics.vectors import Ranking
 from weft.tasks.rank import Index, pair_scores, places
-from weft.text.metrics_text import Ranking
 
 GPU = torch.cuda.is_available()
 
@@ -60,32 +60,38 @@ def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
         "data": {"files": [train], "holdout": 0.05, "columns": {"text": "text", "label": "label"}},
         "task": {"name": "classify"},
         "out": str(scratch / "run"),
-        "training": {"epochs": 2.0, "rate": 3e-5} | ({"steps": limit, "epochs": None} if limit else {}),
+        "training": {"epochs": 2.0, "learning_rate": 3e-5} | ({"steps": limit, "epochs": None} if limit else {}),
     }
     fresh = {"model": TINY, "tokenizer": {**WORDS, "size": 300}} if limit else {"model": SCRATCH, "tokenizer": WORDS}
     if way == "scratch":
         settings |= fresh
-        settings["training"] |= {"rate": 3e-4, **({} if limit else {"epochs": 5.0})}
+        settings["training"] |= {"learning_rate": 3e-4, **({} if limit else {"epochs": 5.0})}
     elif way.startswith("glove"):
         text = lzma.decompress((data / "words/glove.6B.50d.top30k.txt.xz").read_bytes()).decode()
         lines = [line for line in text.split("\n") if len(line.split(" ")) == 51]  # the file has a note at its top
         (scratch / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         settings["model"] = {"base": str(scratch / "glove.txt")}
         settings["task"] |= {"freeze": "encoder"} if way == "glove frozen" else {}
-        rate = 1e-2 if way == "glove frozen" else 3e-3
-        settings["training"] |= {"rate": rate, **({} if limit else {"epochs": 10.0})}
+        learning_rate = 1e-2 if way == "glove frozen" else 3e-3
+        settings["training"] |= {"learning_rate": learning_rate, **({} if limit else {"epochs": 10.0})}
     elif way == "own mlm":
         weft.pretrain(
             settings={
                 **fresh,
                 "text": {"files": [str(data / "imdb/unsup.txt.xz")], "holdout": 0.01},
                 "objective": {"name": "mlm", "rows": "stream", "length": 512, "whole_words": True},
-                "training": {"steps": limit or 8000, "batch": 64, "rate": 1e-3, "compile": GPU, "evaluate_every": 4000},
+                "training": {
+                    "steps": limit or 8000,
+                    "batch": 64,
+                    "learning_rate": 1e-3,
+                    "compile": GPU,
+                    "evaluate_every": 4000,
+                },
                 "out": str(scratch / "mlm"),
             }
         )
         settings["model"] = {"base": str(scratch / "mlm")}
-        settings["training"] |= {"rate": 1e-4, **({} if limit else {"epochs": 4.0})}
+        settings["training"] |= {"learning_rate": 1e-4, **({} if limit else {"epochs": 4.0})}
     else:
         settings["model"] = {"base": str(weights)}
         settings["task"] |= {"long": "cut"} if way == "minilm cut" else {}
@@ -138,7 +144,7 @@ def no_answer(way: str, data: Path, weights: Path, scratch: Path, limit: int | N
         "task": {"name": "answer", "length": 384, "stride": 128},
         "model": {"base": str(weights)},
         "out": str(scratch / "run"),
-        "training": {"epochs": 2.0, "rate": 3e-5} | ({"steps": limit, "epochs": None} if limit else {}),
+        "training": {"epochs": 2.0, "learning_rate": 3e-5} | ({"steps": limit, "epochs": None} if limit else {}),
     }
     model = weft.finetune(settings=settings)
     return {"threshold": model.card.thresholds, "temperature": model.card.temperature, **scored(model, test)}
@@ -173,7 +179,7 @@ def tags(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
         "task": {"name": "tag", "length": 256},
         "model": {"base": str(weights)},
         "out": str(scratch / "run"),
-        "training": {"epochs": 3.0 if way == "chunks" else 2.0, "rate": 5e-5}
+        "training": {"epochs": 3.0 if way == "chunks" else 2.0, "learning_rate": 5e-5}
         | ({"steps": limit, "epochs": None} if limit else {}),
     }
     model = weft.finetune(settings=settings)
@@ -203,7 +209,7 @@ def search(way: str, data: Path, weights: Path, scratch: Path, limit: int | None
         "task": {"name": "pair", "labels": ["wrong", "right"], "metric": "f1"},
         "model": {"base": str(weights)},
         "out": str(scratch / "run"),
-        "training": {"epochs": 2.0, "rate": 5e-5} | ({"steps": limit, "epochs": None} if limit else {}),
+        "training": {"epochs": 2.0, "learning_rate": 5e-5} | ({"steps": limit, "epochs": None} if limit else {}),
     }
     pair = weft.finetune(settings=settings)
     pair.to("cuda" if GPU else "cpu")

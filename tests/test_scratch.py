@@ -12,11 +12,11 @@ import pytest
 
 from tests.children import ForkedChild
 from weft import scratch
-from weft.data.shards import Text, tokenized
+from weft.data.shards import TextFiles, tokenized
 from weft.errors import UserError
 from weft.files import check_new_run, unwritable, whole_file, whole_folder, write_text
 from weft.scratch import sweep, temporary_folder
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 WAYS = {
     "file": "with whole_file(here / 'a.txt') as file:\n    file.write(b'half')\n    wait()",
@@ -139,7 +139,7 @@ def test_a_new_run_where_one_was_killed_at_once(tmp_path: Path) -> None:
 def test_a_full_disk_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is written there first: its folder, its lock, its shards or their record."""
     (tmp_path / "text.txt").write_text("One line.\n" * 50)
-    text, tokenizer = Text((str(tmp_path / "text.txt"),)), learn(["one line."], "wordpiece", 60)
+    text, tokenizer = TextFiles((str(tmp_path / "text.txt"),)), learn(["one line."], "wordpiece", 60)
     sync, make = os.fsync, Path.mkdir
     for calls in range(5):
         monkeypatch.setenv("WEFT_CACHE", str(tmp_path / f"cache-{calls}"))

@@ -37,6 +37,7 @@ FLOORS = {
     "progress": 1,
     "text": 2,
     "nn": 2,
+    "metrics": 3,
     "data": 3,
     "models": 3,
     "generation": 4,
@@ -119,6 +120,27 @@ def test_one_module_imports_onnx_runtime() -> None:
         assert "onnxruntime" not in loads or path == SOURCE / "backends" / "runtime.py", path
 
 
+def test_what_windows_lacks_is_guarded() -> None:
+    """`import weft` and `weft --help` work on every system: these names stand beside a question for the platform."""
+    for _, path in rooms():
+        guarded: set[ast.AST] = set()
+        for node in nodes_of(path):
+            body = list(ast.iter_child_nodes(node))
+            asks = [
+                n
+                for n, part in enumerate(body)
+                if isinstance(part, ast.If) and "sys.platform" in ast.unparse(part.test)
+            ]
+            if asks:  # the branches, and what follows where they return
+                guarded.update(inner for part in body[asks[0] :] for inner in ast.walk(part))
+        for node in nodes_of(path):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.attr] if isinstance(node, ast.Attribute) else []
+            lacking = {"fcntl", "resource", "pwd", "grp", "termios", "SIGHUP"} & set(names)
+            assert not lacking or node in guarded, f"{path}: {lacking}"
+
+
 def test_one_module_starts_processes() -> None:
     """`python -c`, `python -m` and multiprocessing run code of the working folder: only `weft.child` avoids that."""
     starts = {"Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"}
@@ -159,7 +181,7 @@ def test_the_top_is_light(code: str) -> None:
 def test_a_verb_does_not_load_the_compiler() -> None:
     """torch's compiler takes as long to import as all the rest of torch, and nobody here has asked for it."""
     code = (
-        "import sys, weft; from weft.text.learning import learn; "
+        "import sys, weft; from weft.text.tokenizers.training import learn; "
         "m = weft.new('gpt2', learn(['a b c'] * 3, 'bpe', 270), size='1x64', settings={'context': 8}); "
         "m.save(sys.argv[1]); weft.load(sys.argv[1])('a', most=2); print('torch._dynamo' in sys.modules)"
     )

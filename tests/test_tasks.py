@@ -13,7 +13,7 @@ import torch
 
 import weft
 from weft.errors import UserError
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.text.windows import cut
 
 LINES = [

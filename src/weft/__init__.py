@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.runs.pretrain import pretrain
     from weft.tasks.model import Model, load, new
     from weft.tasks.suggest import suggest
-    from weft.text.tokenizer import Tokenizer
+    from weft.text.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
     "Model",
@@ -32,6 +32,7 @@ __all__ = [
     "finetune",
     "ladder",
     "load",
+    "load_tokenizer",
     "new",
     "pretrain",
     "prune",
@@ -55,7 +56,8 @@ _LAZY = {
     "compare": "weft.comparison.compare",
     "ladder": "weft.runs.ladder",
     "suggest": "weft.tasks.suggest",
-    "Tokenizer": "weft.text.tokenizer",
+    "Tokenizer": "weft.text.tokenizers.tokenizer",
+    "load_tokenizer": "weft.text.tokenizers.published",
 }
 
 

@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +15,41 @@ from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, read_text, write_text
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """How a setting appears on the command line."""
+
+    flags: tuple[str, ...]
+    help: str
+    panel: str | None = None  # the heading in --help; by default that of its section
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None  # for values that are written in another way than in TOML
+
+
+def option(default: Any, *flags: str, help: str, **more: Any) -> Any:
+    """A field of a dataclass that is also an option of the command line."""
+    metadata = {"option": Option(flags, help, **more)}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def keys(**options: Option) -> Any:
+    """A section of free keys, some of which are options of the command line."""
+    return dataclasses.field(default_factory=dict, metadata={"keys": options})
+
+
+def section(default: T, *, without: tuple[str, ...] = ()) -> T:
+    """A section of a recipe; its fields named in `without` are no options of the command line here."""
+    return dataclasses.field(default=default, metadata={"without": without})
+
+
+def comma_list(text: str) -> list[str]:
+    """'a, b' as a list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
 
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "nothing"}
 

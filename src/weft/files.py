@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
 import re
 import stat
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from weft.errors import UserError, shown
-from weft.scratch import is_scratch, scratch_file, scratch_folder
+from weft.scratch import is_scratch, lock, scratch_file, scratch_folder
 
 MEGABYTE = 1 << 20
 JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
@@ -240,7 +240,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def no_link(path: str, flags: int) -> int:
     """Opens a file, but not through a link that somebody else may have laid."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(path, flags if sys.platform == "win32" else flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def held(path: Path) -> Iterator[bool]:
         raise unwritable(path, error) from None
     with file:
         end = time.monotonic() + 2
-        while not lock_file(file):
+        while not lock(file.fileno()):
             if time.monotonic() > end or _at_work(path):
                 yield False
                 return
@@ -269,15 +269,6 @@ def held(path: Path) -> Iterator[bool]:
         except OSError as error:
             raise unwritable(path, error) from None
         yield True
-
-
-def lock_file(file: IO[Any]) -> bool:
-    """Take the lock of an open file, if it can be had now; the system lets go of it when the file is closed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _at_work(path: Path) -> bool:
@@ -293,6 +284,8 @@ def _at_work(path: Path) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Make sure that the names in a folder are on the disk too."""
+    if sys.platform == "win32":  # which opens no folder
+        return
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -309,7 +302,9 @@ def cache_folder() -> Path:
 
 
 def memory_here() -> int:
-    """Bytes of memory that this machine has."""
+    """Bytes of memory that this machine has; no limit is known on Windows."""
+    if sys.platform == "win32":
+        return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

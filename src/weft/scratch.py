@@ -5,22 +5,45 @@ The system lets go of a lock however a process ends. Names are recognizable, so 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 # `.NAME.weft-0123abcd` beside what is being written, `weft-0123abcd` in the folder for temporary files.
 NAME = re.compile(r"(\..+\.)?weft-[0-9a-f]{8}", re.DOTALL)
 MAX_NAME = 200  # bytes of the name of a file that its scratch file is named after; no system takes more than 255
 TRIES = 8  # names that are tried; where files cannot be locked the last one is used as it is
+FAR = 1 << 30  # place of the one byte that is locked on Windows, where nobody can read what is locked
 _swept: set[Path] = set()  # folders in which this process has looked for leftovers
+
+
+def lock(number: int) -> bool:
+    """Lock an open file or folder, if nobody else holds it; the system releases it when the file is closed."""
+    try:
+        if sys.platform == "win32":
+            place = os.lseek(number, 0, os.SEEK_CUR)
+            os.lseek(number, FAR, os.SEEK_SET)
+            try:
+                msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+            finally:
+                os.lseek(number, place, os.SEEK_SET)
+        else:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -68,7 +91,7 @@ def is_scratch(name: str) -> bool:
 def sweep(folder: Path) -> None:
     """Remove what killed processes have left in a folder; once in a process, and never what is in use."""
     folder = folder.absolute()
-    if folder in _swept:
+    if folder in _swept or sys.platform == "win32":  # there a folder cannot be locked
         return
     _swept.add(folder)
     try:
@@ -87,7 +110,8 @@ def _remove(path: Path) -> None:
         return
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError where a living process holds it
+        if not lock(number):  # a living process holds it
+            return
         if stat.S_ISDIR(about.st_mode):
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -104,8 +128,7 @@ def _beside(target: Path) -> Path:
 def _locked(number: int, path: Path) -> bool:
     """Lock what was just made; False where another process took it for a leftover first."""
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(number).st_ino == path.lstat().st_ino
+        return lock(number) and os.fstat(number).st_ino == path.lstat().st_ino
     except OSError:
         return False
 
@@ -116,6 +139,8 @@ def _folder(parent: Path, named: Callable[[], Path]) -> Iterator[Path]:
     for attempt in range(TRIES):
         path = named()
         path.mkdir(0o700)
+        if sys.platform == "win32":
+            break
         try:
             number = os.open(path, os.O_RDONLY)
         except FileNotFoundError:  # taken for a leftover
@@ -129,4 +154,5 @@ def _folder(parent: Path, named: Callable[[], Path]) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        os.close(number)
+        if sys.platform != "win32":
+            os.close(number)

@@ -13,8 +13,8 @@ import weft
 from weft.checkpoint.families import FAMILIES
 from weft.exporters.ct2_export import write_ct2
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 WORDS = [
     "the",

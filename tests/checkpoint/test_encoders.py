@@ -94,7 +94,7 @@ def test_the_context_is_what_a_text_may_be_long(tmp_path: Path) -> None:
 
 def test_padding_comes_from_the_tokenizer(tmp_path: Path) -> None:
     """transformers counts positions from the padding token that the config names, so that must be the tokenizer's."""
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     tokenizer = learn(["the weaver sang of the loom"] * 3, "wordpiece", 60)
     model = weft.new("roberta", tokenizer, size="1x64", settings={"context": 16})

@@ -20,8 +20,8 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 SMALL = {"context": 40, "width": 32, "layers": 2, "heads": 2, "inner": 48}
 SPECIALS = FAMILIES["transformer"].specials

@@ -26,8 +26,8 @@ from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
 from weft.runs.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.tasks.answers import Label, Reply, Text, Translation
-from weft.text.learning import learn
-from weft.text.tokenizer import Roles
+from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.training import learn
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 TINY = ["--length", "32", "--vocabulary", "300", "--steps", "6", "--batch", "4"]
@@ -102,7 +102,7 @@ MISTAKES = {
     "no record": (["curves", "full"], "'full' is not a run folder"),
     "no such device": ([*GPT, "--text", "corpus.txt", "--out", "r", "--device", "gpu"], "device 'gpu' is not"),
     "a rate of no use": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "2147483648"], "at most 100, not 2.1"),
-    "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "0"], "rate must be above 0"),
+    "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "0"], "learning_rate must be above 0"),
 }  # fmt: skip
 
 
@@ -113,11 +113,11 @@ def test_a_run_whose_weights_are_lost_is_not_done(
     """The last update may spoil a model whose training losses were all sound."""
     monkeypatch.setattr("weft.training.plan.RATE", 1e39)
     call = [*GPT, "--steps", "1", "--set", f"text.holdout={holdout}", "--text", "corpus.txt", "--out", "r"]
-    rate = "2147483648" if holdout != "0" else "1e39"  # which makes NaN, or infinite weights
-    assert run([*call, "--rate", rate]) == 2
+    learning_rate = "2147483648" if holdout != "0" else "1e39"  # which makes NaN, or infinite weights
+    assert run([*call, "--rate", learning_rate]) == 2
     printed = capsys.readouterr().err
     lost = "weights are no longer finite" if holdout == "0" else "the held-out loss of step 1 is"
-    assert lost in printed and "try a lower training.rate" in printed and "done" not in printed
+    assert lost in printed and "try a lower training.learning_rate" in printed and "done" not in printed
     assert not Path("r/model.safetensors").exists()
 
 
@@ -188,9 +188,11 @@ def test_lines_that_are_parts_of_something_longer(here: Path, capsys: pytest.Cap
 
 
 def test_flags_stand_above_the_recipe(here: Path) -> None:
-    (here / "mine.toml").write_text('[model]\nfamily = "gpt2"\nlayers = 3\n[training]\nsteps = 7\nrate = 0.1\n')
+    (here / "mine.toml").write_text(
+        '[model]\nfamily = "gpt2"\nlayers = 3\n[training]\nsteps = 7\nlearning_rate = 0.1\n'
+    )
     found = read_recipe("mine.toml", {"training": {"epochs": 2.0}, "model": {"width": 64}}, Recipe)
-    assert found.training.epochs == 2.0 and found.training.steps is None and found.training.rate == 0.1
+    assert found.training.epochs == 2.0 and found.training.steps is None and found.training.learning_rate == 0.1
     assert found.model == {"family": "gpt2", "layers": 3, "width": 64}
 
 
@@ -251,7 +253,11 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
     assert model.task == recipe.task.name and f"kept by {recipe.task.metric}" in said.err
     window = model.card.window
     if name == "squad":
-        assert window is not None and (window.length, window.stride) == (384, 128) and recipe.training.rate == 3e-5
+        assert (
+            window is not None
+            and (window.length, window.stride) == (384, 128)
+            and recipe.training.learning_rate == 3e-5
+        )
         assert isinstance(model(("When?", "It was built in 1743.")), Reply)
     elif name == "dates":
         assert isinstance(model("3 May 2019"), Translation) and recipe.task.metric == "exact"

@@ -17,8 +17,8 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, batch_of
 from weft.nn.rows import Batch
 from weft.objectives.language import Objective
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 # Several spaces, letters with marks put after them, one that is composed, pictures of several code points, signs.
 ODD = "Ada  lives   in Li\u0301ma \U0001f642 now .  Bo goes to New   York "
@@ -59,7 +59,7 @@ class Saying(nn.Module):
     def forward(self, tokens: Tensor, rows: Any, segments: Any = None) -> Tensor:
         return self.said
 
-    def scores(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
+    def logits(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
         return hidden
 
 
@@ -71,7 +71,7 @@ def loss(objective: Objective, network: Any, batch: Batch) -> Tensor:
 
 
 def learned(
-    student: LoadedModel, objective: Objective, table: Examples, steps: int = 60, rate: float = 3e-3
+    student: LoadedModel, objective: Objective, table: Examples, steps: int = 60, learning_rate: float = 3e-3
 ) -> list[float]:
     """Train a student on everything at once; its losses."""
     batch, found = whole(table), []
@@ -87,5 +87,5 @@ def learned(
                 if grad is not None:
                     mean.lerp_(grad, 0.1)
                     square.lerp_(grad * grad, 0.001)
-                    weight -= rate * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+                    weight -= learning_rate * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
     return found

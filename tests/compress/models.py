@@ -15,8 +15,8 @@ from tests.tasks.written import worded
 from weft.checkpoint.card import Window
 from weft.tasks.classify import last_linear
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 TAGS = ("O", "B-LOC", "B-PER", "I-PER")
 

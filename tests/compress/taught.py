@@ -12,7 +12,7 @@ from weft.tasks.model import Model
 
 TEACHER = {"family": "bert", "size": "2x64", "context": 32, "heads": 4, "weight_scale": 0.1}
 TEACHER |= {"dropout": 0.0, "attention_dropout": 0.0}
-TRAINING = {"steps": 60, "batch": 16, "rate": 3e-3, "evaluate_every": 60, "warmup": 0.1}
+TRAINING = {"steps": 60, "batch": 16, "learning_rate": 3e-3, "evaluate_every": 60, "warmup": 0.1}
 
 
 def kinds_of(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def write_texts(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def taught_by(teacher: Path | list[Path], student: Any = "1x64", steps: int = 30, **more: Any) -> Model:
     """A student after few steps; what a call says wins."""
-    training = {"steps": steps, "batch": 16, "rate": 2e-3, "threads": 1, **more.pop("training", {})}
+    training = {"steps": steps, "batch": 16, "learning_rate": 2e-3, "threads": 1, **more.pop("training", {})}
     more.setdefault("log", quiet)
     names: Any = [str(each) for each in teacher] if isinstance(teacher, list) else teacher
     return weft.distill(names, student=student, training=training, **more)

@@ -12,10 +12,10 @@ import weft
 from tests.tasks.small import LINES
 from weft.distillation.augment import Guesses, augmented
 from weft.errors import UserError
+from weft.tasks.base import Example
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.tag import joined
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.text.windows import words_in
 
 TEXTS = ["The oak is there again, and the cat is now here!", "a cow", "Ada lives in Rome . Bo lives in Oslo ."]

@@ -24,8 +24,8 @@ from weft.exporters.ct2_export import check_written
 from weft.exporters.export import export
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 pytest.importorskip("ctranslate2")
 PAIRS = worded(20)

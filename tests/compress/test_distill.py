@@ -17,20 +17,21 @@ from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, write_rows
 from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
+from weft.distillation import report as reporting
 from weft.distillation import run as running
 from weft.distillation.classify import TextLesson
-from weft.distillation.recipe import DistillRecipe, Lessons, Student, Teacher
+from weft.distillation.recipe import DistillRecipe, DistillSettings, StudentSection, TeacherSection
 from weft.distillation.registry import lesson_for
 from weft.distillation.student import begun_student
 from weft.nn.rows import Rows
-from weft.objectives.distill import soft_labels_loss, soft_loss
+from weft.objectives.soft import SoftTargets
 from weft.progress import silent
 from weft.pruning.heads import with_heads
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -44,7 +45,7 @@ def agreement(teacher: Any, student: Any, texts: list[str]) -> float:
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture
@@ -91,7 +92,9 @@ def test_students_of_other_families_and_vocabularies(
     student: Any, family: str, kind: str, teacher: Path, texts: Path
 ) -> None:
     """Each reads by its own tokens what the teacher said of the text."""
-    found = taught_by(teacher, student, 40, text=texts, training={"rate": 3e-3 if kind == "wordpiece" else 1e-2})
+    found = taught_by(
+        teacher, student, 40, text=texts, training={"learning_rate": 3e-3 if kind == "wordpiece" else 1e-2}
+    )
     assert found.opened.family.name == family and found.tokenizer is not None and found.tokenizer.kind == kind
     if "vocabulary" in student:
         assert found.tokenizer.vocabulary == student["vocabulary"] == found.config.vocabulary
@@ -99,7 +102,7 @@ def test_students_of_other_families_and_vocabularies(
 
 
 def begun(teacher: Path, here: Path, **student: Any) -> Any:
-    recipe = DistillRecipe(teacher=Teacher(folders=(str(teacher),)), student=Student(**student))
+    recipe = DistillRecipe(teacher=TeacherSection(folders=(str(teacher),)), student=StudentSection(**student))
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
     return begun_student(
@@ -114,7 +117,7 @@ def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, he
     lines = [(row["text"],) for row in kinds_of(30)]
     task = TextTask("classify", "label", labels=tuple(sorted(KINDS)))
     one, other = (
-        np.stack([each.said for each in task.outcomes(opened, framing_for(opened), lines)])
+        np.stack([each.output for each in task.predict(opened, framing_for(opened), lines)])
         for opened in (open_folder(teacher), found.opened)
     )
     assert np.allclose(one, other, atol=1e-5)
@@ -170,20 +173,22 @@ def test_whoever_begins_from_weights_learns_at_a_lower_rate(
     found: list[tuple[float, float]] = []
     real = running.decided
 
-    def noted(plan: Any, train: Any, device: Any, batch: int, epochs: float, rate: float) -> Any:
-        found.append((round(epochs, 2), rate))
-        return real(plan, train, device, batch, epochs, rate)
+    def noted(plan: Any, train: Any, device: Any, batch: int, epochs: float, learning_rate: float) -> Any:
+        found.append((round(epochs, 2), learning_rate))
+        return real(plan, train, device, batch, epochs, learning_rate)
 
     monkeypatch.setattr(running, "decided", noted)
     monkeypatch.setattr(running, "SEEN", 600)
     model_for("classify", 2, learn(LINES, "wordpiece", 200), ("yes", "no")).save(here / "base")
-    once = {"training": {"rate": None}, "text": texts}
+    once = {"training": {"learning_rate": None}, "text": texts}
     taught_by(teacher, {"model": "1x64", "start": "scratch"}, 1, **once)
     taught_by(teacher, str(here / "base"), 1, **once)
     taught_by(teacher, "1x64", 1, **once)
     family = open_folder(teacher).family
     shape = (768 / 64) ** 0.5
-    assert [rate for _, rate in found] == pytest.approx([family.rate * shape, 1e-4 * shape, 5e-5 * shape])
+    assert [learning_rate for _, learning_rate in found] == pytest.approx(
+        [family.learning_rate * shape, 1e-4 * shape, 5e-5 * shape]
+    )
     assert found[0][0] > found[1][0] == found[2][0]
 
 
@@ -227,7 +232,9 @@ def test_two_teachers_are_heard_together(teacher: Path, texts: Path, here: Path)
 
 
 def recipe_of(**lessons: Any) -> DistillRecipe:
-    return DistillRecipe(teacher=Teacher(folders=("t",)), student=Student(model="1x64"), distill=Lessons(**lessons))
+    return DistillRecipe(
+        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSettings(**lessons)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ losses
@@ -236,15 +243,15 @@ def recipe_of(**lessons: Any) -> DistillRecipe:
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_soft_targets_are_as_written_out(temperature: float) -> None:
     scores, said = torch.randn(4, 3, dtype=torch.float64), 3 * torch.randn(4, 3, dtype=torch.float64)
-    found = soft_loss(scores, said, temperature)
+    found = SoftTargets(temperature).one_of(scores, said)
     ours, theirs = np.exp(scores.numpy() / temperature), np.exp(said.numpy() / temperature)
     ours, theirs = (each / each.sum(1, keepdims=True) for each in (ours, theirs))
     assert np.allclose(found.numpy(), temperature**2 * (theirs * np.log(theirs / ours)).sum(1))
-    each = soft_labels_loss(scores, said, temperature)
+    each = SoftTargets(temperature).each_of(scores, said)
     ours, theirs = (1 / (1 + np.exp(-x.numpy() / temperature)) for x in (scores, said))
     apart = theirs * np.log(theirs / ours) + (1 - theirs) * np.log((1 - theirs) / (1 - ours))
     assert np.allclose(each.numpy(), temperature**2 * apart.mean(1))
-    assert torch.allclose(soft_loss(said, said, temperature), torch.zeros(4, dtype=torch.float64))
+    assert torch.allclose(SoftTargets(temperature).one_of(said, said), torch.zeros(4, dtype=torch.float64))
 
 
 class Scores(torch.nn.Module):
@@ -257,7 +264,7 @@ class Scores(torch.nn.Module):
     def forward(self, tokens: Any, rows: Any, segments: Any = None) -> Any:
         return tokens
 
-    def scores(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
+    def logits(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
         return self.said
 
 
@@ -336,13 +343,13 @@ def test_values_are_learned_in_units_of_their_spread(here: Path) -> None:
     rescale(opened.network, 1e5, 3e5)
     Model(opened, "regress").save(here / "rich")
     rows = write_rows(here / "texts.jsonl", [{"text": row["text"]} for row in kinds_of(60, 1)])
-    student = taught_by(here / "rich", "1x64", 1, data=rows, out=here / "s", training={"rate": 1e-12})
+    student = taught_by(here / "rich", "1x64", 1, data=rows, out=here / "s", training={"learning_rate": 1e-12})
     texts = [row["text"] for row in kinds_of(30, 2)]
     one, other = (np.array([each.value for each in model(texts)]) for model in (weft.load(here / "rich"), student))
     assert one.std() > 1e3 and np.allclose(one, other, rtol=1e-4)  # all layers of the teacher are the teacher
     lines = [json.loads(line) for line in (here / "s" / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["validation_loss"] < 1e-6 for line in lines if "validation_loss" in line] == [True]
-    fresh = taught_by(here / "rich", "lstm:1x32", 1, data=rows, out=here / "f", training={"rate": 1e-12})
+    fresh = taught_by(here / "rich", "lstm:1x32", 1, data=rows, out=here / "f", training={"learning_rate": 1e-12})
     assert np.allclose([each.value for each in fresh(texts)], one.mean(), atol=1.5 * one.std())  # about their middle
 
 

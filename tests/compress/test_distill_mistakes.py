@@ -12,8 +12,9 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
+from weft.distillation import report as reporting
 from weft.distillation import run as running
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted
 
 REST = ["--student", "1x64", "--out", "out", "--steps", "1", "--batch", "4"]
@@ -22,7 +23,7 @@ REST = ["--student", "1x64", "--out", "out", "--steps", "1", "--batch", "4"]
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +119,10 @@ def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytes
     """Also before anything was learned: what the teacher has said by then is kept."""
 
     def stopped(*given: object) -> object:
-        raise Interrupted(2, "stopped while the teacher reads; what it has said is kept")
+        raise Interrupted(2, "stopped while the teacher reads; its outputs so far are cached")
 
-    monkeypatch.setattr(running, "taught", stopped)
-    with pytest.raises(Interrupted, match="kept; go on with: weft resume out"):
+    monkeypatch.setattr(running, "teacher_outputs", stopped)
+    with pytest.raises(Interrupted, match="cached; go on with: weft resume out"):
         weft.distill("t", text="texts.txt", student="1x64", out="out", training={"steps": 1})
     monkeypatch.undo()
     monkeypatch.chdir(rows)

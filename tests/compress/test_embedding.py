@@ -13,15 +13,15 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.embed import Directions, EmbedLesson, EmbedTask, task_of
+from weft.distillation.embed import Directions, EmbedLesson, EmbedTask
 from weft.errors import UserError
+from weft.metrics.vectors import Likeness, _correlations
 from weft.nn.rows import Ragged
-from weft.objectives.distill_tokens import TaughtVectors, pooled
+from weft.objectives.tasks import TextVectors, pooled
+from weft.tasks.base import Example
 from weft.tasks.embed import Embedder, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
-from weft.tasks.reading import Example
-from weft.text.metrics_vectors import Likeness, _correlations
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -33,7 +33,7 @@ def rows(texts: list[str]) -> list[Example]:
 
 
 def lesson(teacher: LoadedModel) -> EmbedLesson:
-    return EmbedLesson(task_of(teacher))
+    return EmbedLesson(EmbedTask.from_model(teacher, "embed"))
 
 
 def wide(heads: int = 2) -> LoadedModel:
@@ -58,7 +58,7 @@ def test_the_student_learns_on_the_vectors_that_embed_gives(pooling: Any) -> Non
         batch = whole(table, fixed)
         with torch.inference_mode():
             hidden = student.network(batch.tokens, batch.rows, batch.segments)
-            found = pooled(hidden, batch, len(batch.targets["said"]), pooling)
+            found = pooled(hidden, batch, len(batch.targets["teacher_vectors"]), pooling)
         assert torch.allclose(found[: len(LONG)], wanted, atol=1e-5) and torch.isfinite(found).all()
         assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
         assert taught.objective.counts(batch) == {"teacher": len(LONG)}
@@ -166,12 +166,12 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     before = judged(taught.task, student, framing, judges, tune=True).scores
     table = taught.table(examples, said, student, framing)
     assert "fits into the student's 64" in table.notes[0]
-    losses = learned(student, taught.objective, table, steps=80, rate=5e-3)
+    losses = learned(student, taught.objective, table, steps=80, learning_rate=5e-3)
     after = judged(taught.task, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
-    card = taught.task.carded(student.card)
+    card = taught.task.to_card(student.card)
     assert (card.pooling, card.normalize) == ("mean", normalize)
 
 
@@ -255,5 +255,5 @@ def test_vectors_that_are_not_taught_do_not_count() -> None:
     taught = EmbedLesson(EmbedTask())
     said = [{"vector": np.eye(4, dtype=np.float32)[0] * (number != 1)} for number in range(3)]
     batch = whole(taught.table(rows(TEXTS[:3]), said, student, framing_for(student)))
-    assert TaughtVectors().counts(batch) == {"teacher": 2}
-    assert (batch.targets["turned"] > 0).tolist() == [True, False, True]
+    assert TextVectors().counts(batch) == {"teacher": 2}
+    assert (batch.targets["direction_weight"] > 0).tolist() == [True, False, True]

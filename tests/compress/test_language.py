@@ -16,18 +16,26 @@ import weft
 from tests.once import once
 from tests.tasks.small import quiet
 from weft.cli.main import run
-from weft.data.rows import Framed, Packed
-from weft.data.shards import Text, tokenized
+from weft.data.rows import Framed
+from weft.data.shards import TextFiles, tokenized
 from weft.distillation.distill import distill
 from weft.distillation.resume import resume
-from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts, shortened
+from weft.distillation.teacher_cache import Teacher
+from weft.distillation.token_outputs import (
+    PlacedRows,
+    TokenOutputs,
+    TokenRequest,
+    WithTokenOutputs,
+    shortened,
+    token_outputs,
+)
 from weft.nn.rows import Ragged
-from weft.objectives.distill_words import CHANCES, REST, WORDS, TaughtWords, divergence
 from weft.objectives.language import NextToken
+from weft.objectives.soft import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.runs.corpus import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.passes import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
@@ -61,12 +69,12 @@ def speaking(family: str = "gpt2", seed: int = 1, kind: str = "bpe", **more: Any
     return made
 
 
-def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> Asked:
+def asked_of(*models: Model, temperature: float = 1.0, top: int = 8) -> TokenRequest:
     tokenizer: Any = models[0].tokenizer
-    framed = Framed(tokenized(Text(("text.txt",)), tokenizer), next_frame(tokenizer, True))
-    opened = [model.opened for model in models]
+    framed = Framed(tokenized(TextFiles(("text.txt",)), tokenizer), next_frame(tokenizer, True))
     digests = [str(float(next(model.network.parameters()).detach().sum())) for model in models]
-    return Asked(opened, digests, framed, tokenizer.vocabulary, temperature, top)
+    teachers = [Teacher(model.opened, Path("t"), digest) for model, digest in zip(models, digests, strict=True)]
+    return TokenRequest(teachers, framed, tokenizer.vocabulary, temperature, top)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loss
@@ -78,7 +86,7 @@ def test_with_all_words_it_is_the_whole_divergence() -> None:
     ours, theirs = (3 * torch.randn(7, 11, dtype=torch.float64, generator=generator) for _ in range(2))
     words, chances, rest = shortened(theirs.log_softmax(-1), 11)
     whole = (theirs.softmax(-1) * (theirs.log_softmax(-1) - ours.log_softmax(-1))).sum(-1)
-    torch.testing.assert_close(divergence(ours, words, chances, rest), whole, rtol=0, atol=1e-9)
+    torch.testing.assert_close(kept_divergence(ours, words, chances, rest), whole, rtol=0, atol=1e-9)
     assert not rest.any()
 
 
@@ -91,7 +99,7 @@ def test_with_some_words_the_others_count_as_one() -> None:
     for k in (1, 4, 12, 19, 20):
         words, chances, rest = shortened(theirs.log_softmax(-1), k)
         assert torch.allclose(chances.exp().sum(-1) + rest, torch.ones(50, dtype=torch.float64))
-        found = divergence(ours, words, chances, rest)
+        found = kept_divergence(ours, words, chances, rest)
         assert bool((found <= whole + 1e-9).all()) and bool((found >= before - 1e-9).all())
         written = torch.zeros(50, dtype=torch.float64)  # the same by groups of words, written out
         for row in range(50):
@@ -102,25 +110,25 @@ def test_with_some_words_the_others_count_as_one() -> None:
                 if group:
                     written[row] += p[group].sum() * (p[group].sum() / q[group].sum()).log()
         torch.testing.assert_close(found, written, rtol=0, atol=1e-9)
-        assert divergence(theirs, words, chances, rest).abs().max() < 1e-9
+        assert kept_divergence(theirs, words, chances, rest).abs().max() < 1e-9
         before = found
 
 
 def test_terms_count_as_the_recipe_says() -> None:
     model = speaking()
     asked = asked_of(model, temperature=2.0)
-    table = Foreseen(Packed(asked.framed, 8, 1, False, 0))
-    batch = Prepared(forecasts(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
+    table = PlacedRows(asked.framed, 8, 1, False, 0)
+    batch = WithTokenOutputs(token_outputs(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
     network = speaking(seed=2).network.requires_grad_(False)
     plain = float(NextToken().sums(network, batch)["words"])
     for hard in (0.0, 0.25, 1.0):
-        objective = TaughtWords(2.0, hard)
+        objective = NextToken(soft=SoftTargets(2.0, hard))
         sums, counts = objective.sums(network, batch), objective.counts(batch)
         assert list(sums) == list(counts) == list(objective.terms) and set(counts.values()) == {24}
         assert float(sums["words"]) == pytest.approx(hard * plain)
         scores: Any = network.words(network(batch.tokens, batch.rows))  # type: ignore[operator]
-        said = divergence(scores / 2.0, batch.targets[WORDS], batch.targets[CHANCES], batch.targets[REST]).sum()
-        assert float(sums["taught"]) == pytest.approx(4 * (1 - hard) * float(said))
+        said = kept_divergence(scores / 2.0, batch.targets[TOKENS], batch.targets[LOGPROBS], batch.targets[REST]).sum()
+        assert float(sums["teacher"]) == pytest.approx(4 * (1 - hard) * float(said))
 
 
 # ----------------------------------------------------------------------------------------------------------- forecasts
@@ -131,7 +139,7 @@ def test_forecasts_are_the_teacher_s(family: str) -> None:
     """At every place what the network says there after as much of the text as a window has."""
     model = speaking(family, **({} if family == "gpt2" else {"context": 1 << 16}))
     asked = asked_of(model)
-    found = forecasts(asked)
+    found = token_outputs(asked)
     assert found.forwards == asked.framed.size
     tokens = asked.framed.read(np.arange(asked.framed.size))[0]
     for place in (0, 3, 9, 15, 16, 40, asked.framed.size - 1):
@@ -144,19 +152,19 @@ def test_forecasts_are_the_teacher_s(family: str) -> None:
         with torch.no_grad():
             logs = network.words(network(ragged.tokens, ragged.rows)[-1:]).log_softmax(-1)[0]
         best = logs.topk(8)
-        assert said["words"].tolist() == best.indices.tolist()
-        np.testing.assert_allclose(said["chances"].astype(np.float32), best.values.numpy(), atol=5e-3)
+        assert said["tokens"].tolist() == best.indices.tolist()
+        np.testing.assert_allclose(said["logprobs"].astype(np.float32), best.values.numpy(), atol=5e-3)
         assert said["rest"] == pytest.approx(1 - float(best.values.exp().sum()), abs=1e-5)
 
 
 def test_several_teachers_are_their_mean() -> None:
     one, two = speaking(seed=1), speaking(seed=2)
-    both = forecasts(asked_of(one, two, top=290)).take(np.arange(16))
-    alone = [forecasts(asked_of(each, top=290)).take(np.arange(16)) for each in (one, two)]
+    both = token_outputs(asked_of(one, two, top=290)).take(np.arange(16))
+    alone = [token_outputs(asked_of(each, top=290)).take(np.arange(16)) for each in (one, two)]
 
     def chances(found: Any) -> Any:
         whole = np.zeros((16, 290))
-        np.put_along_axis(whole, found["words"].astype(np.int64), np.exp(found["chances"].astype(np.float64)), 1)
+        np.put_along_axis(whole, found["tokens"].astype(np.int64), np.exp(found["logprobs"].astype(np.float64)), 1)
         return whole
 
     np.testing.assert_allclose(chances(both), sum(map(chances, alone)) / 2, atol=2e-3)
@@ -164,13 +172,13 @@ def test_several_teachers_are_their_mean() -> None:
 
 def test_a_second_time_nothing_is_read(here: Path) -> None:
     model = speaking()
-    first = forecasts(asked_of(model))
-    again = forecasts(asked_of(model))
+    first = token_outputs(asked_of(model))
+    again = token_outputs(asked_of(model))
     assert first.forwards > 0 and again.forwards == 0
     assert all((one == two).all() for one, two in zip(first.shards, again.shards, strict=True))
-    assert forecasts(asked_of(model, temperature=2.0)).forwards > 0  # another question
+    assert token_outputs(asked_of(model, temperature=2.0)).forwards > 0  # another question
     Path("text.txt").write_text("another text\n")
-    assert forecasts(asked_of(model)).forwards > 0
+    assert token_outputs(asked_of(model)).forwards > 0
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,25 +198,27 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
             raise Stopped
 
     with pytest.raises(Stopped):
-        forecasts(asked_of(model), told)
-    rest = forecasts(asked_of(model))
+        token_outputs(asked_of(model), told)
+    rest = token_outputs(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.distillation.token_outputs.FORMAT", 2)
-    assert all((one == two).all() for one, two in zip(forecasts(asked_of(model)).shards, rest.shards, strict=True))
+    monkeypatch.setattr("weft.distillation.token_outputs.FORMAT", 3)
+    assert all((one == two).all() for one, two in zip(token_outputs(asked_of(model)).shards, rest.shards, strict=True))
 
 
 def test_rows_find_their_forecasts_in_every_epoch() -> None:
     """Rows are cut anew in each epoch; what is foreseen goes with the place, not with the row."""
     asked = asked_of(speaking())
-    marked = np.zeros(asked.framed.size, dtype=asked.kind)
-    marked["words"] = np.arange(asked.framed.size)[:, None]
+    marked = np.zeros(asked.framed.size, dtype=asked.dtype)
+    marked["tokens"] = np.arange(asked.framed.size)[:, None]
     marked["rest"] = 0.5
-    table = Foreseen(Packed(asked.framed, 8, 1, False, 5))
+    table = PlacedRows(asked.framed, 8, 1, False, 5)
     tokens = asked.framed.read(np.arange(asked.framed.size))[0]
     cuts = set()
     for epoch in range(3):
-        batch = Prepared(Forecasts([marked], 0))(table.draw(np.full(2, epoch), np.array([0, table.count - 1])))
-        places = batch.targets[WORDS][:, 0].numpy()
+        batch = WithTokenOutputs(TokenOutputs([marked], 0))(
+            table.draw(np.full(2, epoch), np.array([0, table.count - 1]))
+        )
+        places = batch.targets[TOKENS][:, 0].numpy()
         assert (tokens[places] == batch.tokens.numpy()).all()
         assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()
         cuts.add(int(places[0]))
@@ -228,7 +238,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model={"family": "gpt2", "size": "1x64", "context": 16, "dropout": 0.0},
             text={"files": [str(folder / "text.txt")]},
             tokenizer={"size": 290},
-            training={"steps": 40, "batch": 16, "rate": 5e-3},
+            training={"steps": 40, "batch": 16, "learning_rate": 5e-3},
             out=str(folder / "run"),
             log=quiet,
         )
@@ -298,8 +308,8 @@ def test_going_on_ends_as_the_whole_run(teacher: Path, monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_a_student_comes_near_its_teacher(teacher: Path) -> None:
     student = ("--student", "gpt2:1x64", "--start", "scratch", "--hard", "0", "--temperature", "1")
-    rate = ("--set", "training.rate=5e-3", "--set", "student.settings.dropout=0.0")
-    assert distilled(teacher, "out", *student, *rate, steps=150) == 0
+    learning_rate = ("--set", "training.learning_rate=5e-3", "--set", "student.settings.dropout=0.0")
+    assert distilled(teacher, "out", *student, *learning_rate, steps=150) == 0
     assert json.loads(Path("out/run/kept.json").read_text())["kept"] > 0.8
 
 

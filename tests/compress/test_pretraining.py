@@ -17,13 +17,13 @@ from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.distillation.distill import distill
-from weft.distillation.recipe import DistillRecipe, Student, Teacher
+from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.resume import resume
 from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run
 from weft.training.signals import listening
@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "text": {"files": [str(folder / "text.txt")]},
             "tokenizer": {"size": 200},
             "objective": {"name": "mlm", "length": 24},
-            "training": {"steps": 40, "batch": 16, "rate": 5e-3, "evaluate_every": 40, "log_every": 40},
+            "training": {"steps": 40, "batch": 16, "learning_rate": 5e-3, "evaluate_every": 40, "log_every": 40},
         }
         pretrain(None, settings, log=quiet)
 
@@ -71,7 +71,7 @@ def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go(place: Path, out: Path, student: Any = "distilbert", teacher: str = "bert", **more: Any) -> weft.Model:
-    plan = {"steps": 8, "batch": 16, "rate": 3e-3, "evaluate_every": 8, "log_every": 4, "threads": 1}
+    plan = {"steps": 8, "batch": 16, "learning_rate": 3e-3, "evaluate_every": 8, "log_every": 4, "threads": 1}
     said = {"student": student, "training": {**plan, **more.pop("training", {})}, "log": quiet, **more}
     said["distill"] = {"pretrain": True, "length": 24, **said.get("distill", {})}
     return distill(str(place / teacher), text=str(place / "text.txt"), out=out, **said)
@@ -86,7 +86,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
     made = weft.new("bert", learn(lines(40), "wordpiece", 120), size="4x64", settings={"context": 32}, seed=4)
     with torch.no_grad():
         made.opened.network.get_submodule("segments").weight.normal_()  # type: ignore[operator]
-    recipe = DistillRecipe(teacher=Teacher(folders=("x",)), student=Student(model="distilbert"))
+    recipe = DistillRecipe(teacher=TeacherSection(folders=("x",)), student=StudentSection(model="distilbert"))
     with listening() as stop:
         begun = begun_student(
             Run(tmp_path),
@@ -129,7 +129,7 @@ def test_a_student_of_the_teachers_layers(place: Path, tmp_path: Path) -> None:
         "text": {"files": [str(place / "text.txt")]},
         "tokenizer": {"folder": str(place / "bert")},
         "objective": {"name": "mlm", "length": 24},
-        "training": {"steps": 8, "batch": 16, "rate": 3e-3, "evaluate_every": 8, "log_every": 8, "threads": 1},
+        "training": {"steps": 8, "batch": 16, "learning_rate": 3e-3, "evaluate_every": 8, "log_every": 8, "threads": 1},
     }
     pretrain(None, alone, log=quiet)
     assert kept[-1] < losses(tmp_path / "alone")[-1] - 0.5
@@ -143,7 +143,7 @@ def test_a_student_of_the_teachers_layers(place: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "layers/config.json").read_text())
     assert config["model_type"] == "distilbert" and config["architectures"] == ["DistilBertForMaskedLM"]
     assert not any("teacher" in name or "beside" in name for name in load_file(tmp_path / "layers/model.safetensors"))
-    first = next(line for line in read_metrics(tmp_path / "layers/run/metrics.jsonl") if "rate" in line)
+    first = next(line for line in read_metrics(tmp_path / "layers/run/metrics.jsonl") if "learning_rate" in line)
     assert {"words", "soft", "cosine"} <= set(first)
 
 

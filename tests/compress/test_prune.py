@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model={"family": "bert", "size": "3x64", "heads": 4, "context": 64, "weight_scale": 0.1, "dropout": 0.0},
             task="classify",
             tokenizer={"size": 300},
-            training={"steps": 30, "batch": 16, "rate": 3e-3, "evaluate_every": 30, "warmup": 0.1},
+            training={"steps": 30, "batch": 16, "learning_rate": 3e-3, "evaluate_every": 30, "warmup": 0.1},
             log=quiet,
         )
 

@@ -20,9 +20,9 @@ from weft.comparison.agreement import scores_of
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison
 from weft.errors import UserError
+from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
 from weft.quantization.quantize import Refused, Source, Verdict, chosen, judged
-from weft.text.resampling import Score
 
 need_engine("onnx")
 SHORT = {"texts": 6, "seconds": 0.5}

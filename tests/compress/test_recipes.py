@@ -12,8 +12,7 @@ from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import quiet, write_rows
 from weft.cli.main import run
 from weft.config import read_toml
-from weft.distillation import run as running
-from weft.distillation import stages
+from weft.distillation import report as reporting
 from weft.distillation.recipe import DistillRecipe
 
 SMALL = ["--steps", "2", "--batch", "8", "--length", "24", "--out", "r"]
@@ -23,9 +22,7 @@ SHORT = ["--set", "stages.pretrain.steps=1", "--set", "stages.finetune.steps=1"]
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
-    monkeypatch.setattr(stages, "_report", lambda *given: None)
-    monkeypatch.setattr(running, "write_language_report", lambda *given, **more: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.mark.slow
@@ -56,7 +53,7 @@ def test_the_shipped_recipe_like_distilbert(here: Path, capsys: pytest.CaptureFi
     student = weft.load("r")
     assert (student.opened.family.name, student.config.layers, student.config.width) == ("distilbert", 1, 64)
     said = read_toml(DistillRecipe, here / "r" / "run" / "recipe.toml")
-    assert (said.distill.hard, said.distill.match, said.training.rate) == (0.3, ("cosine",), 5e-4)
+    assert (said.distill.hard, said.distill.match, said.training.learning_rate) == (0.3, ("cosine",), 5e-4)
 
 
 def test_flags_and_arguments_stand_above_a_file(
@@ -69,11 +66,11 @@ def test_flags_and_arguments_stand_above_a_file(
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "mine.toml").write_text(
         '[student]\nmodel = "1x64"\n[data]\ntext = ["texts.txt"]\n[distill]\nhard = 0.25\ncurve = 3\n'
-        "[training]\nepochs = 5\nrate = 1e-3\n"
+        "[training]\nepochs = 5\nlearning_rate = 1e-3\n"
     )
     assert run(["distill", "mine.toml", str(teacher), "--curve", "2", "--steps", "7", "--out", "r"]) == 0
     [recipe] = found
-    assert (recipe.distill.hard, recipe.distill.curve, recipe.training.rate) == (0.25, 2, 1e-3)
+    assert (recipe.distill.hard, recipe.distill.curve, recipe.training.learning_rate) == (0.25, 2, 1e-3)
     assert (recipe.training.steps, recipe.training.epochs, recipe.student.model) == (7, None, "1x64")
     assert recipe.teacher.folders == (str(teacher),) and recipe.data.text == (str(here / "texts.txt"),)
     # In Python by the same name.

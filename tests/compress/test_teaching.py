@@ -21,15 +21,15 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
-from weft.distillation import run as running
+from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.base import Said
 from weft.distillation.classify import TextLesson
-from weft.distillation.tally import Tally
-from weft.distillation.teacher_outputs import Listened, Part, digest_of_folder, taught
+from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
+from weft.distillation.teacher_outputs import teacher_outputs
 from weft.progress import silent
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import Example
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 
@@ -55,44 +55,42 @@ class Echo(TextLesson):
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture
-def listened(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Listened:
+def listened(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Teacher:
     Echo.read = []
     monkeypatch.setattr(teaching, "SHARD", 8)
-    return Listened(open_folder(teacher), teacher, digest_of_folder(teacher))
+    return Teacher(open_folder(teacher), teacher, digest_of_folder(teacher))
 
 
 def examples_of(texts: Sequence[str]) -> list[Example]:
     return [Example((text,), None, "") for text in texts]
 
 
-def asked(
-    listened: Listened, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None
-) -> Any:
+def asked(listened: Teacher, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None) -> Any:
     lesson = Echo(TextTask("classify", "label", labels=("a", "b", "c")))
-    return taught(
+    return teacher_outputs(
         lesson, [listened], examples_of(texts), parts or [len(texts)], Stop() if stop is None else stop, quiet, silent
     )
 
 
-def test_all_comes_back_as_it_was_said(listened: Listened) -> None:
+def test_all_comes_back_as_it_was_said(listened: Teacher) -> None:
     texts = [row["text"] for row in kinds_of(21)]
     found = asked(listened, texts)
-    assert found.forwards == 21 == len(found.said)
+    assert found.forwards == 21 == len(found.outputs)
     for place in (20, 0, 7, 8, -1, 15, 3):
-        said, text = found.said[place], texts[place]
+        said, text = found.outputs[place], texts[place]
         assert said["letters"].tolist() == [[len(word), ord(word[0])] for word in text.split()]
         assert said["text"].tobytes().decode() == (text if "o" in text else "")
-    some = Part(found.said, [19, 2, 11])[1:]
+    some = found.outputs.select([19, 2, 11])[1:]
     assert [len(each["letters"]) for each in some] == [len(texts[n].split()) for n in (2, 11)] and len(some) == 2
     with pytest.raises(IndexError):
-        found.said[21]
+        found.outputs[21]
 
 
-def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Listened) -> None:
+def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Teacher) -> None:
     texts = [row["text"] + f" {number}" for number, row in enumerate(kinds_of(40))]
     assert asked(listened, texts[:20]).forwards == 20
     assert asked(listened, texts[:20]).forwards == 0
@@ -101,7 +99,7 @@ def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Listened
     assert asked(listened, list(reversed(texts[:20]))).forwards == 20
 
 
-def test_another_teacher_is_asked_anew(teacher: Path, listened: Listened, here: Path) -> None:
+def test_another_teacher_is_asked_anew(teacher: Path, listened: Teacher, here: Path) -> None:
     texts = [row["text"] for row in kinds_of(9)]
     asked(listened, texts)
     before = digest_of_folder(teacher)
@@ -115,11 +113,11 @@ def test_another_teacher_is_asked_anew(teacher: Path, listened: Listened, here: 
     data[-1] ^= 1
     (here / "copy" / "model.safetensors").write_bytes(data)
     assert first == before != digest_of_folder(here / "copy")  # a copy is the same teacher, one bit less is not
-    other = Listened(listened.opened, here / "copy", digest_of_folder(here / "copy"))
+    other = Teacher(listened.model, here / "copy", digest_of_folder(here / "copy"))
     assert asked(other, texts).forwards == 9
 
 
-def test_whoever_stops_keeps_whole_shards(listened: Listened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_stops_keeps_whole_shards(listened: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [row["text"] + f" {number}" for number, row in enumerate(kinds_of(24))]
     stop = Stop()
     before = Echo.said
@@ -130,7 +128,7 @@ def test_whoever_stops_keeps_whole_shards(listened: Listened, monkeypatch: pytes
         return before(self, *given)
 
     monkeypatch.setattr(Echo, "said", said)
-    with pytest.raises(Interrupted, match="what it has said is kept"):
+    with pytest.raises(Interrupted, match="its outputs so far are cached"):
         asked(listened, texts, stop=stop)
     assert len(Echo.read) == 16  # the second shard was on its way and is written; the third was not begun
     monkeypatch.setattr(Echo, "said", before)
@@ -140,24 +138,24 @@ def test_whoever_stops_keeps_whole_shards(listened: Listened, monkeypatch: pytes
 def test_what_a_killed_process_had_read_counts_too(here: Path) -> None:
     """One shard was counted, one was written and not yet counted, one was lost on the way and one given up."""
     shards = [here / f"{number}.safetensors" for number in range(4)]
-    with Tally(here).shard(shards[0], 8):
+    with TeacherReads(here).shard(shards[0], 8):
         shards[0].touch()
-    killed = [Tally(here).shard(shards[1], 5)]
+    killed = [TeacherReads(here).shard(shards[1], 5)]
     killed[0].__enter__()
     shards[1].touch()
-    again = Tally(here)
+    again = TeacherReads(here)
     assert again.total == 13
     killed.append(again.shard(shards[2], 4))
     killed[1].__enter__()
-    last = Tally(here)
+    last = TeacherReads(here)
     assert last.total == 13
     with pytest.raises(KeyError), last.shard(shards[3], 2):
         raise KeyError
     shards[3].touch()  # by someone else
-    assert last.total == Tally(here).total == 13
+    assert last.total == TeacherReads(here).total == 13
 
 
-def test_a_damaged_shard_is_named_and_read_anew(listened: Listened, here: Path) -> None:
+def test_a_damaged_shard_is_named_and_read_anew(listened: Teacher, here: Path) -> None:
     texts = [row["text"] for row in kinds_of(9)]
     asked(listened, texts)
     shard = min((here / "cache" / "teachers").rglob("*.safetensors"))
@@ -165,10 +163,10 @@ def test_a_damaged_shard_is_named_and_read_anew(listened: Listened, here: Path) 
     shard.write_bytes(shard.read_bytes()[:40])
     with pytest.warns(UserWarning, match=f"{shard.name}: damaged: .*made again"):
         found = asked(listened, texts)
-    assert len([each for each in found.said]) == 9
+    assert len([each for each in found.outputs]) == 9
 
 
-def test_the_cache_is_listed_and_cleared(listened: Listened, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_is_listed_and_cleared(listened: Teacher, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked(listened, [row["text"] for row in kinds_of(9)])
     assert run(["cache", "list"]) == 0
     said = capsys.readouterr().out
@@ -220,7 +218,7 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
     with monkeypatch.context() as patched:
         patched.setattr(teaching, "_write", second)
         with pytest.raises(
-            Interrupted, match="while the teacher reads; what it has said is kept; go on with: weft res"
+            Interrupted, match="while the teacher reads; its outputs so far are cached; go on with: weft res"
         ):
             weft.distill(None, None, {**settings, "out": str(here / "run")}, log=quiet)
     with monkeypatch.context() as patched:

@@ -23,9 +23,10 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.pruning.prune import most_used, pruned_tokenizer, with_vocabulary
 from weft.pruning.vocabulary import best_of, chosen, counted, coverage
-from weft.text.learning import KINDS, learn
-from weft.text.pruning import anatomy_of
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.pruning import anatomy_of
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import KINDS, learn
 
 WORDS = "the weavers carry threads over rivers and know not where they lead; children open sweet books again"
 RARE = " zebras quickly jumped, vexing Władysław's fjord"
@@ -146,7 +147,7 @@ def test_characters_go_only_where_words_cover_more() -> None:
 
 def test_characters_that_no_text_uses_may_go(data: Path) -> None:
     """A published vocabulary has thousands of single characters: without them there is room for words."""
-    before = Tokenizer.load(data / "vocabularies" / "bert-base-uncased-vocab.txt")
+    before = load_tokenizer(data / "vocabularies" / "bert-base-uncased-vocab.txt")
     texts = [*EVERYDAY, "weißt"]
     keep = most_used(before, texts, 600, characters=False)
     after, kept = pruned_tokenizer(before, keep, characters=False)
@@ -159,7 +160,7 @@ def test_characters_that_no_text_uses_may_go(data: Path) -> None:
 def test_published_vocabularies(data: Path) -> None:
     """BERT's and GPT-2's, on text that neither was asked about."""
     for name in ("bert-base-uncased-vocab.txt", "encoder.json"):
-        before = Tokenizer.load(data / "vocabularies" / name)
+        before = load_tokenizer(data / "vocabularies" / name)
         keep = most_used(before, EVERYDAY, 6000)
         after, kept = pruned_tokenizer(before, keep)
         assert len(kept) == 6000 and coverage(before, after, kept, EVERYDAY).dropped == 0

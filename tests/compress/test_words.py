@@ -12,9 +12,10 @@ from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
 from weft.data.masking import NOTHING
 from weft.distillation.tag import TagLesson
-from weft.objectives.distill_tokens import TaughtTags
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, tokenizer_of
-from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, first_tokens, joined, raw
 from weft.text.windows import Framing
 
@@ -46,8 +47,8 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
     with torch.inference_mode():
         hidden = network(batch.tokens, batch.rows, batch.segments)
         own = network.logits("tag", hidden, batch.rows)[batch.targets["places"]]  # type: ignore[operator]
-    assert torch.allclose(batch.targets["said"], own, atol=1e-5) and own.std() > 0.1
-    assert batch.targets["taught"].all() and len(own) == sum(len(row.texts[0].split()) for row in examples)
+    assert torch.allclose(batch.targets[LOGITS], own, atol=1e-5) and own.std() > 0.1
+    assert batch.targets[TAUGHT].all() and len(own) == sum(len(row.texts[0].split()) for row in examples)
 
 
 @pytest.mark.parametrize("student", ["bpe", "character", "unigram", "word"])
@@ -81,8 +82,8 @@ def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> Non
             start, end = encoded.offsets[token]
             word = tagged.words[number]
             assert max(start, word[0]) < min(end, word[1]), (tagged.text[slice(*word)], tagged.text[start:end])
-            assert (table.by_place["said"][found] == number).all()
-            assert table.by_place["taught"][found] == each["known"][number]
+            assert (table.by_place[LOGITS][found] == number).all()
+            assert table.by_place[TAUGHT][found] == each["known"][number]
             found += 1
     assert found == len(table.places) > 20
 
@@ -94,9 +95,9 @@ def test_words_that_no_teacher_has_read_are_not_taught() -> None:
     said = LESSON.said(teacher, framing, [example])
     assert said[0]["known"].tolist() == [True, True, True, False, False]
     table = LESSON.table([example], said, model("wordpiece", {"tag": 4}), framing_for(model("wordpiece", {"tag": 4})))
-    assert table.by_place["taught"].tolist() == [1, 1, 1, 0, 0]
+    assert table.by_place[TAUGHT].tolist() == [1, 1, 1, 0, 0]
     batch = whole(table)
-    assert TaughtTags(4).counts(batch) == {"teacher": 3}
+    assert Tags(4, SoftTargets()).counts(batch) == {"teacher": 3}
     answered = LESSON.answered(example, said[0])
     assert answered.target.tags[3:] == ("O", "O") and len(answered.target.tags) == 5
 
@@ -110,11 +111,11 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
     said[0] = {**said[0], "known": np.zeros_like(said[0]["known"])}  # one with tags alone
     batch = whole(LESSON.table(examples, said, teacher, framing))
     network = Saying(torch.randn(len(batch.tokens), 4, generator=torch.Generator().manual_seed(0)))
-    objective = TaughtTags(4, temperature=3.0, hard=hard)
+    objective = Tags(4, SoftTargets(3.0, hard))
     loss(objective, network, batch).backward()
-    places, tags, taught = (batch.targets[name] for name in ("places", "tags", "taught"))
+    places, tags, taught = (batch.targets[name] for name in ("places", "tags", TAUGHT))
     scores, labeled = network.said.detach()[places], tags != NOTHING
-    soft = 3 * ((scores / 3).softmax(1) - (batch.targets["said"] / 3).softmax(1))
+    soft = 3 * ((scores / 3).softmax(1) - (batch.targets[LOGITS] / 3).softmax(1))
     right = scores.softmax(1) - torch.nn.functional.one_hot(tags.clamp_min(0), 4)
     wanted = torch.zeros_like(network.said)
     for n, place in enumerate(places):
@@ -163,8 +164,8 @@ def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     losses = learned(student, lesson.objective, lesson.table(examples, said, student, framing))
     assert losses[-1] < 0.02 * losses[0]
     answers = [lesson.answered(*each) for each in zip(examples, said, strict=True)]
-    own = lesson.task.outcomes(student, framing, [each.target for each in answers])
-    ours = [tag for each in own for tag in lesson.task.decided(each)]
+    own = lesson.task.predict(student, framing, [each.target for each in answers])
+    ours = [tag for each in own for tag in lesson.task.tags(each)]
     theirs = [tag for each in answers for tag in each.target.tags]
     same = [one == other for one, other in zip(ours, theirs, strict=True)]
     assert sum(same) >= 0.9 * len(same) and len(set(theirs)) > 2

@@ -19,17 +19,17 @@ from tests.tasks.written import learned, worded, write_sides
 from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
-from weft.data.pairs import Sequences, Side, Ways
-from weft.distillation.recipe import Lessons
+from weft.data.pairs import Sequences, TargetSampler, TextSide
+from weft.distillation.recipe import DistillSettings
 from weft.distillation.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 
 PAIRS = worded(20)
@@ -56,7 +56,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lesson_of(teacher: Path, **wanted: Any) -> tuple[WritingLesson, Model]:
     model = weft.load(teacher)
-    return WritingLesson.of([model.opened], "translate", Lessons(**{"hard": 0.0, **wanted})), model
+    return WritingLesson.of([model.opened], "translate", DistillSettings(**{"hard": 0.0, **wanted})), model
 
 
 def framed(model: Model) -> Framing:
@@ -112,8 +112,8 @@ def test_of_several_texts_each_counts_by_its_chance(teacher: Path) -> None:
 def some_ways() -> tuple[Sequences, list[list[float]]]:
     shares = [[0.5, 0.25, 0.25], [1.0], [0.75, 0.25]]
     texts = [[5, 6, 1], [7, 1], [8, 9, 10, 1], [5, 1], [6, 6, 1], [9, 8, 7, 6, 1]]
-    read = Side.of([[3, 4, 1], [4, 1], [5, 5, 1]])
-    return Sequences(read, Side.of(texts), begin=2, ways=Ways.of(shares)), shares
+    read = TextSide.of([[3, 4, 1], [4, 1], [5, 5, 1]])
+    return Sequences(read, TextSide.of(texts), begin=2, ways=TargetSampler.of(shares)), shares
 
 
 def test_shares_weigh_the_loss_exactly() -> None:
@@ -129,7 +129,7 @@ def test_shares_weigh_the_loss_exactly() -> None:
         with torch.no_grad():
             return float(objective.sums(network, batch)["words"])
 
-    one_by_one = replace(table, ways=None, read=Side.of([[3, 4, 1]] * 3 + [[4, 1]] + [[5, 5, 1]] * 2))
+    one_by_one = replace(table, ways=None, read=TextSide.of([[3, 4, 1]] * 3 + [[4, 1]] + [[5, 5, 1]] * 2))
     alone = [loss(one_by_one, 0, np.array([number])) for number in range(6)]
     wanted = sum(share * value for share, value in zip([s for some in shares for s in some], alone, strict=True))
     for first in (0, 4, 8):
@@ -220,7 +220,7 @@ def test_several_teachers_write_together(teacher: Path) -> None:
     with torch.no_grad():
         for parameter in other.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    lesson = WritingLesson.of([model.opened, other.opened], "translate", Lessons())
+    lesson = WritingLesson.of([model.opened, other.opened], "translate", DistillSettings())
     found = lesson.said(model.opened, framed(model), SOURCES[:6])
     wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam=5)
     assert [unpacked(each)[0][0] for each in found] == [each.text for each in wanted]
@@ -273,9 +273,9 @@ def test_right_texts_beside_the_teacher(teacher: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_a_student_learns_to_write_what_its_teacher_writes(teacher: Path) -> None:
     sources = write_lines("t.en", [source for source, _ in PAIRS])
-    rate = ("--set", "training.rate=4e-3", "--set", "training.ema=0.9")
+    learning_rate = ("--set", "training.learning_rate=4e-3", "--set", "training.ema=0.9")
     student = ("--student", "transformer:1x64", "--start", "scratch", "--set", "student.settings.dropout=0.0")
-    assert distilled(teacher, "out", "--text", sources, *student, *rate, steps=150) == 0
+    assert distilled(teacher, "out", "--text", sources, *student, *learning_rate, steps=150) == 0
     texts = [source for source, _ in PAIRS]
     ours, theirs = (weft.load(name)(texts, beam=1) for name in ("out", teacher))
     assert sum(one.text == two.text for one, two in zip(ours, theirs, strict=True)) >= 18  # type: ignore[attr-defined]

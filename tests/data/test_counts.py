@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.data import counts as module
-from weft.data.counts import Counts, count
+from weft.data.counts import NgramCounts, count
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 
@@ -29,11 +29,11 @@ def framed_of(documents: list[list[int]]) -> Framed:
     return Framed(corpus_of(documents), Frame((START,), (END,)))
 
 
-def counted(documents: list[list[int]], order: int, vocabulary: int = VOCABULARY) -> Counts:
+def counted(documents: list[list[int]], order: int, vocabulary: int = VOCABULARY) -> NgramCounts:
     return count(framed_of(documents), order, vocabulary, START)
 
 
-def spelled(found: Counts, order: int) -> list[tuple[int, ...]]:
+def spelled(found: NgramCounts, order: int) -> list[tuple[int, ...]]:
     """The n-grams of an order as their words, in the order in which they are stored."""
     if order == 1:
         return [(int(key),) for key in found.orders[0].keys]

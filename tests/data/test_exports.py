@@ -14,7 +14,8 @@ from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import alike_note, examples_of
 from weft.tasks.tag import TagTask
-from weft.text.records import Record, Skipped, read_records
+from weft.text.records import Record, read_records
+from weft.text.row_problems import Skipped
 
 ROWS = [(f"some words of row {number}", ("ham", "spam")[number % 2]) for number in range(12)]
 CLASSIFY = TextTask("classify", "label")
@@ -31,7 +32,7 @@ def targets(task: Any, name: str, text: str | None = None) -> tuple[list[Any], l
     if text is not None:
         Path(name).write_text(text, encoding="utf-8")
     table, skipped = Table(name), Skipped()
-    task, needed = task.needed(next(table.records()), {})
+    task, needed = task.columns(next(table.records()), {})
     return [example.target for example in examples_of(table, needed, task.read, skipped)], skipped.lines()
 
 

@@ -10,7 +10,7 @@ from tests.training.small import OBJECTIVES, drawn, network_for, stories
 from weft.data.masking import NOTHING, Masking, inside_words, shift
 from weft.data.rows import Drawn
 from weft.errors import UserError
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 MASK = 4
 

@@ -9,9 +9,9 @@ import pytest
 
 from weft.data.batching import Feed, cut_to_budget, every_example, in_two_phases
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Packed, Pieces
+from weft.data.rows import DocumentRows, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
-from weft.data.text_pairs import PairFrame, Pairs
+from weft.data.text_pairs import PairFrame, SentencePairs
 from weft.errors import UserError
 
 
@@ -38,7 +38,7 @@ END, START, SEP = 1, 2, 3
 
 
 def test_a_stream_reads_every_token_once_in_an_epoch() -> None:
-    source = Packed(Framed(corpus([5, 9, 1, 18, 4]), Frame(after=(END,))), 7, 0, False, seed=5)
+    source = PackedRows(Framed(corpus([5, 9, 1, 18, 4]), Frame(after=(END,))), 7, 0, False, seed=5)
     assert source.framed.size == 42 and source.count == 6
     for epoch in (0, 1, 7):
         tokens = every(source, epoch).tokens
@@ -48,7 +48,7 @@ def test_a_stream_reads_every_token_once_in_an_epoch() -> None:
 
 
 def test_a_row_and_its_labels_come_from_one_run_of_text() -> None:
-    source = Packed(Framed(corpus([50]), Frame()), 8, 1, False, seed=None)
+    source = PackedRows(Framed(corpus([50]), Frame()), 8, 1, False, seed=None)
     batch = shift(every(source))
     assert (batch.targets["words"] == batch.tokens + 1).all()
     assert sorted(batch.targets["words"].tolist()) == list(range(101, 150))  # each but the first is said once
@@ -56,7 +56,7 @@ def test_a_row_and_its_labels_come_from_one_run_of_text() -> None:
 
 
 def test_rows_apart_never_cross_a_document() -> None:
-    source = Packed(Framed(corpus([5, 9, 1, 18, 4]), Frame((START,), (END,))), 12, 0, True, seed=5)
+    source = PackedRows(Framed(corpus([5, 9, 1, 18, 4]), Frame((START,), (END,))), 12, 0, True, seed=5)
     for row in rows(every(source)):
         inside = [token for token in row if token >= 100]
         assert inside == list(range(inside[0], inside[0] + len(inside))) if inside else True
@@ -66,7 +66,7 @@ def test_rows_apart_never_cross_a_document() -> None:
 
 
 def test_pieces_are_documents() -> None:
-    source = Pieces(Framed(corpus([3, 0, 10, 1]), Frame(row_before=(START,), row_after=(END,))), 6, 0)
+    source = DocumentRows(Framed(corpus([3, 0, 10, 1]), Frame(row_before=(START,), row_after=(END,))), 6, 0)
     assert rows(every(source)) == [
         [START, 100, 101, 102, END],
         [START, 103, 104, 105, 106, END],
@@ -78,7 +78,7 @@ def test_pieces_are_documents() -> None:
 
 
 def test_pieces_for_the_next_token_say_each_token_once() -> None:
-    source = Pieces(Framed(corpus([3, 7]), Frame((START,), (END,))), 4, 1)
+    source = DocumentRows(Framed(corpus([3, 7]), Frame((START,), (END,))), 4, 1)
     batch = shift(every(source))
     assert sorted(batch.targets["words"].tolist()) == [END, END, *range(100, 110)]
     assert batch.rows.lengths().max() <= 4
@@ -104,7 +104,7 @@ def halves(row: list[int]) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_pairs(kind: str) -> None:
     lengths = [40] * 30
-    source = Pairs(corpus(lengths, sentences=5), PAIR, 24, kind, seed=1)
+    source = SentencePairs(corpus(lengths, sentences=5), PAIR, 24, kind, seed=1)
     drawn = every(source)
     assert drawn.follows is not None and drawn.segments is not None
     assert 0.3 < drawn.follows.mean() < 0.7
@@ -130,7 +130,7 @@ def test_pairs(kind: str) -> None:
 
 def test_where_a_second_text_begins_tells_nothing() -> None:
     """One from another document begins in the middle of it, and is as long, as one that follows does."""
-    source = Pairs(corpus([20] * 400, sentences=4), PAIR, 24, "next", seed=1)
+    source = SentencePairs(corpus([20] * 400, sentences=4), PAIR, 24, "next", seed=1)
     drawn = every(source)
     assert drawn.follows is not None
     seconds = {0: [], 1: []}  # type: ignore[var-annotated]
@@ -144,19 +144,19 @@ def test_where_a_second_text_begins_tells_nothing() -> None:
 
 
 def test_pairs_read_every_document() -> None:
-    source = Pairs(corpus([40, 7, 2, 90], sentences=6), PAIR, 24, "order", seed=1)
+    source = SentencePairs(corpus([40, 7, 2, 90], sentences=6), PAIR, 24, "order", seed=1)
     tokens = every(source).tokens
     assert sorted(tokens[tokens >= 100]) == list(range(100, 239))
     assert np.diff(every(source).starts).max() <= 24
 
 
 def test_a_single_document_has_no_other() -> None:
-    source = Pairs(corpus([20], sentences=4), PAIR, 24, "next", seed=1)
+    source = SentencePairs(corpus([20], sentences=4), PAIR, 24, "next", seed=1)
     assert all(every(source, epoch).follows == [0] for epoch in range(8))
 
 
 def test_the_order_is_arithmetic_for_any_number_of_ranks() -> None:
-    source = Pieces(Framed(corpus([3, 9, 5, 7, 6, 2, 8] * 5), Frame(row_before=(START,))), 16, 0)
+    source = DocumentRows(Framed(corpus([3, 9, 5, 7, 6, 2, 8] * 5), Frame(row_before=(START,))), 16, 0)
     feed = Feed(source, lambda drawn: shift(drawn), seed=9, rows=6)
     for step in (0, 3, 5, 6):  # step 5 crosses from the first epoch into the second
         alone = [batch.tokens.tolist() for batch in feed.passes(step, 20)]
@@ -170,11 +170,11 @@ def test_the_order_is_arithmetic_for_any_number_of_ranks() -> None:
 
 
 def test_budgets() -> None:
-    source = Pieces(Framed(corpus([3, 9, 5, 7, 6, 2, 30, 8]), Frame()), 40, 0)
+    source = DocumentRows(Framed(corpus([3, 9, 5, 7, 6, 2, 30, 8]), Frame()), 40, 0)
     numbers = np.arange(8)
     cuts = [numbers[cut].tolist() for cut in cut_to_budget(source, numbers, 12)]
     assert cuts == [[0, 1], [2, 3], [4, 5], [6], [7]]  # one that is larger than the budget goes alone
-    full = Packed(Framed(corpus([500]), Frame()), 10, 0, False, seed=1)
+    full = PackedRows(Framed(corpus([500]), Frame()), 10, 0, False, seed=1)
     assert [len(numbers[cut]) for cut in cut_to_budget(full, numbers, 30)] == [2, 2, 2, 2]  # of one shape
     seen = [token for batch in every_example(source, lambda drawn: shift(drawn), 12) for token in batch.tokens.tolist()]
     assert len(seen) == 70 - 8
@@ -182,10 +182,10 @@ def test_budgets() -> None:
 
 def test_too_little_text() -> None:
     with pytest.raises(UserError, match="only 1 tokens"):
-        every(Packed(Framed(corpus([1]), Frame()), 8, 1, False, seed=1))
+        every(PackedRows(Framed(corpus([1]), Frame()), 8, 1, False, seed=1))
     with pytest.raises(UserError, match="no document"):
-        every(Pieces(Framed(corpus([1, 1]), Frame()), 8, 1))
-    short = Packed(Framed(corpus([5]), Frame()), 8, 1, False, seed=1)
+        every(DocumentRows(Framed(corpus([1, 1]), Frame()), 8, 1))
+    short = PackedRows(Framed(corpus([5]), Frame()), 8, 1, False, seed=1)
     assert short.count >= 1 and len(every(short).tokens) >= 5  # shorter than a row: one short row
 
 
@@ -203,7 +203,7 @@ def test_two_phases(kind: str) -> None:
     framed = Framed(corpus([700, 30, 900, 64, 1200] * 3), Frame(row_before=(START,)))
 
     def source(length: int) -> Any:
-        return Packed(framed, length, 0, False, seed=4) if kind == "stream" else Pieces(framed, length, 0)
+        return PackedRows(framed, length, 0, False, seed=4) if kind == "stream" else DocumentRows(framed, length, 0)
 
     feed = in_two_phases(Feed(source(64), lambda drawn: shift(drawn), seed=9, rows=4), source(16), border=27)
     assert feed.first is not None and feed.rows == 4
@@ -234,8 +234,8 @@ def test_two_phases(kind: str) -> None:
 def test_pairs_fill_their_rows_across_documents(kind: str) -> None:
     """Paragraphs of 20 tokens make rows of 128, whose texts part inside a paragraph, not between two."""
     text = corpus([20] * 300, sentences=5)
-    full = Pairs(text, PAIR, 128, kind, seed=1)
-    apart = Pairs(text, PAIR, 128, kind, seed=1, across=False)
+    full = SentencePairs(text, PAIR, 128, kind, seed=1)
+    apart = SentencePairs(text, PAIR, 128, kind, seed=1, across=False)
     assert full.mean > 0.9 * 128 and apart.mean < 30
     first, lasts = 100, np.cumsum([0] + [20] * 300)
     for epoch in range(3):
@@ -252,5 +252,5 @@ def test_pairs_fill_their_rows_across_documents(kind: str) -> None:
                 assert two[0] == one[-1] + 1 and two[0] not in lasts
             else:  # of other documents altogether
                 assert not {t // 20 for t in one} & {t // 20 for t in two}
-    numbers = sorted(t for row in rows(every(Pairs(text, PAIR, 128, "order", seed=1))) for t in row if t >= 100)
+    numbers = sorted(t for row in rows(every(SentencePairs(text, PAIR, 128, "order", seed=1))) for t in row if t >= 100)
     assert numbers == list(range(100, 6100)), "every token once"

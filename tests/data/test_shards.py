@@ -18,11 +18,12 @@ from tests.damage import flip
 from tests.training.small import stories
 from weft.data import shards
 from weft.data.cache import cached, clear_cache
-from weft.data.shards import Text, tokenized
+from weft.data.shards import TextFiles, tokenized
 from weft.errors import UserError
-from weft.text.learning import learn
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +38,9 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Text:
+def text(tmp_path: Path) -> TextFiles:
     (tmp_path / "text.txt").write_text(stories(50))
-    return Text((str(tmp_path / "text.txt"),))
+    return TextFiles((str(tmp_path / "text.txt"),))
 
 
 class Stopped(Exception):
@@ -51,18 +52,18 @@ def documents(corpus: shards.Corpus) -> list[list[int]]:
     return [row.tolist() for row in np.split(tokens, corpus.documents[1:-1])]
 
 
-def test_the_tokens_of_the_text(text: Text, tokenizer: Tokenizer) -> None:
+def test_the_tokens_of_the_text(text: TextFiles, tokenizer: Tokenizer) -> None:
     corpus = tokenized(text, tokenizer)
     assert documents(corpus) == tokenizer.ids(list(text.read()), specials=False)
 
 
-def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_made_once(text: TextFiles, tokenizer: Tokenizer, tmp_path: Path) -> None:
     heard: list[int] = []
     first = tokenized(text, tokenizer, progress=heard.append)
     assert sum(heard) > 1000
     heard.clear()
     (tmp_path / "moved.txt").write_bytes((tmp_path / "text.txt").read_bytes())  # what it is called does not matter
-    again = tokenized(Text((str(tmp_path / "moved.txt"),)), tokenizer, progress=heard.append)
+    again = tokenized(TextFiles((str(tmp_path / "moved.txt"),)), tokenizer, progress=heard.append)
     assert not heard and again.hash == first.hash
     with open(tmp_path / "text.txt", "a") as file:
         file.write("One more line.\n")
@@ -75,7 +76,7 @@ def test_made_once(text: Text, tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 def test_skipped_rows_are_counted_again_from_the_cache(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(b"One good line.\n\xff\xfe broken\nAnother good line.\n\xff\n")
-    text = Text((str(tmp_path / "text.txt"),), on_bad_row="skip")
+    text = TextFiles((str(tmp_path / "text.txt"),), on_bad_row="skip")
     counts = []
     for _ in range(2):
         skipped = Skipped()
@@ -86,7 +87,7 @@ def test_skipped_rows_are_counted_again_from_the_cache(tokenizer: Tokenizer, tmp
 
 @pytest.mark.parametrize("sentences", [False, True])
 def test_stopped_at_any_place(
-    text: Text, tokenizer: Tokenizer, sentences: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
+    text: TextFiles, tokenizer: Tokenizer, sentences: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole shards are kept, and the result is as if nothing had happened."""
     whole = tokenized(text, tokenizer, sentences)
@@ -114,7 +115,9 @@ def test_stopped_at_any_place(
 
 
 @pytest.mark.parametrize("name", ["tokens-00001.npy", "documents.npy", "sentences.npy", "corpus.json"])
-def test_stopped_at_the_very_end(name: str, text: Text, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_at_the_very_end(
+    name: str, text: TextFiles, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the last shard and the moment when all is in place."""
     monkeypatch.setattr(shards, "SHARD", 3000)
     plain, replaced = os.replace, []
@@ -133,7 +136,7 @@ def test_stopped_at_the_very_end(name: str, text: Text, tokenizer: Tokenizer, mo
     assert corpus.sentences is not None and corpus.sentences[-1] == corpus.size
 
 
-def test_a_cache_that_was_removed_by_halves(text: Text, tokenizer: Tokenizer, cache: Path) -> None:
+def test_a_cache_that_was_removed_by_halves(text: TextFiles, tokenizer: Tokenizer, cache: Path) -> None:
     whole = tokenized(text, tokenizer)
     before = documents(whole)
     (cache / "shards" / whole.hash / "corpus.json").unlink()
@@ -142,7 +145,7 @@ def test_a_cache_that_was_removed_by_halves(text: Text, tokenizer: Tokenizer, ca
 
 def test_sentences(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "a.txt").write_text('The loom was old. It sang. "Did it?" Yes.\nA second line\n')
-    corpus = tokenized(Text((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)
+    corpus = tokenized(TextFiles((str(tmp_path / "a.txt"),)), tokenizer, sentences=True)
     assert corpus.sentences is not None
     pieces = [tokenizer.decode(corpus.take(np.arange(a, b)).tolist()) for a, b in
               zip(corpus.sentences[:-1], corpus.sentences[1:], strict=True)]  # fmt: skip
@@ -156,8 +159,8 @@ def test_a_long_document_is_cut_as_the_whole(kind: str, tmp_path: Path, monkeypa
     (tmp_path / "long.txt").write_text(whole)
     vocabulary = learn(stories(20).splitlines(), kind, 300)
     monkeypatch.setattr(shards, "PART", 97)
-    corpus = tokenized(Text((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
-    text = next(Text((str(tmp_path / "long.txt"),), documents="file").read())
+    corpus = tokenized(TextFiles((str(tmp_path / "long.txt"),), documents="file"), vocabulary)
+    text = next(TextFiles((str(tmp_path / "long.txt"),), documents="file").read())
     assert documents(corpus) == [vocabulary.encode(text, specials=False).ids]
 
 
@@ -169,11 +172,11 @@ def _make(files: tuple[str, ...], tokenizer: str, cache: str, queue: Any) -> Non
         heard.append(more)
         time.sleep(0.002)
 
-    corpus = tokenized(Text(files), Tokenizer.load(tokenizer), progress=slowly)
+    corpus = tokenized(TextFiles(files), load_tokenizer(tokenizer), progress=slowly)
     queue.put((sum(heard), corpus.hash, corpus.size))
 
 
-def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: Path, cache: Path) -> None:
+def test_two_processes_do_not_clash(text: TextFiles, tokenizer: Tokenizer, tmp_path: Path, cache: Path) -> None:
     tokenizer.save(tmp_path / "tok")
     queue = FORKS.Queue()
     both = [FORKS.Process(target=_make, args=(text.files, str(tmp_path / "tok"), str(cache), queue)) for _ in range(2)]
@@ -188,7 +191,7 @@ def test_two_processes_do_not_clash(text: Text, tokenizer: Tokenizer, tmp_path: 
 
 
 def test_damage_in_the_cache_is_named_and_made_good(
-    text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+    text: TextFiles, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "SHARD", 2000)
     whole = tokenized(text, tokenizer, True)
@@ -204,7 +207,7 @@ def test_damage_in_the_cache_is_named_and_made_good(
 
 @pytest.mark.parametrize("name", ["tokens-00001.npy", "documents-00001.npy", "sentences-00001.npy", "shard-00001.json"])
 def test_damage_in_an_unfinished_cache(
-    name: str, text: Text, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, text: TextFiles, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = documents(tokenized(text, tokenizer, True))
     monkeypatch.setattr(shards, "SHARD", 1000)
@@ -227,7 +230,7 @@ ODD: list[Any] = [None, True, -1, 1e300, "", "x", [], [1], [None], {}, {"x": 1}]
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
-def test_wrong_types_in_a_record_of_the_cache(value: Any, text: Text, tokenizer: Tokenizer, cache: Path) -> None:
+def test_wrong_types_in_a_record_of_the_cache(value: Any, text: TextFiles, tokenizer: Tokenizer, cache: Path) -> None:
     """The cache is made again, and can be listed and cleared, whatever its record says."""
     whole = tokenized(text, tokenizer)
     path, right = cache / "shards" / whole.hash / "corpus.json", documents(whole)
@@ -242,15 +245,15 @@ def test_wrong_types_in_a_record_of_the_cache(value: Any, text: Text, tokenizer:
     assert clear_cache() > 1000 and not cached()
 
 
-def test_text_is_looked_for_where_data_lies(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_looked_for_where_data_lies(text: TextFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.txt").write_text("b\n")
     monkeypatch.setenv("WEFT_DATA", str(tmp_path / "elsewhere"))
-    assert Text(("b.txt",)).paths() == [tmp_path / "elsewhere" / "b.txt"]
+    assert TextFiles(("b.txt",)).paths() == [tmp_path / "elsewhere" / "b.txt"]
     with pytest.raises(UserError, match="neither here nor in"):
-        Text(("c.txt",)).paths()
+        TextFiles(("c.txt",)).paths()
     with pytest.raises(UserError, match="standard input"):
-        Text(("-",)).paths()
+        TextFiles(("-",)).paths()
 
 
 @pytest.mark.slow
@@ -271,7 +274,7 @@ def test_memory_does_not_grow_with_the_text(
         held: list[int] = []
         tracemalloc.start()
         corpus = tokenized(
-            Text((str(tmp_path / "text.txt"),)),
+            TextFiles((str(tmp_path / "text.txt"),)),
             tokenizer,
             progress=lambda _, held=held: held.append(tracemalloc.get_traced_memory()[0]),  # type: ignore[misc]
         )

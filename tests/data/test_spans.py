@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from tests.training.small import drawn, stories
 from weft.data.rows import Drawn
-from weft.data.spans import Spans, sentinels_of
+from weft.data.spans import SpanCorruption, sentinels_of
 from weft.errors import UserError
 from weft.nn.rows import Batch
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 PADDING, END = 0, 1
 SENTINELS = np.arange(1099, 999, -1)  # <extra_id_0> is the last token
 
 
-def spans(rate: float = 0.15, mean: float = 3.0, seed: int = 0, sentinels: np.ndarray = SENTINELS) -> Spans:
-    return Spans(sentinels, PADDING, END, rate, mean, seed)
+def spans(rate: float = 0.15, mean: float = 3.0, seed: int = 0, sentinels: np.ndarray = SENTINELS) -> SpanCorruption:
+    return SpanCorruption(sentinels, PADDING, END, rate, mean, seed)
 
 
 def sides(batch: Batch) -> list[tuple[list[int], list[int]]]:
@@ -139,9 +139,9 @@ def test_sentinels_of_a_vocabulary() -> None:
     extra = [f"<extra_id_{number}>" for number in reversed(range(7))]
     tokenizer = learn(text, "unigram", 200, specials=roles, extra=extra)
     assert sentinels_of(tokenizer) == list(range(tokenizer.vocabulary - 1, tokenizer.vocabulary - 8, -1))
-    made = Spans.of(tokenizer, 0, 0.15, 3.0, 0)
+    made = SpanCorruption.of(tokenizer, 0, 0.15, 3.0, 0)
     assert made.end == tokenizer.id("</s>") == 1 and len(made.sentinels) == 7
     with pytest.raises(UserError, match="this vocabulary has no <extra_id_0>"):
-        Spans.of(learn(text, "unigram", 200), 0, 0.15, 3.0, 0)
+        SpanCorruption.of(learn(text, "unigram", 200), 0, 0.15, 3.0, 0)
     with pytest.raises(UserError, match="no token that ends a text"):
-        Spans.of(learn(text, "wordpiece", 200, extra=extra), 0, 0.15, 3.0, 0)
+        SpanCorruption.of(learn(text, "wordpiece", 200, extra=extra), 0, 0.15, 3.0, 0)

@@ -18,7 +18,8 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import examples_of
-from weft.text.records import Record, Skipped, read_records
+from weft.text.records import Record, read_records
+from weft.text.row_problems import Skipped
 
 ROWS = messy.rows()
 
@@ -128,12 +129,12 @@ def test_letters_that_are_not_latin_need_a_name(encoding: str, text: str) -> Non
 
 
 def test_texts_in_other_encodings_are_read_by_the_same_rule() -> None:
-    from weft.data.shards import Text
+    from weft.data.shards import TextFiles
 
     write("book.txt", "Ein schöner Tag – für „alle“.\n".encode("cp1252"))
-    assert list(Text(("book.txt",)).read()) == ["Ein schöner Tag – für „alle“."]
+    assert list(TextFiles(("book.txt",)).read()) == ["Ein schöner Tag – für „alle“."]
     write("book16.txt", "Ein schöner Tag\r\nnoch einer\r\n".encode("utf-16"))
-    assert list(Text(("book16.txt",)).read()) == ["Ein schöner Tag", "noch einer"]
+    assert list(TextFiles(("book16.txt",)).read()) == ["Ein schöner Tag", "noch einer"]
 
 
 # ------------------------------------------------------------------------------------------------------- tsv, quotes
@@ -208,7 +209,7 @@ def test_labels_like_ids_are_questioned() -> None:
     write("a.csv", "text,label\n" + "".join(f"words {n} here,{1000 + min(n, 37)}\n" for n in range(40)))
     examples = list(examples_of(Table("a.csv"), ("text", "label"), TextTask("classify", "label").read, Skipped()))
     with pytest.raises(UserError, match="38 different labels for 40 rows, such as '1000': they look like ids"):
-        TextTask("classify", "label").learned(examples)
+        TextTask("classify", "label").fit_labels(examples)
 
 
 # ----------------------------------------------------------------------------------------------------- rows left out
@@ -358,7 +359,7 @@ def test_json_of_other_shapes() -> None:
 
 def test_one_giant_cell_is_read_in_time() -> None:
     """A vocabulary used to be learned from a word of four million letters in the square of its length."""
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     write("a.csv", "text,label\n" + "x1y2z" * 200_000 + ",a\nshort,b\n")
     began = time.process_time()

@@ -13,8 +13,8 @@ import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
 from weft.tasks.generation import Manner, Writer, continuation, forms, settled, tokens_of
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 LINES = [
     "The weaver said that the loom was old.",

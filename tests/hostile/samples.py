@@ -28,8 +28,8 @@ from weft.cli.main import run
 from weft.exporters.ct2_export import write_ct2
 from weft.quantization.quantize import KINDS, Source
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.training import learn
 
 TEXTS = ["the cat is now", "a house", "Ada goes to Rome today", "", "naïve 你好 🙂 oak " * 30]
 NO_LAYERS = ("ngram", "vectors", "mlp", "cnn")  # families without --size
@@ -160,13 +160,13 @@ def make_ct2(family: str, precision: str, path: Path) -> None:
 
 
 def use_tokenizer(path: Path) -> Any:
-    tokenizer = Tokenizer.load(path)
+    tokenizer = load_tokenizer(path)
     encoded = tokenizer.ids([*TEXTS, *lines(3)])
     return [encoded, [tokenizer.decode(ids) for ids in encoded]]
 
 
 def use_sides(path: Path) -> Any:
-    from weft.text.marian import read_sides
+    from weft.text.tokenizers.marian import read_sides
 
     return [[side.ids(TEXTS), [side.decode(ids) for ids in side.ids(TEXTS)]] for side in read_sides(path)]
 

@@ -271,7 +271,7 @@ def test_places_that_are_no_folder(
 
 
 def test_a_tokenizer_larger_than_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     learn(["the quick brown fox jumps over a lazy dog 0123456789"] * 3, "wordpiece", 200).save(folder)
     assert "tokens, the model only 50" in refused(capsys, "info", str(folder))

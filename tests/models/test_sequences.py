@@ -32,12 +32,12 @@ def pairs(count: int, backwards: bool) -> tuple[list[list[int]], list[list[int]]
     return [[*text, END] for text in texts], [text[::-1] if backwards else text for text in texts]
 
 
-def learn(network: Any, steps: int, rate: float, own: Tensor | None = None, enough: float = 0.04) -> float:
+def learn(network: Any, steps: int, learning_rate: float, own: Tensor | None = None, enough: float = 0.04) -> float:
     """The loss after learning eight pairs by heart."""
     read, written = pairs(8, backwards=True)
     source, batch = Ragged.of(read), Ragged.of([[0, *text] for text in written])
     targets = torch.tensor([token for text in written for token in (*text, END)])
-    optimizer = torch.optim.Adam(network.parameters(), rate)
+    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     more = {} if own is None else {"own": own}
     for _ in range(steps):
         loss = F.cross_entropy(network.words(network(batch.tokens, batch.rows, source=source, **more)), targets)

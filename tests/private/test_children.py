@@ -14,7 +14,7 @@ import weft
 from tests.training.small import stories
 from weft.child import child_environment, start_child
 from weft.comparison.cost import memory_of
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.revision import revision
 
 WEFT = str(Path(sys.executable).parent / "weft")

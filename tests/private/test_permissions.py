@@ -20,7 +20,7 @@ from weft.cli.main import run
 from weft.distillation.teacher_outputs import _read
 from weft.errors import UserError
 from weft.files import read_bytes, whole_folder, write_text
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
 from weft.training.state import Checkpoints, State
 
 UMASKS = (0o022, 0o027, 0o077)
@@ -143,4 +143,4 @@ def test_rows_of_data(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_tokenizer(tmp_path: Path) -> None:
     vocabulary().save(tmp_path)
-    refused(tmp_path / "tokenizer.json", lambda: Tokenizer.load(tmp_path))
+    refused(tmp_path / "tokenizer.json", lambda: load_tokenizer(tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tasks.small import vocabulary
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import torch
 import weft
 from weft.checkpoint.card import Window
 from weft.tasks.model import Model
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 KINDS = {"stone": ["flint", "slate"], "animal": ["cat", "cow"], "plant": ["oak", "fern"]}
 NAMES = ["Ada", "Bo", "Cleo", "Dan"]
@@ -176,7 +176,7 @@ def tuned(data: Path, task: str, out: Path | None = None, **more: Any) -> Model:
         model=sizes,
         task=task,
         tokenizer={"size": 300},
-        training={"steps": steps, "batch": 16, "rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
+        training={"steps": steps, "batch": 16, "learning_rate": 3e-3, "evaluate_every": every, "warmup": 0.1},
         log=quiet,
         **more,
     )

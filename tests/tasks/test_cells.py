@@ -17,8 +17,9 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
 from weft.tasks.reading import examples_of
 from weft.tasks.tag import TagTask
-from weft.text.records import Record, Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")
 ANSWER = {"context": "context", "question": "question", "answer": "answer"}

@@ -16,7 +16,7 @@ from weft.cli.main import run
 from weft.tasks import forward as passing
 from weft.tasks import judging
 from weft.tasks.model import Model
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 WORDS = [
     "the",

@@ -11,7 +11,7 @@ import torch
 import weft
 from weft.nn.rows import Ragged
 from weft.tasks.contexts import by_context, places_of
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 TOKENS = 900  # of text, so that contexts of up to 256 are asked for
 

@@ -17,7 +17,7 @@ from tests.tasks.small import quiet, write_rows
 from tests.tasks.written import PLAN, learned
 from tests.training.test_resume import contents, same
 from weft.data.examples import batch_of
-from weft.data.pairs import Sequences, Side, Vectors
+from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError
 from weft.tasks.describe import describe, numbers_of
 from weft.training.step import Stepper
@@ -25,7 +25,7 @@ from weft.training.step import Stepper
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 WORDS = {"red": (1.0, 0.0), "blue": (-1.0, 0.0), "hut": (0.0, 30.0), "barn": (0.0, -30.0)}
 SIZES: dict[str, Any] = {"family": "vec2seq", "width": 32, "dropout": 0.0, "context": 16}
-PLANS = {"steps": 60, "batch": 12, "rate": 2e-2, "evaluate_every": 60, "warmup": 0.1, "ema": 0.8}
+PLANS = {"steps": 60, "batch": 12, "learning_rate": 2e-2, "evaluate_every": 60, "warmup": 0.1, "ema": 0.8}
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -96,7 +96,15 @@ def test_texts_are_drawn_and_streamed(made: Path) -> None:
 
 
 def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = {"steps": 9, "batch": 6, "rate": 1e-3, "evaluate_every": 4, "save_every": 2, "log_every": 3, "keep": 1}
+    plan = {
+        "steps": 9,
+        "batch": 6,
+        "learning_rate": 1e-3,
+        "evaluate_every": 4,
+        "save_every": 2,
+        "log_every": 3,
+        "keep": 1,
+    }
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 20}, "some": rows(20)}
     given["model"] = {**SIZES, "dropout": 0.1}
     taught(here, here / "whole", **given)
@@ -147,7 +155,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     found = weft.load(made).evaluate(write_rows(here / "several.jsonl", some))
     assert found.examples == 12 and found.scores["exact"].value == 1 and "nrefs:3" in str(found.signature)
     wrong = weft.load(made).evaluate(write_rows(here / "wrong.jsonl", [{**some[0], "text": "a red hat there"}]))
-    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["said"] == "a red hut there"
+    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["prediction"] == "a red hut there"
 
 
 def test_vectors_in_every_format(made: Path, here: Path) -> None:
@@ -245,7 +253,7 @@ def test_numbers_as_people_write_them() -> None:
 def test_batches_of_few_shapes_say_the_same() -> None:
     """What a captured pass is given: rows more, each with a vector, and nothing else changed."""
     texts = [[4, 5, 1], [6, 1], [7, 8, 9, 1]]
-    plain = Sequences(Vectors(numpy.arange(9, dtype=numpy.float32).reshape(3, 3)), Side.of(texts), 2, 32)
+    plain = Sequences(VectorSide(numpy.arange(9, dtype=numpy.float32).reshape(3, 3)), TextSide.of(texts), 2, 32)
     numbers = numpy.array([2, 0])
     one, two = (batch_of(each.draw(numbers * 0, numbers)) for each in (plain, plain.for_training(1, 0, True)))
     assert one.source is not None and two.source is not None and plain.count == 3 and plain.mean == 4

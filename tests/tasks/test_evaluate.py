@@ -15,7 +15,7 @@ from tests.tasks.small import kinds, model_for, prices, questions, several, span
 from weft.cli.main import run
 from weft.tasks import forward as passing
 from weft.tasks import judging
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 KINDS = ("animal", "plant", "stone")
 TASKS: dict[str, tuple[int, tuple[str, ...] | None, Any]] = {

@@ -12,10 +12,10 @@ import torch
 import weft
 from tests.training.small import stories
 from weft.data.rows import Drawn
-from weft.data.spans import Spans
+from weft.data.spans import SpanCorruption
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 
 SIZES = {"dropout": 0.0, "context": 48, "heads": 4, "head_width": 16}
 SENTENCE = "Every thread holds up the next one, and the loom is patient."
@@ -32,7 +32,7 @@ def model() -> weft.Model:
     network: Any = made.network.train()
     tokens = np.array(tokenizer.encode(SENTENCE, specials=False).ids)
     # More gaps than published: a short row with one gap has it at its end, as published rows end with one.
-    spans, objective = Spans.of(tokenizer, 0, 0.4, 1.5, 0), Writing()
+    spans, objective = SpanCorruption.of(tokenizer, 0, 0.4, 1.5, 0), Writing()
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for step in range(250):
         identity = np.arange(8 * len(tokens), dtype=np.uint64) + np.uint64(step << 20)
@@ -51,7 +51,7 @@ def test_gaps_are_filled(model: weft.Model) -> None:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     tokens = np.array(tokenizer.encode(SENTENCE, specials=False).ids)
-    spans = Spans.of(tokenizer, 0, 0.4, 1.5, seed=1)
+    spans = SpanCorruption.of(tokenizer, 0, 0.4, 1.5, seed=1)
     identity = np.arange(12 * len(tokens), dtype=np.uint64)
     batch = spans.apply(Drawn(np.tile(tokens, 12), np.arange(13) * len(tokens), identity, identity < 0))
     assert batch.source is not None

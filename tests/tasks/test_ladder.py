@@ -24,8 +24,9 @@ from weft.files import read_json
 from weft.runs import ladder as ladders
 from weft.runs.ladder import beginning_of, ladder, split, subwords
 from weft.runs.ladder_page import page_of, verdict
+from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import Recipe
-from weft.runs.rung_run import LadderRecipe, Place, _recipe
+from weft.runs.rung_run import Place, _recipe
 from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
 from weft.training.signals import Interrupted
@@ -193,7 +194,7 @@ def test_equal_time(text: Path, tmp_path: Path) -> None:
     state = next((tmp_path / "l" / "lstm" / "run" / "checkpoints").glob("*/state.json"))
     assert json.loads(state.read_text())["steps"] == found["steps"], "what the speed decided is kept"
     lines = [json.loads(line) for line in (tmp_path / "l" / "lstm" / "run" / "metrics.jsonl").read_text().splitlines()]
-    rates = [line["rate"] for line in lines if "rate" in line]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
     assert rates[-1] < 0.3 * max(rates), "the rate falls to its end where the time ends"
 
 

@@ -27,7 +27,7 @@ from tests.tasks.small import (
 )
 from weft.runs.finetune import finetune
 from weft.tasks.model import Model
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 
 
@@ -128,7 +128,7 @@ def test_values_of_a_head_without_a_bias(here: Path, bpe: Tokenizer) -> None:
         out=here / "out",
         model=sizes,
         tokenizer={"folder": str(here / "tok")},
-        training={"steps": 60, "rate": 3e-3, "batch": 16},
+        training={"steps": 60, "learning_rate": 3e-3, "batch": 16},
         log=quiet,
     )
     assert model.evaluate(here / "r.jsonl").scores["r2"].value > 0.9

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.tasks.small import kinds, model_for, pairs, prices, questions, sentences, spanned, write_conll, write_rows
 from weft.cli.main import run
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 BERT = ["--model", "bert", "--size", "1x64", "--set", "model.context=32", "--set", "tokenizer.size=300", "--steps", "1"]
 

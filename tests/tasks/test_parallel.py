@@ -16,12 +16,13 @@ from tests.tasks.written import SIZES, worded, write_sides, write_table
 from weft.data.columns import paired_columns
 from weft.data.examples import batch_of
 from weft.data.masking import NOTHING
-from weft.data.pairs import Sequences, Side, few
+from weft.data.pairs import Sequences, TextSide, few
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
-from weft.tasks.parallel import Parallel, profile_of, sifted, swapped
-from weft.tasks.reading import Example
-from weft.text.records import Skipped
+from weft.tasks.base import Example
+from weft.tasks.parallel import profile_of, sifted, swapped
+from weft.text.row_problems import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 
@@ -73,7 +74,7 @@ def test_a_table_without_a_header(here: Path) -> None:
 def test_two_files_are_a_table(here: Path) -> None:
     pairs = worded(9)
     source, target = write_sides(here, pairs)
-    found = list(Parallel((str(source),), (str(target),)).records())
+    found = list(Table.parallel((str(source),), (str(target),)).records())
     assert [(row.values["source"], row.values["target"]) for row in found] == pairs
     assert found[3].where == f"{source} line 4"
 
@@ -87,9 +88,9 @@ def test_files_of_different_length(source: int, target: int, line: int, long: st
     two.write_text("a b\n" * target)
     match = rf"t.en has {source} lines? and .*t.de {target}: line {line} of {long} has no other in t\...$"
     with pytest.raises(UserError, match=match):
-        list(Parallel((str(one),), (str(two),)).records())
+        list(Table.parallel((str(one),), (str(two),)).records())
     with pytest.raises(UserError, match="--source has nothing beside it: give --target FILE too"):
-        Parallel((str(one),), ())
+        Table.parallel((str(one),), ())
 
 
 def test_empty_lines_are_left_out_and_counted(here: Path) -> None:
@@ -97,7 +98,7 @@ def test_empty_lines_are_left_out_and_counted(here: Path) -> None:
     pairs[2], pairs[5], pairs[7] = ("", "leer"), ("empty", " "), ("", "")
     source, target = write_sides(here, pairs)
     skipped = Skipped()
-    found = list(Parallel((str(source),), (str(target),)).records(skipped))
+    found = list(Table.parallel((str(source),), (str(target),)).records(skipped))
     assert len(found) == 7 and skipped.count == 3
     assert skipped.first == [f"{source} line 3 is empty", f"{target} line 6 is empty", f"{source} line 8 is empty"]
     data = write_table(here / "t.tsv", pairs)
@@ -187,7 +188,7 @@ def test_swapped_rows_to_judge_by_are_noted(here: Path) -> None:
 def made_table(count: int = 40) -> Sequences:
     chance = np.random.default_rng(0)
     sides = [[chance.integers(3, 40, chance.integers(1, 30)).tolist() for _ in range(count)] for _ in range(2)]
-    return Sequences(Side.of(sides[0]), Side.of(sides[1]), begin=2)
+    return Sequences(TextSide.of(sides[0]), TextSide.of(sides[1]), begin=2)
 
 
 def drawn(table: Sequences, numbers: list[int]) -> Any:
@@ -195,7 +196,7 @@ def drawn(table: Sequences, numbers: list[int]) -> Any:
 
 
 def test_what_is_written_is_shifted_by_one() -> None:
-    table = Sequences(Side.of([[5, 6, 1], [7, 1]]), Side.of([[8, 1], [9, 10, 1]]), begin=2)
+    table = Sequences(TextSide.of([[5, 6, 1], [7, 1]]), TextSide.of([[8, 1], [9, 10, 1]]), begin=2)
     batch = drawn(table, [1, 0])
     assert batch.tokens.tolist() == [2, 9, 10, 2, 8] and batch.targets["words"].tolist() == [9, 10, 1, 8, 1]
     assert batch.source.tokens.tolist() == [7, 1, 5, 6, 1] and batch.source.rows.starts.tolist() == [0, 2, 5]

@@ -24,7 +24,7 @@ from weft.errors import UserError
 from weft.files import check_new_folder, check_new_run
 from weft.tasks import predict_table as predicting
 from weft.tasks.model import Model
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")
 TEXTS = ["a cat", "the cow is now", "oak, and flint", 'a "dog"', "an ant\nagain"]

@@ -27,7 +27,7 @@ from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning
 from weft.runs.finetune import _said as said_to_finetune
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Interrupted
 
 LABELS = ("animal", "plant", "stone")
@@ -93,7 +93,7 @@ def test_a_fit_that_was_stopped_is_resumed(here: Path) -> None:
     """Its base lies in the run folder: the model in memory is gone by then."""
     write_rows(here / "r.jsonl", ROWS)
     trained("r.jsonl", out=here / "base", log=quiet)
-    plan = {"steps": 4, "batch": 8, "evaluate_every": 2, "rate": 1e-3}
+    plan = {"steps": 4, "batch": 8, "evaluate_every": 2, "learning_rate": 1e-3}
     whole = weft.load(here / "base").fit("r.jsonl", training=plan, out=here / "whole", log=quiet)
 
     def stop(line: str) -> None:

@@ -17,12 +17,12 @@ import pytest
 
 import weft
 from tests.tasks.small import kinds, model_for, prices, spanned, write_rows
+from weft.metrics.bootstrap import Score
 from weft.picture import entries, line_chart, page, table
 from weft.runs.curves import write_curves
 from weft.runs.ladder_page import page_of
 from weft.tasks.evaluate import Evaluation
-from weft.text.resampling import Score
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.watching import draw_gradients
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -110,13 +110,19 @@ def test_tags_by_type_and_whole_sentences(tmp_path: Path, wordpiece: Tokenizer) 
     found.write(tmp_path / "page.html")
     text = words_of(tmp_path / "page.html")
     assert "By type" in text and "LOC" in text
-    assert all(row["text"] in text and row["said"] in text for row in found.worst)
+    assert all(row["text"] in text and row["prediction"] in text for row in found.worst)
 
 
 def written() -> Evaluation:
     """What an evaluation of translations looks like."""
     worst = [
-        {"near": "0.100", "right": "das ist" + LONG, "said": "dies", "where": "t.csv line 2", "text": "this" + LONG}
+        {
+            "near": "0.100",
+            "target": "das ist" + LONG,
+            "prediction": "dies",
+            "where": "t.csv line 2",
+            "text": "this" + LONG,
+        }
     ]
     reached = {"bleu": Score(12.5, 10.0, 15.0)}
     lengths = [{"words": "1 to 9", "sentences": 4, "bleu": 12.5}]
@@ -151,7 +157,9 @@ def record(folder: Path, recipe: str, tokenizer: str, scores: dict[str, float] |
     (folder / "run").mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer)
     (folder / "run" / "recipe.toml").write_text(recipe)
-    lines = [{"step": step, "loss": 3.0 / step, "rate": 1e-3, "norm": 1.0, "tokens": 9 * step} for step in (1, 2)]
+    lines = [
+        {"step": step, "loss": 3.0 / step, "learning_rate": 1e-3, "norm": 1.0, "tokens": 9 * step} for step in (1, 2)
+    ]
     judged = {f"validation_{name}": value for name, value in (scores or {}).items()}
     lines.append({"step": 2, "validation_loss": 2.0, "validation_words": 2.0, **judged, "tokens": 18})  # type: ignore[dict-item]
     (folder / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -33,7 +33,7 @@ from weft.training.signals import Interrupted
 from weft.training.step import Stepper
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
-FEW = {"steps": 2, "batch": 8, "rate": 1e-2}
+FEW = {"steps": 2, "batch": 8, "learning_rate": 1e-2}
 
 
 def trained(data: Path, task: str, **more: Any) -> weft.Model:
@@ -122,7 +122,7 @@ def test_a_learned_mix(base: Path, here: Path) -> None:
 def test_a_head_is_kept_where_the_labels_are(base: Path, here: Path) -> None:
     data = write_rows(here / "r.jsonl", kinds(20))
     before = weft.load(base).network.state_dict()
-    still = {"training": {"steps": 1, "batch": 8, "rate": 1e-9}}
+    still = {"training": {"steps": 1, "batch": 8, "learning_rate": 1e-9}}
     kept = trained(data, "classify", base=base, **still).network.state_dict()
     assert torch.allclose(kept["heads.classify.output.weight"], before["heads.classify.output.weight"], atol=1e-6)
     other = write_rows(here / "o.jsonl", [{**row, "label": row["label"].upper()} for row in kinds(20)])
@@ -138,7 +138,7 @@ def test_next_words_beside_the_task(task: str, here: Path) -> None:
         task,
         out=here / "out",
         model={"family": "gpt2", "size": "1x64", "context": 64},
-        training={"steps": 12, "batch": 16, "rate": 5e-3, "evaluate_every": 4},
+        training={"steps": 12, "batch": 16, "learning_rate": 5e-3, "evaluate_every": 4},
         settings={"task": {"words": 0.5}},
     )
     lines = [json.loads(line) for line in (here / "out/run/metrics.jsonl").read_text().splitlines()]
@@ -230,7 +230,15 @@ def rows_of(task: str, here: Path) -> Path:
 def test_going_on_ends_as_the_whole_run(task: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of a step's work, and gone on with: bit for bit the same weights, state and record."""
     data = rows_of(task, here)
-    plan = {"steps": 9, "batch": 6, "rate": 1e-3, "evaluate_every": 4, "save_every": 2, "log_every": 3, "keep": 1}
+    plan = {
+        "steps": 9,
+        "batch": 6,
+        "learning_rate": 1e-3,
+        "evaluate_every": 4,
+        "save_every": 2,
+        "log_every": 3,
+        "keep": 1,
+    }
     plan |= {"ema": 0.9, "threads": 1, "pass_tokens": 60}
     given_: dict[str, Any] = {"model": {**SIZES, "size": "1x64"}, "training": plan}
     trained(data, task, out=here / "whole", **given_)

@@ -23,7 +23,7 @@ from weft.runs.recipes import TaskRecipe, read_recipe
 from weft.runs.seeds import with_seeds
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import parts_of, translate
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 
 PAIRS = worded(20)
@@ -70,7 +70,15 @@ def test_one_vocabulary_for_both(here: Path) -> None:
 
 def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of a step's work, and gone on with: bit for bit the same weights, state and record."""
-    plan = {"steps": 9, "batch": 6, "rate": 1e-3, "evaluate_every": 4, "save_every": 2, "log_every": 3, "keep": 1}
+    plan = {
+        "steps": 9,
+        "batch": 6,
+        "learning_rate": 1e-3,
+        "evaluate_every": 4,
+        "save_every": 2,
+        "log_every": 3,
+        "keep": 1,
+    }
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 60}}
     given |= {"pairs": worded(10), "model": {**SIZES, "dropout": 0.1}, "tokenizer": {"kind": "word", "apart": True}}
     learned(here, here / "whole", **given)

@@ -153,7 +153,7 @@ def test_averaged_vectors_with_a_linear_map_tell_topics_apart(text: Path, tmp_pa
         task="classify",
         base=str(tmp_path / "w2v"),
         out=str(tmp_path / "run"),
-        training={"epochs": 3, "rate": 0.05},
+        training={"epochs": 3, "learning_rate": 0.05},
         device="cpu",
         log=quiet,
     )

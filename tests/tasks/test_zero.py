@@ -31,8 +31,8 @@ from weft.tasks.templates import (
     prompt_of,
     until_quote,
 )
-from weft.text.learning import learn
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 CONTEXT = 12
 LINES = ["The weaver said that the loom was old.", "Every thread of the weft crosses the warp.", "Über 3 hätte sie?"]

@@ -17,7 +17,7 @@ SAYS = {
     **{"cat": "Katze", "dog": "Hund", "cow": "Kuh", "fox": "Fuchs"},
 }
 SIZES = {"family": "transformer", "size": "1x64", "context": 48, "dropout": 0.0, "embedding_dropout": 0.0}
-PLAN = {"steps": 70, "batch": 20, "rate": 4e-3, "evaluate_every": 70, "warmup": 0.1}
+PLAN = {"steps": 70, "batch": 20, "learning_rate": 4e-3, "evaluate_every": 70, "warmup": 0.1}
 
 
 def worded(count: int, seed: int = 0) -> list[tuple[str, str]]:

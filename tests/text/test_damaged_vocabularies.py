@@ -9,7 +9,8 @@ import pytest
 
 from tests.text.samples import folder_of
 from weft.errors import UserError
-from weft.text.tokenizer import Roles, Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.special_tokens import Roles
 
 WHOLE: dict[str, Any] = {
     "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
@@ -87,17 +88,17 @@ def whole(**parts: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_damaged_files(tmp_path: Path, files: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
-        Tokenizer.load(folder_of(tmp_path / "model", **files))
+        load_tokenizer(folder_of(tmp_path / "model", **files))
     assert "\n" not in str(caught.value) and str(tmp_path / "model") in str(caught.value)
 
 
 def test_missing_and_huge(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: not there"):
-        Tokenizer.load(tmp_path / "nowhere")
+        load_tokenizer(tmp_path / "nowhere")
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate((128 << 20) + 1)  # a hole, not an eighth of a gigabyte
     with pytest.raises(UserError, match=r"tokenizer.json: larger than 128 MiB"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +114,4 @@ def test_missing_and_huge(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_roles_by_well_known_names(tmp_path: Path, tokens: str, roles: Roles) -> None:
     model = {"type": "WordLevel", "vocab": {t: n for n, t in enumerate(tokens.split())}, "unk_token": tokens.split()[1]}
-    assert Tokenizer.load(folder_of(tmp_path, tokenizer__json=WHOLE | {"model": model})).roles == roles
+    assert load_tokenizer(folder_of(tmp_path, tokenizer__json=WHOLE | {"model": model})).roles == roles

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.small import stories
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.text.documents import LOOKED_AT, documents_of
 from weft.text.records import look_for_documents, read_texts
 
@@ -60,10 +60,10 @@ def test_each_file_is_looked_at_for_itself(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXTS["a book"][0])
     (tmp_path / "b.txt").write_text(TEXTS["a paragraph on each line"][0])
     a, b, both = (
-        Text(tuple(str(tmp_path / name) for name in names), documents="auto")
+        TextFiles(tuple(str(tmp_path / name) for name in names), documents="auto")
         for names in (["a.txt"], ["b.txt"], ["a.txt", "b.txt"])
     )
     assert (a.resolved().documents, b.resolved().documents, both.resolved().documents) == ("block", "line", "auto")
     assert len(list(both.read())) == 80
     # Found or given, the same documents are the same text to the cache.
-    assert a.hash() == Text(a.files, documents="block").hash() != Text(a.files, documents="line").hash()
+    assert a.hash() == TextFiles(a.files, documents="block").hash() != TextFiles(a.files, documents="line").hash()

@@ -22,25 +22,29 @@ import pytest
 
 from weft import files
 from weft.cli import batches
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.reading import text_in
 from weft.text import (
     arrow,
     arrow_sizes,
-    compressed,
     delimited,
     excel,
-    formats,
     header,
+    json_rows,
     json_text,
     long_texts,
+    plain_text,
     records,
-    tokenizer,
+    row_problems,
+    rows,
+    sources,
 )
-from weft.text.learning import learn
-from weft.text.records import Skipped, find_files, read_records
+from weft.text.records import find_files, read_records
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers import tokenizer
+from weft.text.tokenizers.training import learn
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +87,7 @@ def test_a_pipe_in_a_folder_is_left_out(pattern: str) -> None:
 
 def test_training_text_is_no_pipe() -> None:
     os.mkfifo("a.txt")
-    assert "is not a plain file" in message("a.txt", lambda name: Text((name,), documents="line").hash())
+    assert "is not a plain file" in message("a.txt", lambda name: TextFiles((name,), documents="line").hash())
 
 
 def test_links_that_lead_in_circles() -> None:
@@ -118,13 +122,13 @@ def test_two_stars_stand_for_any_folders() -> None:
 
 @pytest.mark.parametrize("pack, name", [(gzip.compress, "a.txt.gz"), (lzma.compress, "a.txt.xz")])
 def test_a_bomb(pack: Callable[[bytes], bytes], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
     Path(name).write_bytes(pack(b"a line\n" * 300_000))
     assert "over 200 times as much" in message(name)
 
 
 def test_a_bomb_in_a_zip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
     with zipfile.ZipFile("a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(4):
             archive.writestr(f"{number}.txt", b"a line\n" * 100_000)
@@ -132,7 +136,7 @@ def test_a_bomb_in_a_zip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_zip_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "CONTENTS", 1000)
+    monkeypatch.setattr(sources, "CONTENTS", 1000)
     with zipfile.ZipFile("a.zip", "w") as archive:
         for number in range(40):
             archive.writestr(f"{number}.txt", "a line\n")
@@ -161,7 +165,8 @@ def test_names_that_come_again_are_numbered() -> None:
 
 
 def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "COLUMNS", 5)
+    monkeypatch.setattr(rows, "COLUMNS", 5)
+    monkeypatch.setattr(plain_text, "COLUMNS", 5)
     Path("a.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
     assert "6 columns; at most 5 are read" in message("a.csv")
     pyarrow.parquet.write_table(pyarrow.table({letter: ["x"] for letter in "abcdef"}), "a.parquet")
@@ -197,7 +202,7 @@ def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyP
 )
 def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "JSON_VALUES", 100_000)
-    monkeypatch.setattr(formats, "JSON_VALUES", 100_000)
+    monkeypatch.setattr(json_rows, "JSON_VALUES", 100_000)
     Path(name).write_text(text % ",".join(["{}"] * 200_000))
     assert "values; at most 100000 are read" in message(name)
 
@@ -220,7 +225,7 @@ def test_many_small_rows_of_json_are_read() -> None:
 
 
 def test_a_file_of_bad_rows_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_PROBLEMS", 50)
+    monkeypatch.setattr(row_problems, "MOST_PROBLEMS", 50)
     Path("a.jsonl").write_text("{}\n" * 1000)
     with pytest.raises(UserError, match="at least 50 rows are wrong"):
         list(read_records("a.jsonl", columns=["text"]))
@@ -244,7 +249,7 @@ def dictionary(text: str, count: int) -> pyarrow.Array:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that small files reach."""
-    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
     monkeypatch.setattr(arrow, "LIMIT", 1 << 20)
     monkeypatch.setattr(arrow, "JSON_VALUES", 10_000)
     monkeypatch.setattr(arrow_sizes, "UNFOLDED", 8 << 20)
@@ -401,7 +406,7 @@ SHEET = "xl/worksheets/sheet1.xml"
 def test_a_workbook_that_unfolds(
     member: str, old: bytes, new: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compressed, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
     monkeypatch.setattr(excel, "TAGS", 1000)
     monkeypatch.setattr(excel, "STRINGS", 2000)
     if new.startswith(b"<row/>"):

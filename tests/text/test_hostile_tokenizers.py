@@ -16,10 +16,12 @@ from tests.text.test_damaged_vocabularies import ADDED, TEMPLATE, WHOLE, A, B, w
 from weft.checkpoint.ngram import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.text import growth, limits, sentencepiece, windows
-from weft.text.learning import learn
-from weft.text.pipeline_schema import COMPONENTS, MODELS, check_pipeline
-from weft.text.tokenizer import Tokenizer
+from weft.text import windows
+from weft.text.tokenizers import growth, limits, sentencepiece
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.schema import COMPONENTS, MODELS, check_pipeline
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 from weft.text.vector_files import read_binary, read_file
 
 BLOW = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
@@ -130,7 +132,7 @@ UNKNOWN = ("<unk>", 0.0, sentencepiece.UNKNOWN)
 def test_refused(tmp_path: Path, files: dict[str, Any], says: str) -> None:
     start = time.process_time()
     with pytest.raises(UserError, match=says) as caught:
-        Tokenizer.load(folder_of(tmp_path / "model", **files))
+        load_tokenizer(folder_of(tmp_path / "model", **files))
     assert "\n" not in str(caught.value) and str(tmp_path / "model") in str(caught.value)
     assert time.process_time() - start < 5
 
@@ -212,10 +214,10 @@ def test_old_files_are_taken(tmp_path: Path) -> None:
     data["model"] = {key: data["model"][key] for key in ("vocab", "merges")} | {"continuing_subword_prefix": ""}
     data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
     data["pre_tokenizer"].pop("use_regex")
-    assert Tokenizer.load(folder_of(tmp_path / "a", tokenizer__json=data)).kind == "bpe"
+    assert load_tokenizer(folder_of(tmp_path / "a", tokenizer__json=data)).kind == "bpe"
     old = {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True, "str_rep": "▁"}
     files = sequence("pre_tokenizer", {"type": "WhitespaceSplit"}, old)
-    assert Tokenizer.load(folder_of(tmp_path / "b", **files)).encode("a").ids == [1]
+    assert load_tokenizer(folder_of(tmp_path / "b", **files)).encode("a").ids == [1]
 
 
 def test_spaces_take_no_square(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
     place = next(n for n, step in enumerate(steps) if step.get("pattern") == {"Regex": " {2,}"})
     strip = {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""}
     steps[place : place + 2] = [strip, steps[place]]
-    before = Tokenizer.load(folder_of(tmp_path, tokenizer__json=data))
+    before = load_tokenizer(folder_of(tmp_path, tokenizer__json=data))
     start = time.process_time()
     assert before.ids([text, *ODD]) == tokenizer.ids([text, *ODD])
     assert time.process_time() - start < 3
@@ -238,7 +240,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
 def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "MOST_NORMALIZED", 1 << 20)
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
-    tokenizer = Tokenizer.load(folder_of(tmp_path, **whole(normalizer=grows)))
+    tokenizer = load_tokenizer(folder_of(tmp_path, **whole(normalizer=grows)))
     text = "a" * 300_000
     for call in (tokenizer.encode, lambda text: tokenizer.ids([text]), lambda text: tokenizer.encode_batch([text])):
         with pytest.raises(UserError, match="300000 characters becomes more than 1200000 when"):
@@ -281,7 +283,7 @@ def test_what_stands_around_a_text_is_not_looked_for_in_vain(tmp_path: Path, mon
     nothing = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Removed", "invert": False}
     vocabulary = {f"w{n}": n for n in range(500)}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}
-    tokenizer = Tokenizer.load(folder_of(tmp_path, **whole(pre_tokenizer=nothing, model=model)))
+    tokenizer = load_tokenizer(folder_of(tmp_path, **whole(pre_tokenizer=nothing, model=model)))
     tried = []
     monkeypatch.setattr(windows, "TRIED", 100)
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: tried.append(ids) or "a")
@@ -291,32 +293,32 @@ def test_what_stands_around_a_text_is_not_looked_for_in_vain(tmp_path: Path, mon
 
 def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft import files
-    from weft.text import pipeline_schema, vocabularies
+    from weft.text.tokenizers import schema, vocabularies
 
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     with pytest.raises(UserError, match="holds up to 203 values; at most 100 are read"):
-        Tokenizer.load(folder_of(tmp_path / "a", tokenizer__json='{"model": [' + "{}," * 100 + "{}]}"))
+        load_tokenizer(folder_of(tmp_path / "a", tokenizer__json='{"model": [' + "{}," * 100 + "{}]}"))
     monkeypatch.undo()
     monkeypatch.setattr(vocabularies, "MOST_TOKENS", 3)
     with pytest.raises(UserError, match="vocab.txt: 4 tokens; at most 3 are read"):
-        Tokenizer.load(folder_of(tmp_path / "b", vocab__txt="[UNK]\n[CLS]\n[SEP]\na"))
+        load_tokenizer(folder_of(tmp_path / "b", vocab__txt="[UNK]\n[CLS]\n[SEP]\na"))
     monkeypatch.setattr(vocabularies, "MOST_MERGES", 3)
     with pytest.raises(UserError, match="merges.txt: 4 lines; at most 3 merges are read"):
-        Tokenizer.load(folder_of(tmp_path / "c", vocab__json={"a": 0}, merges__txt="a a\n" * 4))
+        load_tokenizer(folder_of(tmp_path / "c", vocab__json={"a": 0}, merges__txt="a a\n" * 4))
     monkeypatch.setattr(vocabularies, "MOST_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="2 added tokens; at most 1 are read"):
         folder = folder_of(
             tmp_path / "d", vocab__json={"a": 0}, merges__txt="", added_tokens__json={"<b>": 1, "<c>": 2}
         )
-        Tokenizer.load(folder)
-    monkeypatch.setattr(pipeline_schema, "MOST_ADDED_TOKENS", 1)
+        load_tokenizer(folder)
+    monkeypatch.setattr(schema, "MOST_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="added_tokens has 2 entries; at most 1 are read"):
-        Tokenizer.load(folder_of(tmp_path / "e", **whole(added_tokens=[ADDED, TWIN])))
+        load_tokenizer(folder_of(tmp_path / "e", **whole(added_tokens=[ADDED, TWIN])))
     monkeypatch.setattr(limits, "MOST_UNIGRAM_BYTES", 10)
     monkeypatch.setattr(limits, "MOST_TREE_NODES", 20)
     pieces = [["u", 0.0], ["a" * 12, -1.0], ["a" * 5 + "b" * 8, -1.0]]
     with pytest.raises(UserError, match="the tree of its pieces has 21 nodes; at most 20 are built"):
-        Tokenizer.load(folder_of(tmp_path / "f", **whole(model=UNIGRAM | {"vocab": pieces})))
+        load_tokenizer(folder_of(tmp_path / "f", **whole(model=UNIGRAM | {"vocab": pieces})))
     data = model_file(UNKNOWN, *((f"a{n}", -1.0, 1) for n in range(9)), kind=2)
     for name, most, says in (
         ("MOST_PIECES", 5, "a message of more than 5 fields"),
@@ -325,7 +327,7 @@ def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=says):
             patch.setattr(sentencepiece, name, most)
-            Tokenizer.load(folder_of(tmp_path / "g", spiece__model=data))
+            load_tokenizer(folder_of(tmp_path / "g", spiece__model=data))
 
 
 def test_long_words_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +338,7 @@ def test_long_words_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "v.bin").write_bytes(b"1 2\n" + word.encode() + b" " + struct.pack("<2f", 1e-9, -1e9))
     with pytest.raises(UserError, match="word 1: is longer than 4096 bytes"):
         read_binary(tmp_path / "v.bin")
-    monkeypatch.setattr("weft.text.vectors.LONGEST_LINE", 10)
+    monkeypatch.setattr("weft.text.vector_files.LONGEST_LINE", 10)
     (tmp_path / "long.txt").write_text("a 1.0 2.0 3.0\n")
     with pytest.raises(UserError, match="line 1: 13 characters; at most 10 are read"):
         read_file(tmp_path / "long.txt")
@@ -348,7 +350,7 @@ def test_long_words_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     numbers = numbers_of(folder)
     (folder / "vocab.json").write_text(json.dumps({**numbers, word: len(numbers)}))
     with pytest.raises(UserError, match=r"vocab.json: token .* has 5000 characters"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
 
 
 def test_the_command_line_says_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 from tests.text.bilingual import CODES, bilingual, german, numbers_of
 from tests.text.samples import ODD, lines, reviews
 from weft.errors import UserError
-from weft.text.marian import read_sides
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.marian import read_sides
+from weft.text.tokenizers.published import load_tokenizer
 
 CODED = [
     ">>fra<< The looms",
@@ -84,16 +84,16 @@ def test_places_in_a_text_behind_a_code(tmp_path: Path) -> None:
 def test_in_and_out_byte_by_byte(tmp_path: Path) -> None:
     for apart in (False, True):
         folder, out = bilingual(tmp_path / f"{apart}", apart), tmp_path / f"{apart}-out"
-        source = Tokenizer.load(folder)
+        source = load_tokenizer(folder)
         source.save(out)
         for name in ("source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if apart else [])):
             assert (out / name).read_bytes() == (folder / name).read_bytes()
         settings = json.loads((out / "tokenizer_config.json").read_text())
         assert settings["tokenizer_class"] == "MarianTokenizer" and settings["source_lang"] == "eng"
         assert theirs_of(out)("The looms")["input_ids"] == source.ids(["The looms"])[0]
-        again = Tokenizer.load(out)
+        again = load_tokenizer(out)
         assert again.tokens == source.tokens and again.pipeline == source.pipeline
-        assert Tokenizer.load(out / "target.spm").ids(["Die Weber"]) == read_sides(out)[1].ids(["Die Weber"])
+        assert load_tokenizer(out / "target.spm").ids(["Die Weber"]) == read_sides(out)[1].ids(["Die Weber"])
         assert [source.token(source.id(code)) for code in CODES] == CODES
 
 
@@ -114,7 +114,7 @@ def test_numbers_that_no_table_could_have(change: Any, message: str, tmp_path: P
     folder = bilingual(tmp_path)
     (folder / "vocab.json").write_text(json.dumps(change(numbers_of(folder))))
     with pytest.raises(UserError, match=message) as caught:
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     assert "\n" not in str(caught.value) and "vocab.json" in str(caught.value)
 
 
@@ -124,8 +124,8 @@ def test_damaged_models(tmp_path: Path) -> None:
     for data in (b"", whole[:1000], b"\xff" * 50):
         (folder / "target.spm").write_bytes(data)
         with pytest.raises(UserError, match=r"target\.spm: "):
-            Tokenizer.load(folder)
+            load_tokenizer(folder)
     with pytest.raises(UserError, match="separate_vocabs is maybe, neither true nor false"):
-        Tokenizer.load(bilingual(tmp_path / "b", tokenizer_config__json={"separate_vocabs": "maybe"}))
+        load_tokenizer(bilingual(tmp_path / "b", tokenizer_config__json={"separate_vocabs": "maybe"}))
     with pytest.raises(UserError, match=r"target_vocab\.json: cannot be read"):
-        Tokenizer.load(bilingual(tmp_path / "c", tokenizer_config__json={"separate_vocabs": True}))
+        load_tokenizer(bilingual(tmp_path / "c", tokenizer_config__json={"separate_vocabs": True}))

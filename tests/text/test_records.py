@@ -1,4 +1,4 @@
-"""Readers: every format plain and compressed, every fault one line with file and place, memory that stays small."""
+"""Readers: every format plain and sources, every fault one line with file and place, memory that stays small."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from weft.errors import UserError
-from weft.text import compressed, delimited, formats, json_text
-from weft.text.records import BadRows, Skipped, find_files, read_records, read_texts
+from weft.text import delimited, json_text, plain_text, sources
+from weft.text.records import find_files, read_records, read_texts
+from weft.text.row_problems import BadRows, Skipped
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def test_byte_order_mark_and_line_ends(name: str) -> None:
 
 
 def test_lines_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "CHUNK", 3)
+    monkeypatch.setattr(sources, "CHUNK", 3)
     lines = ["grün", "a much longer line", "x", "", "é" * 9]
     write("a.txt", "\ufeff" + "\r\n".join(lines))
     assert [each["text"] for each in values("a.txt")] == [line for line in lines if line]
@@ -243,7 +244,7 @@ def test_conll_row_of_another_width_spoils_its_sentence_only() -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 64 * 1024])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_squad(chunk: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "CHUNK", chunk)
+    monkeypatch.setattr(sources, "CHUNK", chunk)
     write("a.json", "\ufeff" + json.dumps(squad_file(3, ' é[{\\"'), indent=indent, ensure_ascii=False))
     found = list(read_records("a.json"))
     assert len(found) == 6
@@ -256,7 +257,7 @@ def test_squad(chunk: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_squad_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "CHUNK", 24)
+    monkeypatch.setattr(sources, "CHUNK", 24)
     monkeypatch.setattr(json_text, "CHUNK", 24)
     data = squad_file(3, " é😀 tail")
     data["data"][1].update(extra=[True, None, -1.5e10, {"deep": [False]}])
@@ -428,13 +429,13 @@ def test_empty_file_yields_nothing(name: str) -> None:
 
 
 def test_long_line_is_an_error() -> None:
-    write("a.txt.gz", b"short\n" + b"x" * (compressed.LIMIT + 100_000))
+    write("a.txt.gz", b"short\n" + b"x" * (sources.LIMIT + 100_000))
     assert message("a.txt.gz", on_bad_row="skip") == "a.txt.gz line 2: longer than 64 MiB"
 
 
 @pytest.mark.parametrize(("name", "what"), [("a.conll", "this sentence"), ("a.txt", "this block")])
 def test_endless_block_is_an_error(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "LIMIT", 2**20)
+    monkeypatch.setattr(plain_text, "LIMIT", 2**20)
     write(name, "\n" + "x O\n" * 10_000)
     assert message(name, documents="block") == f"{name} line 2: {what} takes more than 1 MiB"
 
@@ -477,7 +478,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     if os.geteuid():
         assert message("secret.txt") == "secret.txt: cannot be read: permission denied"
     else:  # root reads everything; ask as nobody
-        source = Path(compressed.__file__).parents[2]
+        source = Path(sources.__file__).parents[2]
         code = (
             "import os; from weft.errors import UserError; from weft.text.records import read_records\n"
             "os.setuid(65534)\n"
@@ -491,7 +492,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         assert done.stdout.strip() == "secret.txt: cannot be read: permission denied", done.stderr
     Path("folder.txt").mkdir()
     with pytest.raises(UserError, match=r"^folder.txt: is a folder, not a file$"):
-        list(compressed.open_sources(Path("folder.txt")))
+        list(sources.open_sources(Path("folder.txt")))
 
 
 # ------------------------------------------------------------------------------------------------------ zip files
@@ -627,7 +628,7 @@ def test_squad_holds_an_article_at_a_time() -> None:
 
 
 def test_import_is_light() -> None:
-    source = Path(compressed.__file__).parents[2]
+    source = Path(sources.__file__).parents[2]
     code = (
         "import sys, weft.text.records; print([name for name in ('torch', 'numpy', 'pyarrow') if name in sys.modules])"
     )

@@ -12,8 +12,9 @@ import pytest
 
 from tests.text.samples import ODD, folder_of, lines, reviews
 from weft.errors import UserError
-from weft.text import sentencepiece as pieces_of
-from weft.text.tokenizer import Roles, Tokenizer
+from weft.text.tokenizers import sentencepiece as pieces_of
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.special_tokens import Roles
 
 
 def trained(**settings: Any) -> bytes:
@@ -48,7 +49,7 @@ def test_sentencepiece_ids(tmp_path: Path, settings: dict[str, Any]) -> None:
     library = pytest.importorskip("sentencepiece")
     model = trained(**settings)
     witness = library.SentencePieceProcessor(model_proto=model)
-    ours = Tokenizer.load(folder_of(tmp_path, spiece__model=model))
+    ours = load_tokenizer(folder_of(tmp_path, spiece__model=model))
     assert ours.vocabulary == witness.get_piece_size()
     assert ours.kind == settings["model_type"] and ours.id_of("unknown") == witness.unk_id()
     texts = [*ODD, *lines(200, 7), *(reviews(300) if os.environ.get("WEFT_DATA") else [])]
@@ -60,13 +61,13 @@ def test_sentencepiece_ids(tmp_path: Path, settings: dict[str, Any]) -> None:
         if ours.id_of("unknown") not in mine:
             assert ours.decode(mine) == witness.decode(theirs)
     ours.save(tmp_path / "out")
-    assert Tokenizer.load(tmp_path / "out").ids(texts) == ours.ids(texts)
+    assert load_tokenizer(tmp_path / "out").ids(texts) == ours.ids(texts)
 
 
 def test_sentencepiece_families(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = trained(model_type="unigram", vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    t5 = Tokenizer.load(folder_of(tmp_path / "t5", spiece__model=model, config__json={"model_type": "t5"}))
+    t5 = load_tokenizer(folder_of(tmp_path / "t5", spiece__model=model, config__json={"model_type": "t5"}))
     base = t5.vocabulary - 100
     assert t5.id("<extra_id_0>") == t5.vocabulary - 1 and t5.id("<extra_id_99>") == base
     assert t5.roles == Roles(padding="<pad>", unknown="<unk>", end="</s>")
@@ -74,7 +75,7 @@ def test_sentencepiece_families(tmp_path: Path) -> None:
     model = trained(model_type="unigram", vocab_size=200)
     config = {"tokenizer_class": "XLMRobertaTokenizer"}
     folder = folder_of(tmp_path / "xlmr", sentencepiece__bpe__model=model, tokenizer_config__json=config)
-    xlmr, plain = Tokenizer.load(folder), Tokenizer.load(folder_of(tmp_path / "plain", spiece__model=model))
+    xlmr, plain = load_tokenizer(folder), load_tokenizer(folder_of(tmp_path / "plain", spiece__model=model))
     texts = ["weave the looms", *lines(20, 7)]
     assert [[n - 1 for n in ids] for ids in xlmr.ids(texts, specials=False)] == plain.ids(texts)
     assert [xlmr.id_of(r) for r in ("start", "padding", "end", "unknown", "mask")] == [0, 1, 2, 3, xlmr.vocabulary - 1]
@@ -91,7 +92,7 @@ def test_sentencepiece_families(tmp_path: Path) -> None:
         model_type="unigram", vocab_size=200, control_symbols=special, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1
     )
     folder = folder_of(tmp_path / "albert", spiece__model=model, config__json={"model_type": "albert"})
-    albert, parsed = Tokenizer.load(folder), pieces_of.parse(model, "model")
+    albert, parsed = load_tokenizer(folder), pieces_of.parse(model, "model")
     scored = list(zip(parsed.names, parsed.scores, strict=True))
     theirs = transformers.AlbertTokenizer(scored, _spm_precompiled_charsmap=parsed.charsmap)
     texts.append("``Naïve''")
@@ -121,8 +122,8 @@ def test_sentencepiece_damage(tmp_path: Path) -> None:
         else:
             library.encode_batch(ODD)
     (tmp_path / "a.spm").write_bytes(model)
-    assert Tokenizer.load(tmp_path).kind == "unigram"
+    assert load_tokenizer(tmp_path).kind == "unigram"
     (tmp_path / "b.spm").write_bytes(model)
     with pytest.raises(UserError, match="holds a.spm, b.spm; load one of them by its name"):
-        Tokenizer.load(tmp_path)
-    assert Tokenizer.load(tmp_path / "b.spm").kind == "unigram"
+        load_tokenizer(tmp_path)
+    assert load_tokenizer(tmp_path / "b.spm").kind == "unigram"

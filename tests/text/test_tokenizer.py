@@ -15,8 +15,10 @@ import tokenizers
 
 from tests.text.samples import ODD, folder_of, lines, reviews
 from weft.errors import UserError
-from weft.text.learning import learn
-from weft.text.tokenizer import Roles, Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import learn
 
 
 def published(name: str) -> Path:
@@ -67,7 +69,7 @@ def test_bert_published(tmp_path: Path) -> None:
     from transformers import BertTokenizer
 
     shutil.copy(published("bert-base-uncased-vocab.txt"), tmp_path / "vocab.txt")
-    ours = Tokenizer.load(tmp_path)
+    ours = load_tokenizer(tmp_path)
     assert (ours.vocabulary, ours.kind, ours.length_limit) == (30522, "wordpiece", None)
     assert [ours.id_of(role) for role in ("padding", "unknown", "start", "separator", "mask")] == [
         0,
@@ -77,7 +79,7 @@ def test_bert_published(tmp_path: Path) -> None:
         103,
     ]
     agree(ours, BertTokenizer.from_pretrained(tmp_path), [*ODD, "a [MASK] b", *reviews(200)])
-    assert Tokenizer.load(published("bert-base-uncased-vocab.txt")).ids(ODD) == ours.ids(ODD)
+    assert load_tokenizer(published("bert-base-uncased-vocab.txt")).ids(ODD) == ours.ids(ODD)
 
 
 def test_gpt2_published(tmp_path: Path) -> None:
@@ -85,15 +87,15 @@ def test_gpt2_published(tmp_path: Path) -> None:
 
     for mine, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         shutil.copy(published(theirs), tmp_path / mine)
-    ours = Tokenizer.load(tmp_path)
+    ours = load_tokenizer(tmp_path)
     assert (ours.vocabulary, ours.kind, ours.id_of("end"), ours.id_of("start")) == (50257, "bpe", 50256, 50256)
     texts = [*ODD, "a <|endoftext|> b", *reviews(200)]
     agree_bytes = GPT2Tokenizer.from_pretrained(tmp_path, add_prefix_space=False)
     assert ours.ids(texts) == agree_bytes(texts)["input_ids"]
-    assert Tokenizer.load(published("encoder.json").parent).ids(texts) == ours.ids(texts)
+    assert load_tokenizer(published("encoder.json").parent).ids(texts) == ours.ids(texts)
     assert [ours.decode(ids) for ids in ours.ids(ODD)] == ODD
     folder_of(tmp_path, tokenizer_config__json={"add_prefix_space": True, "model_max_length": 1024})
-    prefixed = Tokenizer.load(tmp_path)
+    prefixed = load_tokenizer(tmp_path)
     agree(prefixed, GPT2Tokenizer.from_pretrained(tmp_path, add_prefix_space=True), texts)
     assert prefixed.length_limit == 1024
 
@@ -112,13 +114,13 @@ def test_wordpiece_settings_and_save(tmp_path: Path, wordpiece: Tokenizer, setti
 
     settings = {"tokenizer_class": "BertTokenizer", "own_key": [1], "auto_map": {"AutoTokenizer": "x.py"}, **settings}
     folder_of(tmp_path / "in", vocab__txt=vocabulary_text(wordpiece), tokenizer_config__json=settings)
-    ours = Tokenizer.load(tmp_path / "in")
+    ours = load_tokenizer(tmp_path / "in")
     texts = [*ODD, *lines(30, 7)]
     kept = {key: value for key, value in settings.items() if key not in ("auto_map", "own_key", "tokenizer_class")}
     agree(ours, BertTokenizer(vocab=str(tmp_path / "in" / "vocab.txt"), **kept), texts)
     ours.save(tmp_path / "out")
     agree(ours, AutoTokenizer.from_pretrained(tmp_path / "out"), texts)
-    again = Tokenizer.load(tmp_path / "out")
+    again = load_tokenizer(tmp_path / "out")
     assert again.ids(texts) == ours.ids(texts) and again.roles == ours.roles
     assert again.length_limit == ours.length_limit == settings.get("model_max_length")
     written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
@@ -134,7 +136,7 @@ def test_save_says_what_the_class_needs(tmp_path: Path) -> None:
     assert plain["tokenizer_class"] == "PreTrainedTokenizerFast" and plain["do_lower_case"] is False
     assert "token_type_ids" in plain["model_input_names"]
     folder_of(tmp_path / "in", tokenizer_config__json={"tokenizer_class": "BertTokenizerFast"})
-    ours = Tokenizer.load(tmp_path / "in")
+    ours = load_tokenizer(tmp_path / "in")
     ours.save(tmp_path / "out")  # BertTokenizer builds its own pipeline, so it must be told about the capitals
     texts = [*ODD, *lines(30, 7)]
     assert AutoTokenizer.from_pretrained(tmp_path / "out")(texts)["input_ids"] == ours.ids(texts) == cased.ids(texts)
@@ -143,7 +145,7 @@ def test_save_says_what_the_class_needs(tmp_path: Path) -> None:
 def test_special_names_from_settings(tmp_path: Path, wordpiece: Tokenizer) -> None:
     text = vocabulary_text(wordpiece).replace("[CLS]", "<begin>").replace("[SEP]", "<cut>").replace("[UNK]", "<what>")
     special = {"cls_token": "<begin>", "sep_token": {"content": "<cut>", "lstrip": False}, "unk_token": "<what>"}
-    ours = Tokenizer.load(folder_of(tmp_path, vocab__txt=text, special_tokens_map__json=special))
+    ours = load_tokenizer(folder_of(tmp_path, vocab__txt=text, special_tokens_map__json=special))
     assert ours.roles == Roles(padding="[PAD]", unknown="<what>", start="<begin>", separator="<cut>", mask="[MASK]")
     assert ours.encode("threads 京").tokens == ["<begin>", "threads", "<what>", "<cut>"]
 
@@ -157,7 +159,7 @@ def test_bpe_save(tmp_path: Path, bpe: Tokenizer, name: str | None) -> None:
     if name == "RobertaTokenizer":
         for token in ("<s>", "<pad>", "</s>", "<unk>", "<mask>"):
             files["vocab__json"][token] = len(files["vocab__json"])
-    ours = Tokenizer.load(folder_of(tmp_path / "in", **files, tokenizer_config__json=settings))
+    ours = load_tokenizer(folder_of(tmp_path / "in", **files, tokenizer_config__json=settings))
     texts = [*ODD[2:], *lines(30, 7)]
     if name:
         agree(ours, getattr(transformers, name).from_pretrained(tmp_path / "in"), texts)
@@ -168,7 +170,7 @@ def test_bpe_save(tmp_path: Path, bpe: Tokenizer, name: str | None) -> None:
         assert written["model_input_names"] == ["input_ids", "attention_mask"]
     assert theirs(texts)["input_ids"] == ours.ids(texts)
     assert "token_type_ids" not in theirs(texts), "GPT-2 and RoBERTa in transformers would embed segments"
-    assert Tokenizer.load(tmp_path / "out").ids(texts) == ours.ids(texts)
+    assert load_tokenizer(tmp_path / "out").ids(texts) == ours.ids(texts)
 
 
 @pytest.mark.parametrize("by", ["class", "model_type"])
@@ -190,7 +192,7 @@ def test_first_gpt(tmp_path: Path, by: str) -> None:
         tokenizer_config__json={"tokenizer_class": "OpenAIGPTTokenizer"} if by == "class" else {},
         config__json={"model_type": "openai-gpt"},
     )
-    ours = Tokenizer.load(folder)
+    ours = load_tokenizer(folder)
     texts = [*ODD, *lines(30, 7)]
     agree(ours, OpenAIGPTTokenizer.from_pretrained(folder), texts)
     assert ours.roles.unknown == "<unk>"
@@ -207,7 +209,7 @@ def test_nothing_is_cut_or_padded_or_left_to_chance(tmp_path: Path, bpe: Tokeniz
         "pad_to_multiple_of": None,
     }  # fmt: skip
     data["model"]["dropout"] = 0.5
-    ours = Tokenizer.load(folder_of(tmp_path, tokenizer__json=data))
+    ours = load_tokenizer(folder_of(tmp_path, tokenizer__json=data))
     assert ours.ids(lines(5)) == bpe.ids(lines(5)) == ours.ids(lines(5))
     assert ours.ids([""]) == [[]]
 
@@ -223,7 +225,7 @@ def test_many_added_tokens(tmp_path: Path, wordpiece: Tokenizer) -> None:
     taken = []
     for _ in range(3):  # the best of three, of the time of this process: the machine may have other work
         start = time.process_time()
-        ours = Tokenizer.load(tmp_path)
+        ours = load_tokenizer(tmp_path)
         taken.append(time.process_time() - start)
     assert min(taken) < 1.0
     assert ours.vocabulary == base + 20_000 and ours.id("<E19999>") == base + 19_999
@@ -238,19 +240,19 @@ def test_added_tokens_beside_a_vocabulary(tmp_path: Path, wordpiece: Tokenizer) 
     folder = folder_of(
         tmp_path / "in", vocab__txt=vocabulary_text(wordpiece), added_tokens__json={"<b>": size + 1, "<a>": size}
     )
-    ours = Tokenizer.load(folder)
+    ours = load_tokenizer(folder)
     assert ours.encode("threads<b>looms <a>", specials=False).tokens == ["threads", "<b>", "looms", "<a>"]
     ours.save(tmp_path / "out")
     text = ["threads<b>looms <a>"]
     assert AutoTokenizer.from_pretrained(tmp_path / "out")(text)["input_ids"] == ours.ids(text)
     folder_of(folder, added_tokens__json={"<a>": size + 1})
     with pytest.raises(UserError, match=f"vocab.txt: added token '<a>' cannot have the id {size + 1}"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     (folder / "added_tokens.json").unlink()
     told = {str(size): {"content": "<a>", "special": True, "normalized": False, "lstrip": True}}
     told["4"] = {"content": "[MASK]", "special": True, "lstrip": True}
     folder_of(folder, tokenizer_config__json={"tokenizer_class": "BertTokenizer", "added_tokens_decoder": told})
-    ours = Tokenizer.load(folder)
+    ours = load_tokenizer(folder)
     ours.save(tmp_path / "out2")
     text = ["threads <a> looms [MASK]", "[CLS] x"]
     assert ours.encode(text[0]).offsets[2] == (7, 11), "the space before goes with the token"

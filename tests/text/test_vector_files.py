@@ -12,8 +12,8 @@ import pytest
 
 from weft.cli.main import run
 from weft.errors import UserError
+from weft.text.tokenizers.words import UNKNOWN, learned_words, word_tokenizer
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_binary, read_file, write_file
-from weft.text.vectors import UNKNOWN, learned_words, word_tokenizer
 
 WORDS = ["the", "naïve", "日本", "don't", "x", "...", UNKNOWN]
 MATRIX = np.random.default_rng(0).normal(size=(len(WORDS), 9)).astype(np.float32)

@@ -12,10 +12,12 @@ import numpy
 import pytest
 
 from weft.errors import UserError
-from weft.text import vectors
-from weft.text.records import Skipped, read_records
-from weft.text.tokenizer import Tokenizer
-from weft.text.vectors import UNKNOWN, looks_like_vectors, read_vectors, word_tokenizer
+from weft.text import vector_files
+from weft.text.records import read_records
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.words import UNKNOWN, word_tokenizer
+from weft.text.vector_files import looks_like_vectors, read_vectors
 
 WORDS = ["the", "naïve", ". . .", "at name@domain.com", "1.5", "\xa0", "3"]
 MATRIX = numpy.random.default_rng(0).normal(0, 0.5, (len(WORDS), 4)).astype(numpy.float32)
@@ -49,7 +51,7 @@ def test_every_form_of_the_same_vectors(tmp_path: Path) -> None:
 
 def test_blocks_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "v.txt", TEXT)
-    monkeypatch.setattr(vectors, "BLOCK", 60)
+    monkeypatch.setattr(vector_files, "BLOCK", 60)
     assert read_vectors(path).words == WORDS and numpy.array_equal(read_vectors(path).matrix, MATRIX)
 
 
@@ -103,7 +105,7 @@ def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             archive.writestr(name, TEXT)
     with pytest.raises(UserError, match=r"z.zip: holds 100d.txt, 50d.txt; name one of them, as z.zip/100d.txt"):
         read_vectors(tmp_path / "z.zip")
-    monkeypatch.setattr(vectors, "memory_here", lambda: 100)
+    monkeypatch.setattr(vector_files, "memory_here", lambda: 100)
     with pytest.raises(UserError, match="do not fit into the"):
         read_vectors(write(path, TEXT))
 
@@ -111,7 +113,7 @@ def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_first_of_a_repeated_word_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "v.txt", TEXT + "the 9 9 9 9\nlast 1 2 3 4\nlast 5 6 7 8\n")
     for size in (1 << 22, 40):  # in one block, and across blocks
-        monkeypatch.setattr(vectors, "BLOCK", size)
+        monkeypatch.setattr(vector_files, "BLOCK", size)
         found = read_vectors(path)
         assert found.words == [*WORDS, "last"] and found.repeated == 2
         assert numpy.array_equal(found.matrix, numpy.concatenate([MATRIX, [[1, 2, 3, 4]]]))
@@ -154,7 +156,7 @@ def test_a_vocabulary_of_whole_words_and_capitals() -> None:
 def test_the_tokenizer_survives_a_folder(tmp_path: Path) -> None:
     tokenizer = word_tokenizer(PENN)
     tokenizer.save(tmp_path)
-    loaded = Tokenizer.load(tmp_path)
+    loaded = load_tokenizer(tmp_path)
     text = "Isn't it Mr. Known's 1,000 <unk> words?"
     assert loaded.encode(text).ids == tokenizer.encode(text).ids
     assert loaded.encode(text).offsets == tokenizer.encode(text).offsets

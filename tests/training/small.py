@@ -12,7 +12,7 @@ import torch
 from weft.checkpoint.families import FAMILIES
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn
-from weft.data.spans import Spans
+from weft.data.spans import SpanCorruption
 from weft.nn.rows import Batch
 from weft.objectives.language import MaskedWords, NextToken, Objective
 from weft.objectives.sequences import Writing
@@ -51,7 +51,7 @@ def batch_of(objective: str, lengths: list[int], seed: int = 0) -> Batch:
     if objective == "next":
         return shift(drawn(lengths, seed=seed))
     if objective == "spans":
-        return Spans(np.arange(49, 39, -1), 0, 1, 0.15, 3.0, 0).apply(drawn(lengths, vocabulary=40, seed=seed))
+        return SpanCorruption(np.arange(49, 39, -1), 0, 1, 0.15, 3.0, 0).apply(drawn(lengths, vocabulary=40, seed=seed))
     masking = Masking(4, np.arange(5, 50), None, 0.15, 0)
     return masking.apply(drawn(lengths, pairs=objective != "mlm", seed=seed))
 

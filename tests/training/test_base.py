@@ -48,7 +48,7 @@ def test_going_on_with_a_published_encoder(tmp_path: Path) -> None:
         model={"base": str(minilm())},
         text={"files": [str(tmp_path / "text.txt")]},
         objective={"length": 24},
-        training={"steps": 4, "batch": 4, "rate": 1e-3, "warmup": 0.0, "evaluate_every": 4},
+        training={"steps": 4, "batch": 4, "learning_rate": 1e-3, "warmup": 0.0, "evaluate_every": 4},
         out=str(tmp_path / "run"),
     )
     losses = held_out(tmp_path / "run")
@@ -68,7 +68,7 @@ def test_going_on_with_reviews(data: Path, tmp_path: Path) -> None:
         model={"base": str(minilm())},
         text={"files": [str(tmp_path / "text.txt")], "dev": [str(tmp_path / "dev.txt")]},
         objective={"length": 128},
-        training={"steps": 60, "batch": 8, "rate": 5e-4, "evaluate_every": 30},
+        training={"steps": 60, "batch": 8, "learning_rate": 5e-4, "evaluate_every": 30},
         out=str(tmp_path / "run"),
     )
     losses = held_out(tmp_path / "run")

@@ -241,7 +241,7 @@ def test_kills(family: str, tmp_path: Path) -> None:
 def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -> None:
     values = settings(tmp_path, family)
     values["model"] = {"family": family, "size": "1x48", "dropout": 0.0}
-    values["training"] = {"steps": 80, "batch": 16, "rate": 2e-2, "evaluate_every": 80, "threads": 1}
+    values["training"] = {"steps": 80, "batch": 16, "learning_rate": 2e-2, "evaluate_every": 80, "threads": 1}
     model = pretrain(None, {**values, "out": str(tmp_path / "run")}, log=quietly)
     found = [
         line["validation_loss"]

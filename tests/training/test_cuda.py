@@ -17,14 +17,14 @@ from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere, needs_gp
 from tests.training.small import OBJECTIVES, batch_of, drawn, network_for, stories
 from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Packed
+from weft.data.rows import Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.runs.driver import device_for, half_precision
 from weft.runs.finetune import finetune
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.log import memory_used, peak_of, read_metrics
-from weft.training.optim import set_rate
+from weft.training.optim import set_learning_rate
 from weft.training.passes import Passes
 from weft.training.plan import Training
 from weft.training.setup import Setup
@@ -65,7 +65,7 @@ def even_feed(rows: int, length: int) -> Feed:
     """Full rows of random tokens."""
     tokens = drawn([2000]).tokens.astype(np.uint32)
     framed = Framed(Corpus([tokens], np.array([0, len(tokens)]), None, "random"), Frame())
-    return Feed(Packed(framed, length, 1, False, 0), shift, 0, rows)
+    return Feed(PackedRows(framed, length, 1, False, 0), shift, 0, rows)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -76,11 +76,13 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
         for capture in (False, True):
             network, feed = network_for("next"), even_feed(8, 16)
             plan = Training(epsilon=1e-3, clip=0.5)
-            setup = Setup(network=network, objective=OBJECTIVES["next"], feed=feed, plan=plan, device=device, rate=1e-2)
+            setup = Setup(
+                network=network, objective=OBJECTIVES["next"], feed=feed, plan=plan, device=device, learning_rate=1e-2
+            )
             stepper = captured(Stepper(setup), capture)
             lines = []
             for number in range(4):
-                set_rate(stepper.optimizer, 1e-2 / (1 + number))
+                set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))
                 group = group_of(setup, number, pass_tokens)
                 assert len(group.batches) == (1 if pass_tokens > 64 else 2)
                 norm = stepper.step(group.batches, group.counts, number)
@@ -138,7 +140,7 @@ def settings(
         "text": {"files": [str(tmp_path / "text.txt")]},
         "tokenizer": {"size": 400},
         "objective": {"name": objective, "length": 64, **({"rows": rows} if rows else {})},
-        "training": {"steps": 60, "batch": 16, "evaluate_every": 20, "log_every": 5, "rate": 2e-3, **training},
+        "training": {"steps": 60, "batch": 16, "evaluate_every": 20, "log_every": 5, "learning_rate": 2e-3, **training},
     }
 
 
@@ -200,7 +202,13 @@ def test_whole_steps_from_graphs_are_plain_steps(
             out=tmp_path / str(most),
             model={"family": "bert", "size": "2x128", "context": 64, **still},
             tokenizer={"size": 100},
-            training={"steps": steps, "batch": 8, "log_every": steps // 8 or 1, "rate": 1e-3, "precision": "fp32"},
+            training={
+                "steps": steps,
+                "batch": 8,
+                "log_every": steps // 8 or 1,
+                "learning_rate": 1e-3,
+                "precision": "fp32",
+            },
             device=device.type,
         )
         found = read_metrics(tmp_path / str(most) / "run/metrics.jsonl")

@@ -20,7 +20,7 @@ from weft.objectives.carrying import CarriedToken, Memory
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.log import read_metrics
-from weft.training.optim import set_rate
+from weft.training.optim import set_learning_rate
 from weft.training.plan import Training
 from weft.training.setup import Setup
 from weft.training.step import Stepper, group_of
@@ -53,11 +53,11 @@ def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tup
     feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
     plan = Training(epsilon=1e-3)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, rate=1e-2, device=device)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for step in range(6):
-        set_rate(stepper.optimizer, 1e-2 / (1 + step))
+        set_learning_rate(stepper.optimizer, 1e-2 / (1 + step))
         group = group_of(setup, step, budget)
         norm = stepper.step(group.batches, group.counts, step)
         objective.memory.settle()

@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.batching import Feed
-from weft.data.pairs import Sequences, Side
+from weft.data.pairs import Sequences, TextSide
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
 from weft.generation.search import speak
@@ -24,7 +24,7 @@ from weft.nn.rows import Batch
 from weft.objectives.sequences import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
-from weft.training.optim import set_rate
+from weft.training.optim import set_learning_rate
 from weft.training.passes import _shapes
 from weft.training.plan import Training
 from weft.training.setup import Setup
@@ -78,8 +78,8 @@ def table_of(seed: int, longest: int) -> Sequences:
     """Ten pairs, filled up to one of few shapes: rows that say nothing are among them."""
     chance = np.random.default_rng(seed)
 
-    def side() -> Side:
-        return Side.of([[*chance.integers(2, VOCABULARY, chance.integers(1, longest)), END] for _ in range(10)])
+    def side() -> TextSide:
+        return TextSide.of([[*chance.integers(2, VOCABULARY, chance.integers(1, longest)), END] for _ in range(10)])
 
     return Sequences(side(), side(), begin=0, context=32, fixed=True)
 
@@ -98,11 +98,11 @@ def steps_of(
     feed = Feed(table, lambda drawn: table.batch(drawn, drawn.examples), 0, 10)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
     plan = Training(epsilon=1e-3, weight_decay=0.1)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, rate=1e-2, device=device)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for number, batch in enumerate(batches):
-        set_rate(stepper.optimizer, 1e-2 / (1 + number))  # a graph must read it anew
+        set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))  # a graph must read it anew
         norm = stepper.step([batch], torch.tensor([float(objective.counts(batch)["words"])]), 7)
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
         found.append((stepper.losses.item(), norm.item(), weights))
@@ -206,7 +206,13 @@ def test_a_run_from_graphs_is_a_plain_run(
             out=tmp_path / str(most),
             model={"family": name, "size": "2x64", "context": 32, **still, **settings},
             tokenizer={"kind": "word"},
-            training={"steps": steps, "batch": 8, "log_every": steps // 8 or 1, "rate": 2e-3, "precision": "fp32"},
+            training={
+                "steps": steps,
+                "batch": 8,
+                "log_every": steps // 8 or 1,
+                "learning_rate": 2e-3,
+                "precision": "fp32",
+            },
             device=device.type,
             log=lambda line: None,
         )

@@ -78,7 +78,7 @@ def test_every_objective_overfits_one_batch(objective: str) -> None:
 def test_language_models_beat_the_unigram(text: Path, tmp_path: Path) -> None:
     """A small run says more about held-out text than the frequencies of its tokens do."""
     text.write_text(stories(200))
-    model = go(text, tmp_path / "run", steps=200, rate=3e-3, batch=16, evaluate_every=200, log_every=100)
+    model = go(text, tmp_path / "run", steps=200, learning_rate=3e-3, batch=16, evaluate_every=200, log_every=100)
     assert model.tokenizer is not None
     lines = text.read_text().splitlines()
     ids = [token for row in model.tokenizer.ids(lines, specials=False) for token in row]
@@ -98,10 +98,10 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
     assert about["seed"] == 0 and about["versions"]["torch"] == torch.__version__ and about["machine"]["threads"]
     assert len(about["text"]["hash"]) == 32 and about["held_out"]["tokens"] > 0 and "git" in about
     recipe = (run / "recipe.toml").read_text()
-    assert "steps = 20" in recipe and "rate = " in recipe and str(text) in recipe  # every open choice is made
+    assert "steps = 20" in recipe and "learning_rate = " in recipe and str(text) in recipe  # every open choice is made
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [5, 5, 10, 10, 15, 15, 20, 20]
-    assert {"loss", "rate", "norm", "tokens", "padding", "memory", "tokens_per_second"} <= set(lines[0])
+    assert {"loss", "learning_rate", "norm", "tokens", "padding", "memory", "tokens_per_second"} <= set(lines[0])
     assert "mfu" not in lines[0], "nobody knows the peak of a CPU"
     assert lines[0]["loss"] == pytest.approx(math.log(300), rel=0.15)  # a fresh model knows nothing of 300 tokens
     assert (run / "report.html").read_text().count("<figure>") == 4
@@ -113,7 +113,7 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
 
 def test_the_best_is_kept_and_patience_ends(text: Path, tmp_path: Path) -> None:
     """With a rate far too high the loss on held-out text rises again: what is kept is the best."""
-    go(text, tmp_path / "run", steps=400, rate=0.02, patience=2, evaluate_every=10, warmup=30, explode=100.0)
+    go(text, tmp_path / "run", steps=400, learning_rate=0.02, patience=2, evaluate_every=10, warmup=30, explode=100.0)
     lines = [line for line in read_metrics(tmp_path / "run/run/metrics.jsonl") if "validation_loss" in line]
     losses = [line["validation_loss"] for line in lines]
     assert losses[-1] > min(losses) and losses[-2] >= min(losses) == losses[-3]
@@ -301,7 +301,7 @@ def test_numbers_next_to_nothing_are_nothing_while_it_trains() -> None:
 
 
 def test_the_live_line_fits_80_columns() -> None:
-    values = {"step": 999_950, "loss": 123.4567, "rate": 1.234e-05, "padding": 0.33, "memory": 139.4e9}
+    values = {"step": 999_950, "loss": 123.4567, "learning_rate": 1.234e-05, "padding": 0.33, "memory": 139.4e9}
     values |= {"tokens_per_second": 12_345_678, "mfu": 0.43}
     line = live_line(values, 1_000_000, "123:59:59")
     assert len(line) < 80

@@ -88,7 +88,11 @@ def test_a_timed_run_goes_on_as_it_was_planned(text: Path, tmp_path: Path) -> No
     resume(tmp_path / "run", log=said.append)
     after = stored(tmp_path / "run")
     assert before["step"] < before["steps"] == after["steps"] == after["step"]
-    rates = [line["rate"] for line in read_metrics(tmp_path / "run" / "run" / "metrics.jsonl") if "rate" in line]
+    rates = [
+        line["learning_rate"]
+        for line in read_metrics(tmp_path / "run" / "run" / "metrics.jsonl")
+        if "learning_rate" in line
+    ]
     assert rates[-1] == pytest.approx(0.1 * max(rates), rel=0.5), "it falls to its floor where the time ends"
 
 

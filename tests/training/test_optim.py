@@ -10,8 +10,8 @@ from tests.training.small import network_for
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
 from weft.models.base import Network
-from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_rate
-from weft.training.plan import Training, rate_at
+from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_learning_rate
+from weft.training.plan import Training, learning_rate_at
 
 STEPS = 100
 PEERS = {
@@ -32,13 +32,15 @@ def test_schedules_are_the_peers(schedule: str) -> None:
     for step in range(STEPS - 1):
         optimizer.step()
         peer.step()
-        assert rate_at(step, plan, 0.5, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9), step
+        assert learning_rate_at(step, plan, 0.5, STEPS) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9), (
+            step
+        )
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "stable"])
 def test_the_floor(schedule: str) -> None:
     plan = Training(schedule=schedule, warmup=0.1, floor=0.1)
-    rates = [rate_at(step, plan, 1.0, STEPS) for step in range(STEPS)]
+    rates = [learning_rate_at(step, plan, 1.0, STEPS) for step in range(STEPS)]
     assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(1.0) and rates[-1] == pytest.approx(0.1)
 
 
@@ -99,7 +101,7 @@ def test_what_does_not_fit_is_refused() -> None:
     [
         ({"steps": 5, "epochs": 2.0}, "cannot both"),
         ({"steps": 0}, "steps must be between 1 and"),
-        ({"rate": 0.0}, "rate must be above 0"),
+        ({"learning_rate": 0.0}, "rate must be above 0"),
         ({"ema": 1.0}, "ema must be"),
         ({"patience": 0}, "patience"),
         ({"floor": 2.0}, "floor must be between"),
@@ -115,7 +117,7 @@ def test_weights_that_begin_larger_take_larger_steps_and_decay_no_faster() -> No
     config = FAMILIES["t5"].config(vocabulary=20, width=16, layers=1, heads=2, head_width=8, inner=32)
     network = FAMILIES["t5"].network(config, {"words": 20})
     optimizer = make_optimizer(network, Training(weight_decay=0.1), 1e-3)
-    set_rate(optimizer, 2e-3)
+    set_learning_rate(optimizer, 2e-3)
     found = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     table, matrix = found[id(network.tokens.weight)], found[id(network.encoder[0].attention.qkv.weight)]
     assert float(table["lr"]) == pytest.approx(4 * 2e-3) and float(matrix["lr"]) == pytest.approx(2e-3)

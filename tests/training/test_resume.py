@@ -102,7 +102,7 @@ def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.Mon
     pretrain(None, {**given, "out": str(tmp_path / "whole")}, log=said.append)
     assert "6 steps of 2 rows of about 64 tokens" in "".join(said)
     assert "the first 4 of them 8 rows of about 16 tokens" in "".join(said)
-    lines = [line for line in read_metrics(tmp_path / "whole/run/metrics.jsonl") if "rate" in line]
+    lines = [line for line in read_metrics(tmp_path / "whole/run/metrics.jsonl") if "learning_rate" in line]
     tokens = [line["tokens"] for line in lines]
     assert tokens == [128 * step for step in range(1, 7)], "a step of either phase has as many tokens"
     for step in (3, 4):  # the last short one is step 4

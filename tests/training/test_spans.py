@@ -63,7 +63,7 @@ def test_a_run_from_text(here: Path) -> None:
     aim = read_toml(Recipe, here / "r/run/recipe.toml").objective
     assert (aim.name, aim.rows, aim.length, aim.mask, aim.span) == ("spans", "stream", 32, 0.15, 3.0)
     # 34 tokens of text: 5 are taken out in 2 spans, so that 32 are read and 8 are written.
-    lines = [line for line in read_metrics(here / "r/run/metrics.jsonl") if "rate" in line]
+    lines = [line for line in read_metrics(here / "r/run/metrics.jsonl") if "learning_rate" in line]
     assert [line["tokens"] for line in lines] == [4 * (32 + 8) * step for step in range(1, 7)]
     assert all(line["padding"] == 0 for line in lines)
     judged = [line for line in read_metrics(here / "r/run/metrics.jsonl") if "validation_loss" in line]
@@ -98,13 +98,21 @@ def test_from_the_weights_of_another(here: Path) -> None:
     said: list[str] = []
     second = go("second", said.append, model={"base": "first"}, tokenizer={"size": 8000}, training={"steps": 3})
     assert second.card.base == "first" and second.config == first.config
-    losses = [line["validation_loss"] for line in read_metrics(here / "second/run/metrics.jsonl") if "rate" not in line]
-    before = [line["validation_loss"] for line in read_metrics(here / "first/run/metrics.jsonl") if "rate" not in line]
+    losses = [
+        line["validation_loss"]
+        for line in read_metrics(here / "second/run/metrics.jsonl")
+        if "learning_rate" not in line
+    ]
+    before = [
+        line["validation_loss"]
+        for line in read_metrics(here / "first/run/metrics.jsonl")
+        if "learning_rate" not in line
+    ]
     assert losses[0] == pytest.approx(min(before), rel=1e-5), "the same gaps of the same held-out text"
 
 
 def test_one_line_for_each_mistake(here: Path) -> None:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     learn(["a b c d"] * 9, "unigram", 12).save(here / "plain")
     for settings, said in (
@@ -122,7 +130,7 @@ def test_one_line_for_each_mistake(here: Path) -> None:
 
 
 def test_fewer_sentinels_than_gaps_are_said(here: Path) -> None:
-    from weft.text.learning import learn
+    from weft.text.tokenizers.training import learn
 
     text = stories(60).splitlines()
     extra = [f"<extra_id_{number}>" for number in reversed(range(2))]

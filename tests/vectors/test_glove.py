@@ -89,13 +89,13 @@ def test_a_step_is_shortened_by_the_squares_of_the_steps_before() -> None:
     words, documents = text()
     parts = parts_of(count_together([(words, documents)], 13, 4), 13, replace(PLAN, batch=1 << 20), 0, CPU)
     glove = Glove(PLAN, 13, parts, 0, CPU)
-    rate, table, squares = PLAN.rate, glove.inner.clone(), torch.ones_like(glove.inner)
-    assert len(parts) == 1 and rate is not None
+    learning_rate, table, squares = PLAN.learning_rate, glove.inner.clone(), torch.ones_like(glove.inner)
+    assert len(parts) == 1 and learning_rate is not None
     for number in range(3):
         _, gradient, _ = pushes(parts[0], glove.inner, glove.outer)
         glove.learn(number)
-        squares += (rate * gradient) ** 2
-        table -= rate * gradient / squares.sqrt()
+        squares += (learning_rate * gradient) ** 2
+        table -= learning_rate * gradient / squares.sqrt()
     assert squares.max() > 1.1  # or it would be the same whatever was added up
     assert torch.allclose(glove.inner, table, rtol=0, atol=1e-6)
 

@@ -21,7 +21,7 @@ from weft.backends.arrays import all_finite
 from weft.backends.ct2_table import REVISIONS, Expected, Variable, expected_of, settings_of
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 ENGINE = "ctranslate2"  # the folder inside
 VERSION = 6  # of the engine's file format

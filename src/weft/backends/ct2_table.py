@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import UserError, listed
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 REVISIONS = {"TransformerEncoderSpec": 1, "TransformerDecoderSpec": 8, "TransformerSpec": 7}  # of each spec's layout
 ACTIVATIONS = {"relu": 0, "gelu-tanh": 1, "silu": 2, "gelu": 3, "tanh": 5}  # the engine's numbers

@@ -53,7 +53,7 @@ class Family:
     around: str | None = None  # whose way to put them around a text and a pair
     rows: str = "stream"  # how documents become rows in pre-training
     row: int | None = None  # tokens of a row there, where the context is as good as without end
-    rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
+    learning_rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
     fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
     counts: bool = False  # learned by counting, in one pass and without steps
     vocabulary: Mapping[str, Any] = field(default_factory=dict)  # of such a vocabulary learned from text: how
@@ -237,7 +237,7 @@ FAMILIES = {
             config=Seq2SeqConfig,
             **_our_reader(Seq2Seq),
             sizes=sequences.SEQ2SEQ_SIZES,
-            rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
+            learning_rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
         ),
         Family(
             name="conv-seq2seq",
@@ -253,7 +253,7 @@ FAMILIES = {
             **_our_reader(Vec2Seq, "describe"),
             sizes=sequences.VECTOR_SIZES,
             numbers=True,
-            rate=1e-3,
+            learning_rate=1e-3,
         ),
         Family(
             name="t5",
@@ -289,7 +289,7 @@ FAMILIES = {
                 fixed=("cell",),
                 rows="carried",
                 row=64,
-                rate=recurrent.RATE,
+                learning_rate=recurrent.RATE,
             )
             for cell, paper in recurrent.PAPERS.items()
         ),

@@ -25,9 +25,9 @@ from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
 from weft.nn.lookup import unsound
-from weft.text.marian import is_marian, read_sides
-from weft.text.published import vocabulary_file
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.marian import is_marian, read_sides
+from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
@@ -171,8 +171,8 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
     if is_marian(folder):
         return read_sides(folder)
     target = folder / TARGET
-    second = Tokenizer.load(target) if target.is_dir() else None
-    return Tokenizer.load(folder) if vocabulary_file(folder) else None, second
+    second = load_tokenizer(target) if target.is_dir() else None
+    return load_tokenizer(folder) if vocabulary_file(folder) else None, second
 
 
 def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:

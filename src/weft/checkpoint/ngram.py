@@ -18,15 +18,15 @@ from tokenizers import Tokenizer as Library
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
-from weft.data.smoothing import Floats, Table
+from weft.data.smoothing import Floats, NgramTable
 from weft.errors import UserError, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.nn.lookup import FLOOR
-from weft.text.compressed import open_sources, read_lines
-from weft.text.limits import check_tokens
-from weft.text.tokenizer import Roles, Tokenizer
-from weft.text.vocabularies import spaced
+from weft.text.sources import open_sources, read_lines
+from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.special_tokens import Roles, spaced
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TEN = math.log(10.0)
@@ -36,7 +36,7 @@ EVERY = 1 << 16  # lines between two reports of progress
 Heard = Callable[[int], None]
 
 
-def from_tables(stored: list[Table], config: NgramConfig) -> tuple[NgramConfig, Ngram]:
+def from_tables(stored: list[NgramTable], config: NgramConfig) -> tuple[NgramConfig, Ngram]:
     """A network with these tables, and its config."""
     config = replace(config, entries=tuple(len(each.keys) for each in stored))
     network = Ngram(config, {"words": config.vocabulary})
@@ -199,9 +199,11 @@ def _tokenizer(words: dict[str, int], roles: Roles) -> Tokenizer:
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
-def _tables(sections: list[_Section], vocabulary: int, start: int | None, words: list[str], name: str) -> list[Table]:
+def _tables(
+    sections: list[_Section], vocabulary: int, start: int | None, words: list[str], name: str
+) -> list[NgramTable]:
     """The sections sorted as n-grams are stored: by context, then by word."""
-    found: list[Table] = []
+    found: list[NgramTable] = []
     for order, section in enumerate(sections, 1):
         chances, backs = (_natural(np.frombuffer(part, dtype=np.float64)) for part in (section.chances, section.backs))
         if order == 1:
@@ -209,7 +211,7 @@ def _tables(sections: list[_Section], vocabulary: int, start: int | None, words:
             chances, backs = np.append(chances, [FLOOR] * missing), np.append(backs, [0.0] * missing)
             if start is not None:  # some write 0 for what is never said
                 chances[start] = FLOOR
-            found.append(Table(np.arange(vocabulary), chances, backs))
+            found.append(NgramTable(np.arange(vocabulary), chances, backs))
             continue
         ids = np.frombuffer(section.ids, dtype=np.int64).reshape(-1, order)
         lines = np.frombuffer(section.lines, dtype=np.int64)
@@ -232,7 +234,7 @@ def _tables(sections: list[_Section], vocabulary: int, start: int | None, words:
         twice = np.flatnonzero(np.diff(keys[by]) == 0)
         if len(twice):
             refuse(int(by[twice[0] + 1]), "stands there twice")
-        found.append(Table(keys[by], chances[by], backs[by]))
+        found.append(NgramTable(keys[by], chances[by], backs[by]))
     return found
 
 

@@ -17,10 +17,10 @@ from weft.checkpoint.outline import outline
 from weft.config import changed
 from weft.errors import UserError
 from weft.models.vectors import VectorsConfig
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.words import UNKNOWN, word_tokenizer
 from weft.text.vector_files import is_file_of_vectors, read_file
-from weft.text.vectors import UNKNOWN, word_tokenizer
 
 
 def is_vectors(path: Path) -> bool:

@@ -14,8 +14,8 @@ BAD_ROWS = ("stop", "skip")
 
 def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
     """A file of data where texts are expected was meant as --data."""
-    from weft.text.compressed import telling_suffix
-    from weft.text.formats import SUFFIXES
+    from weft.text.rows import SUFFIXES
+    from weft.text.sources import telling_suffix
 
     for text in texts or ():
         try:
@@ -28,10 +28,10 @@ def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
 
 def check_data(*names: Sequence[str] | None) -> None:
     """Refuse files that are not there, before a model is loaded."""
-    from weft.data.shards import Text
+    from weft.data.shards import TextFiles
 
     for files in names:
-        Text(tuple(files or ())).paths()
+        TextFiles(tuple(files or ())).paths()
 
 
 def check_device(device: str | None) -> None:

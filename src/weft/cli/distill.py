@@ -100,7 +100,7 @@ def distill(
     epochs: Annotated[float | None, typer.Option(help="Times through the texts; more where they are few.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Texts in a step; 32.")] = None,
-    rate: Annotated[
+    learning_rate: Annotated[
         float | None,
         typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the student's width."),
     ] = None,
@@ -180,7 +180,7 @@ def distill(
             "epochs": epochs,
             "steps": steps,
             "batch": batch,
-            "rate": rate,
+            "learning_rate": learning_rate,
             "precision": precision,
             "patience": patience,
         },

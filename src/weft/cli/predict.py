@@ -83,7 +83,7 @@ def predict(
     model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     from weft.data.tables import Table
     from weft.tasks.predict_table import COLUMNS
-    from weft.text.records import Skipped
+    from weft.text.row_problems import Skipped
 
     if model.task not in COLUMNS:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")

@@ -116,8 +116,8 @@ def _reranker(folder: str, positive: str | None, device: str | None, online: boo
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
+    from weft.metrics.vectors import Ranking
     from weft.tasks.rank import places
-    from weft.text.metrics_text import Ranking
 
     before, after = Ranking(at=10), Ranking(at=10)
     with progress("asking", "queries") as heard:

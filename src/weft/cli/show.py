@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.errors import escaped
 from weft.progress import live as progress
-from weft.training.signals import heard_signals
+from weft.training.signals import stop_signals
 
 __all__ = ["Ticker", "amount", "leaving_at_once", "progress", "sections_of", "table"]
 
@@ -55,7 +55,7 @@ def leaving_at_once() -> Iterator[None]:
             os.write(2, b"weft: interrupted\n")
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in heard_signals()}
+    before = {number: signal.signal(number, leave) for number in stop_signals()}
     try:
         yield
     finally:

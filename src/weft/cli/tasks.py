@@ -76,7 +76,7 @@ def finetune(
     epochs: Annotated[float | None, typer.Option(help="Times through the rows; 3, more of few rows.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; 8 to 32 by their number.")] = None,
-    rate: Annotated[
+    learning_rate: Annotated[
         float | None,
         typer.Option(
             "--rate", "--lr", "--learning-rate", help="The highest rate; 5e-5 from a base, else by the width."
@@ -158,7 +158,7 @@ def finetune(
             "epochs": epochs,
             "steps": steps,
             "batch": batch,
-            "rate": rate,
+            "learning_rate": learning_rate,
             "layer_decay": layer_decay,
             "precision": precision,
             "patience": patience,

@@ -43,8 +43,9 @@ def learn(
     Example: weft tokenizer learn --kind wordpiece --size 8000 --text corpus/*.txt --out tok/
     """
     from weft.files import whole_folder
-    from weft.text.learning import learn as learn_from
-    from weft.text.records import Skipped, read_texts
+    from weft.text.records import read_texts
+    from weft.text.row_problems import Skipped
+    from weft.text.tokenizers.training import learn as learn_from
 
     dress: dict[str, Any] = {}
     if model is not None:
@@ -94,11 +95,11 @@ def show(
 
     Example: weft tokenizer show tok/ "The weaver sang."
     """
-    from weft.text.tokenizer import Tokenizer
+    from weft.text.tokenizers.published import load_tokenizer
 
     if not folder.exists():
         raise UserError(f"{str(folder)!r} is neither a tokenizer folder nor a file of one")
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     encoded = tokenizer.encode(text, pair)
     back = tokenizer.decode(encoded.ids)
     if as_json:

@@ -60,7 +60,7 @@ def pretrain(
         float | None, typer.Option(help="As many steps as fit into so much time of training, at most.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
-    rate: Annotated[
+    learning_rate: Annotated[
         float | None,
         typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the model's width."),
     ] = None,
@@ -115,7 +115,7 @@ def pretrain(
             "epochs": epochs,
             "minutes": minutes,
             "batch": batch,
-            "rate": rate,
+            "learning_rate": learning_rate,
             "precision": precision,
             "compile": compile,
             "ema": ema,

@@ -39,7 +39,7 @@ def learn(
     vocabulary: Annotated[int | None, typer.Option(help="The so many most frequent words alone.")] = None,
     lowercase: Annotated[bool | None, typer.Option(help="Make all letters small first; yes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times through the text; 5, of glove 25.")] = None,
-    rate: Annotated[
+    learning_rate: Annotated[
         float | None, typer.Option("--rate", "--lr", "--learning-rate", help="The first learning rate.")
     ] = None,
     column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
@@ -77,7 +77,7 @@ def learn(
             "vocabulary": vocabulary,
             "lowercase": lowercase,
             "epochs": epochs,
-            "rate": rate,
+            "learning_rate": learning_rate,
         },
     }
     plan = vectors_recipe(None, merged(settings_of(settings or []), sections_of(flags)))

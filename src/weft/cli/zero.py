@@ -17,9 +17,9 @@ from weft.cli.words import Device, Folder, Jsonl, opened
 from weft.errors import UserError, escaped, one_of
 
 if TYPE_CHECKING:
+    from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
     from weft.tasks.choose import Question
-    from weft.text.resampling import Score
 
 
 def perplexity(
@@ -55,7 +55,7 @@ def perplexity(
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
-    from weft.text.detokenize import DETOKENIZERS
+    from weft.text.detokenizers import DETOKENIZERS
     from weft.text.records import find_files
 
     if detokenize is not None:

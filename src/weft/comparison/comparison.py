@@ -9,10 +9,10 @@ from typing import Any
 
 from weft.comparison.cost import Costs, Measured
 from weft.files import write_text
+from weft.metrics.bootstrap import Score
 from weft.picture import Bar, Line, bar_chart, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.evaluation_page import mistake
-from weft.text.resampling import Score
 
 Table = tuple[str, list[str], list[list[str]]]
 LETTERS = 140  # of a text in a table

@@ -11,10 +11,10 @@ from typing import Any
 from weft.comparison.comparison import LESS
 from weft.comparison.kinds import LEAST, Kind
 from weft.comparison.unlabeled import BITS
+from weft.metrics.bootstrap import Sampled
+from weft.metrics.worst_rows import Worst
 from weft.tasks.model import Model
 from weft.tasks.registry import WRITES
-from weft.text.metrics import Worst
-from weft.text.resampling import Sampled
 
 APART = 10  # texts that are shown, where two models disagree most
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.budget import by_budget
 from weft.data.chance import key_of, shuffled
-from weft.data.rows import Drawn, Source
+from weft.data.rows import Drawn, ExampleSource
 from weft.data.shards import Places
 from weft.nn.rows import Batch
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Feed:
     """Batches by step. The examples of a step are fixed by the seed; how they are cut into passes is not."""
 
-    source: Source
+    source: ExampleSource
     prepare: Callable[[Drawn], Batch]  # masks or shifts
     seed: int
     rows: int  # examples in a step
@@ -47,7 +47,7 @@ class Feed:
         for epoch in np.unique(epochs):
             key = key_of(feed.seed, "order", int(epoch))
             there = inside[epochs == epoch]
-            numbers[epochs == epoch] = there if in_order(feed.source) else shuffled(key, there, count)
+            numbers[epochs == epoch] = there if feed.source.ordered else shuffled(key, there, count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
@@ -62,12 +62,7 @@ class Feed:
         return self.at(step)[0].source.draw(*self.examples(step))
 
 
-def in_order(source: Source) -> bool:
-    """Whether each row goes on where one of the step before ended, so that nothing may be shuffled."""
-    return getattr(source, "ordered", False)
-
-
-def in_two_phases(feed: Feed, short: Source, border: int) -> Feed:
+def in_two_phases(feed: Feed, short: ExampleSource, border: int) -> Feed:
     """Short rows in the steps before the border (Devlin et al., 2019), as many more as keep a step's tokens the same.
 
     The long rows begin with an epoch of their own, so that no chance is drawn twice.
@@ -76,7 +71,7 @@ def in_two_phases(feed: Feed, short: Source, border: int) -> Feed:
     return replace(feed, first=first, border=border, epoch=-(-border * first.rows // short.count))
 
 
-def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slice]:
+def cut_to_budget(source: ExampleSource, numbers: Places, budget: int) -> Iterator[slice]:
     """The numbers in order, as many together as have no more tokens than the budget; at least one."""
     lengths = source.lengths(numbers)
     if source.even:  # batches of one shape where that can be had, since each shape is compiled for itself
@@ -90,10 +85,9 @@ def cut_to_budget(source: Source, numbers: Places, budget: int) -> Iterator[slic
         yield slice(group[0], group[-1] + 1)
 
 
-def every_example(source: Source, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
+def every_example(source: ExampleSource, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
     """All examples of a source once, in order, in batches that stay within the budget: an evaluation."""
-    # Rows that go on are read together with those of the same moment, never with their own next ones.
-    together = getattr(source, "streams", 0) or max(1, int(budget / source.mean))
+    together = source.together(budget)
     for begin in range(0, source.count, together):
         numbers = np.arange(begin, min(begin + together, source.count))
         for cut in cut_to_budget(source, numbers, budget):

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from weft.data.parts import ReadOptions
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, reason
-from weft.text.compressed import LIMIT, open_sources, read_lines, telling_suffix
-from weft.text.formats import SUFFIXES
 from weft.text.paths import digest_of
-from weft.text.records import Record
+from weft.text.row_problems import Skipped
+from weft.text.rows import SUFFIXES, Record
+from weft.text.sources import LIMIT, open_sources, read_lines, telling_suffix
 
 TEXTS = ("", ".txt", ".text")
 UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # folders of texts that nobody has labeled
@@ -31,12 +32,18 @@ class ClassFolder:
 
     path: Path
 
+    def paths(self) -> list[Path]:
+        return [self.path]
+
     def files(self) -> Iterator[tuple[str, Path]]:
         """Label and file, in the order of their names."""
         for folder in sorted(_folders(self.path)):
             if folder.name.casefold() not in UNLABELED:
                 for path in sorted(_texts(folder)):
                     yield folder.name, path
+
+    def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
+        return options.good(self.rows(options.encoding, skipped.note), self.path.name, skipped)
 
     def rows(self, encoding: str | None, note: Note) -> Iterator[Record | UserError]:
         """Each file as a row."""
@@ -62,7 +69,7 @@ class ClassFolder:
         values = {"text": "\n".join(lines).strip(), "label": label, "file": path.name}
         return Record(values, f"{self.path} text {label}/{path.name}")
 
-    def digest(self) -> Iterator[bytes]:
+    def digests(self) -> Iterator[bytes]:
         for label, path in self.files():
             yield label.encode() + b"\0" + digest_of(path)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.data.chance import key_of, uniform
 from weft.data.masking import NOTHING
-from weft.data.rows import Drawn, flat
+from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Ragged, Rows
 
@@ -23,17 +23,17 @@ STEP, ROWS, LEAST = 64, 8, 8  # of batches whose passes are captured: tokens, ro
 
 
 @dataclass(frozen=True)
-class Side:
+class TextSide:
     """One side of all pairs: their tokens in one flat run, an end token after each text."""
 
     tokens: NDArray[np.int32]
     starts: Places  # E+1
 
     @staticmethod
-    def of(texts: Sequence[Sequence[int]]) -> Side:
+    def of(texts: Sequence[Sequence[int]]) -> TextSide:
         lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32, count=int(lengths.sum()))
-        return Side(tokens, np.r_[0, lengths.cumsum()])
+        return TextSide(tokens, np.r_[0, lengths.cumsum()])
 
     @cached_property
     def longest(self) -> int:
@@ -49,7 +49,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorSide:
     """One side of all rows where vectors are read: each stands for a text of one token."""
 
     tokens: NDArray[np.float32]  # E features
@@ -68,7 +68,7 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class Ways:
+class TargetSampler:
     """Several texts that may be written from each source, one in each epoch, as often as its share of them says.
 
     The epochs of a source go through 0..1 as van der Corput's points do, from a place of its own: so that after 2, 4,
@@ -80,10 +80,10 @@ class Ways:
     seed: int = 0
 
     @staticmethod
-    def of(shares: Sequence[Sequence[float]], seed: int = 0) -> Ways:
+    def of(shares: Sequence[Sequence[float]], seed: int = 0) -> TargetSampler:
         """From the shares of the texts of each source, which need not add up to 1."""
         sums = [np.cumsum(np.array(some, dtype=np.float64)) / sum(some) for some in shares]
-        return Ways(np.r_[0, np.cumsum([len(some) for some in shares])], np.concatenate(sums), seed)
+        return TargetSampler(np.r_[0, np.cumsum([len(some) for some in shares])], np.concatenate(sums), seed)
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -102,21 +102,21 @@ class Ways:
         while rest.any():  # the bits of the epoch, read backwards
             turn, share, rest = turn + share * (rest & 1), share / 2, rest >> 1
         points = (uniform(key_of(self.seed, "way"), numbers) + turn) % 1.0
-        found = np.searchsorted(self._sums, numbers + points, side="right")
-        return np.clip(found, self.starts[numbers], self.starts[numbers + 1] - 1)
+        texts = np.searchsorted(self._sums, numbers + points, side="right")
+        return np.clip(texts, self.starts[numbers], self.starts[numbers + 1] - 1)
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(ExampleSource):
     """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
 
-    read: Side | Vectors
-    written: Side
+    read: TextSide | VectorSide
+    written: TextSide
     begin: int  # the token that writing begins from
     context: int = 1 << 30  # tokens of a side at most
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
-    ways: Ways | None = None  # where a source has several texts that may be written from it
+    ways: TargetSampler | None = None  # where a source has several texts that may be written from it
 
     @property
     def count(self) -> int:
@@ -143,10 +143,6 @@ class Sequences:
         lengths = np.diff(self.written.starts)
         return lengths if self.ways is None else np.maximum.reduceat(lengths, self.ways.starts[:-1])
 
-    @property
-    def even(self) -> bool:
-        return False
-
     def lengths(self, numbers: Places) -> Places:
         return self.read.lengths(numbers) + self._longest[numbers]
 
@@ -158,7 +154,7 @@ class Sequences:
         texts = numbers if self.ways is None else self.ways.drawn(epochs, numbers)
         tokens, starts = self.written.take(texts)
         nothing = np.zeros(0, dtype=np.uint64)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=Pairs(self, numbers))
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=DrawnPairs(self, numbers))
 
     def batch(self, drawn: Drawn, numbers: Places) -> Batch:
         """What is read, what is written shifted by one, and the words that it is to say."""
@@ -168,12 +164,12 @@ class Sequences:
         if self.fixed:
             longest = min(few(longest), max(2, self.context))
             sides = [(len(words), longest)]
-            if isinstance(self.read, Side):
+            if isinstance(self.read, TextSide):
                 longest_read = min(few(longest_read), max(2, self.context))
                 sides.append((len(read), longest_read))
             more = _rows_more(len(numbers), *sides)
             starts = _filled_up(starts, longest, more)
-            if isinstance(self.read, Side):
+            if isinstance(self.read, TextSide):
                 read_starts = _filled_up(read_starts, longest_read, more)
             else:  # each row has one vector, whatever is put at the end
                 read_starts = np.arange(len(numbers) + more + 1)
@@ -191,7 +187,7 @@ class Sequences:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class DrawnPairs:
     """Which pairs were drawn."""
 
     table: Sequences

@@ -8,9 +8,10 @@ N: tokens; B: rows; D: documents.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,24 +36,35 @@ class Drawn:
     examples: Any = None  # of a task: which of its table they are
 
 
-class Source(Protocol):
+class ExampleSource(ABC):
     """Where examples come from."""
 
+    ordered: ClassVar[bool] = False  # rows go on where those of the step before ended, so they are not shuffled
+
     @property
+    @abstractmethod
     def count(self) -> int:
         """Examples in an epoch."""
 
     @property
+    @abstractmethod
     def mean(self) -> float:
         """Tokens of an example, on average."""
 
     @property
     def even(self) -> bool:
         """Whether all rows are equally long."""
+        return False
 
+    def together(self, budget: int) -> int:
+        """How many examples an evaluation looks at at a time, to cut them into batches of so many tokens."""
+        return max(1, int(budget / self.mean))
+
+    @abstractmethod
     def lengths(self, numbers: Places) -> Places:
         """Tokens of these examples, at most."""
 
+    @abstractmethod
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         """These examples, each of its epoch, in this order."""
 
@@ -149,7 +161,7 @@ def starts_of(lengths: Places) -> Places:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRows(ExampleSource):
     """Full rows: the framed documents one after the other, cut into rows of equal length.
 
     `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
@@ -213,7 +225,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class DocumentRows(ExampleSource):
     """Each document as a row of its own length; one that is too long is cut into several."""
 
     framed: Framed
@@ -239,10 +251,6 @@ class Pieces:
     @property
     def mean(self) -> float:
         return self.framed.size / self.count + self.framed.frame.row
-
-    @property
-    def even(self) -> bool:
-        return False
 
     def _runs(self, numbers: Places) -> tuple[Places, Places]:
         """Where each example begins, and how long it is without the frame of its row."""

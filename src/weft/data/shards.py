@@ -1,4 +1,4 @@
-"""Text tokenized once into memory-mapped files under the cache, found again by a hash of text and tokenizer.
+"""Text tokenized once into memory-mapped files under the cache, looked up by a hash of text and tokenizer.
 
 A process that is stopped while it tokenizes leaves whole shards behind, and the next goes on from there.
 """
@@ -9,10 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,19 +21,18 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
+from weft.data.cache import RECORD, SHARDS, CacheFolder
 from weft.errors import UserError
-from weft.files import cache_folder, held, reason, sync_folder, unwritable
-from weft.text.compressed import zip_and_member
+from weft.files import reason, sync_folder, unwritable
 from weft.text.long_texts import PART, parts_of
-from weft.text.paths import digest_of
-from weft.text.records import Skipped, find_files, look_for_documents, read_texts
+from weft.text.paths import digest_of, find_files
+from weft.text.records import look_for_documents, read_texts
+from weft.text.row_problems import Skipped
 from weft.text.sentences import sentences as cut_sentences
-from weft.text.tokenizer import Tokenizer
+from weft.text.sources import zip_and_member
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 2
-RECORD = "corpus.json"  # in a folder of the cache: what it was made from
-TEACHERS = "teachers"  # where the cache keeps what teachers have said
-COMPILED = "compiled"  # room of the cache where torch keeps what it has compiled
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenized at a time
 
@@ -43,7 +40,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextFiles:
     """Which text, and how its files are read."""
 
     files: tuple[str, ...]
@@ -55,26 +52,26 @@ class Text:
 
     def paths(self) -> list[Path]:
         """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
-        found: list[Path] = []
+        paths: list[Path] = []
         elsewhere = os.environ.get("WEFT_DATA")
         for name in self.files:
             try:
-                found += find_files(name)
+                paths += find_files(name)
             except UserError as error:
                 if not elsewhere or os.path.isabs(name):
                     raise
                 try:
-                    found += find_files(os.path.join(elsewhere, name))
+                    paths += find_files(os.path.join(elsewhere, name))
                 except UserError:
                     if os.path.exists(name):  # a folder without any text
                         raise error from None
                     raise UserError(f"{name}: no such file, neither here nor in {elsewhere}") from None
-        if Path("-") in found:
+        if Path("-") in paths:
             raise UserError("training text is read more than once, so it cannot come from standard input: name a file")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(paths))
 
     def read(self, skipped: Skipped | None = None) -> Iterator[str]:
-        found = read_texts(
+        documents = read_texts(
             self.paths(),
             column=self.column,
             delimiter=self.delimiter,
@@ -83,9 +80,9 @@ class Text:
             skipped=skipped,
             encoding=self.encoding,
         )
-        return (document.text for document in found)
+        return (document.text for document in documents)
 
-    def resolved(self) -> Text:
+    def resolved(self) -> TextFiles:
         """The same with what its documents are; still auto where one file is of another kind than the next."""
         if self.documents != "auto":
             return self
@@ -137,12 +134,12 @@ class Corpus:
         """The tokens at these places of the whole."""
         if len(self.shards) == 1:
             return self.shards[0][places].astype(np.int64)
-        found = np.empty(places.shape, dtype=np.int64)
+        tokens = np.empty(places.shape, dtype=np.int64)
         numbers = places // SHARD
         for number in np.unique(numbers):
             here = numbers == number
-            found[here] = self.shards[number][places[here] - number * SHARD]
-        return found
+            tokens[here] = self.shards[number][places[here] - number * SHARD]
+        return tokens
 
     def part(self, begin: int, end: int) -> Corpus:
         """The tokens from one place of this corpus up to another; documents at the edges are cut."""
@@ -164,51 +161,37 @@ class Corpus:
 
 
 def tokenized(
-    text: Text,
+    text: TextFiles,
     tokenizer: Tokenizer,
     sentences: bool = False,
     progress: Callable[[int], None] = lambda more: None,
     waiting: Callable[[], None] = lambda: None,
     skipped: Skipped | None = None,
 ) -> Corpus:
-    """The tokens of a text, from the cache or made now; `progress` is told of characters and may raise to stop."""
-    words = [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences]
-    key = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
-    folder = cache_folder() / "shards" / key
-    told, made = False, False
-    while not is_sound(folder / RECORD):
-        with held(folder.with_suffix(".lock")) as ours:
-            if ours and not is_sound(folder / RECORD, quiet=True):
-                _build(folder, text, tokenizer, sentences, progress, skipped or Skipped())
-                made = True
-        if not ours:  # another process is at it: what it makes is ours too
-            if not told:
-                waiting()
-            told = True
-            progress(0)
-            time.sleep(0.2)
-    record = build(CorpusRecord, read_manifest(folder / RECORD)[0], str(folder / RECORD))
+    """The tokens of a text, from the cache or made now; `progress` gets numbers of characters and may raise to stop."""
+    cache = CacheFolder(SHARDS, [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences], waiting)
+    path = cache.path / RECORD
+    left_out = skipped or Skipped()
+    made = cache.make(
+        path, lambda: _build(cache.path, text, tokenizer, sentences, progress, left_out), lambda: progress(0)
+    )
+    cache.touch()
+    record = build(CorpusRecord, read_manifest(path)[0], str(path))
     if skipped is not None and not made:  # rows that were skipped when the cache was made are missing now too
         skipped.count += record.skipped
         skipped.first += record.skipped_first
-    return _opened(folder, key, record)
-
-
-def _opened(folder: Path, key: str, record: CorpusRecord) -> Corpus:
-    with suppress(OSError):  # a cache may be shared and read only
-        os.utime(folder)  # when it was last of use
     try:
-        shards = [np.load(folder / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(record.shards)]
-        documents = np.load(folder / "documents.npy", mmap_mode="r")
-        sentences = np.load(folder / "sentences.npy", mmap_mode="r") if record.sentences else None
+        tokens = [np.load(cache.path / f"tokens-{number:05d}.npy", mmap_mode="r") for number in range(record.shards)]
+        starts = np.load(cache.path / "documents.npy", mmap_mode="r")
+        sentence_starts = np.load(cache.path / "sentences.npy", mmap_mode="r") if record.sentences else None
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: damaged ({reason(error)}); remove it and try again") from None
-    return Corpus(shards, documents, sentences, key)
+        raise UserError(f"{cache.path}: damaged ({reason(error)}); remove it and try again") from None
+    return Corpus(tokens, starts, sentence_starts, cache.name)
 
 
 def _build(
     folder: Path,
-    text: Text,
+    text: TextFiles,
     tokenizer: Tokenizer,
     sentences: bool,
     progress: Callable[[int], None],
@@ -260,12 +243,12 @@ def _encode(
 
     def in_bounds() -> Iterator[list[int]]:
         for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
-            found = tokenizer.ids(some, specials=False)
+            ids = tokenizer.ids(some, specials=False)
             progress(sum(map(len, some)))
-            yield from found
+            yield from ids
 
-    ids = in_bounds()
-    pieces = ([token for _ in some for token in next(ids)] for some in parts)
+    all_ids = in_bounds()
+    pieces = ([token for _ in some for token in next(all_ids)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
 

@@ -22,7 +22,7 @@ from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
 from weft.nn.rows import Batch, Ragged, Rows
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 Mask = NDArray[np.bool_]
 
@@ -34,14 +34,14 @@ def sentinel(number: int) -> str:
 
 def sentinels_of(tokenizer: Tokenizer) -> list[int]:
     """The ids of a vocabulary's sentinels, from <extra_id_0> on."""
-    found: list[int] = []
-    while (number := tokenizer.id(sentinel(len(found)))) is not None:
-        found.append(number)
-    return found
+    ids: list[int] = []
+    while (token := tokenizer.id(sentinel(len(ids)))) is not None:
+        ids.append(token)
+    return ids
 
 
 @dataclass(frozen=True)
-class Spans:
+class SpanCorruption:
     """Which runs of each row are taken out: a fixed number of tokens in a fixed number of runs, cut by chance.
 
     So rows of one length give sources of one length and targets of one length. Drawn anew in each epoch, from the seed.
@@ -55,12 +55,12 @@ class Spans:
     seed: int
 
     @staticmethod
-    def of(tokenizer: Tokenizer, begin: int, rate: float, mean: float, seed: int) -> Spans:
+    def of(tokenizer: Tokenizer, begin: int, rate: float, mean: float, seed: int) -> SpanCorruption:
         sentinels, end = sentinels_of(tokenizer), tokenizer.id_of("end")
         if not sentinels or end is None:
             missing = sentinel(0) if not sentinels else "token that ends a text"
             raise UserError(f"this vocabulary has no {missing}, so it has no gaps; learn one, or take that of a T5")
-        return Spans(np.array(sentinels, dtype=np.int64), begin, end, rate, mean, seed)
+        return SpanCorruption(np.array(sentinels, dtype=np.int64), begin, end, rate, mean, seed)
 
     def wanted(self, lengths: Places) -> tuple[Places, Places]:
         """Of rows of these lengths: how many tokens are taken out, and in how many spans if there are sentinels."""
@@ -129,9 +129,9 @@ class Spans:
 
 def _with(tokens: Places, lengths: Places, token: int, before: int) -> Places:
     """Rows of these lengths with one token more: after each, or before it."""
-    found = np.full(len(tokens) + len(lengths), token)
-    found[flat(lengths.cumsum() - lengths + np.arange(len(lengths)) + before, lengths)] = tokens
-    return found
+    longer = np.full(len(tokens) + len(lengths), token)
+    longer[flat(lengths.cumsum() - lengths + np.arange(len(lengths)) + before, lengths)] = tokens
+    return longer
 
 
 def _rows(lengths: Places, longest: int | None) -> Rows:

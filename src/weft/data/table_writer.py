@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import UserError, listed
-from weft.files import lock_file, no_link, reason, whole_file
+from weft.files import no_link, reason, whole_file
+from weft.scratch import lock
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FINISHED = "finished"  # the last line of a partial file whose table is being written
@@ -66,7 +67,7 @@ class PartialTable:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
         try:
-            if not lock_file(self.file):
+            if not lock(self.file.fileno()):
                 raise UserError(f"{self.path}: another process is writing it")
             self._begin(source, overwrite)
         except BaseException:
@@ -155,7 +156,7 @@ def _remove_finished(path: Path) -> None:
     end = _sealed(json.dumps(FINISHED))
     with suppress(OSError), open(path, "r+b", opener=no_link) as file:
         file.seek(-len(end), os.SEEK_END)
-        if file.read() == end and lock_file(file):
+        if file.read() == end and lock(file.fileno()):
             path.unlink()
 
 

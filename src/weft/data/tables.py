@@ -15,13 +15,16 @@ from typing import Any
 from weft.data.columns import OURS, file_of
 from weft.data.folders import ClassFolder, Note, chosen_split, is_class_folder, saved_dataset
 from weft.data.memory import MemoryRows, is_names, rows_in_memory
-from weft.data.shards import Text
+from weft.data.parallel import LinePairs
+from weft.data.parts import ReadOptions, TableFile, TablePart
+from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of
-from weft.text.compressed import name_of
 from weft.text.encoding import known_encoding
-from weft.text.paths import digest_of
-from weft.text.records import ON_BAD_ROW, Problems, Record, Skipped, read_records
-from weft.text.sniffing import likely_columns
+from weft.text.records import ON_BAD_ROW
+from weft.text.row_problems import Skipped
+from weft.text.rows import Record
+from weft.text.sources import name_of
+from weft.text.table_layout import likely_columns
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most
@@ -42,6 +45,7 @@ class Table:
     on_bad_row: str = "stop"
     encoding: str | None = None  # by the bytes of each file
     split: str = "train"  # of a folder that has several: train, or test
+    target: tuple[str, ...] = ()  # files whose lines are the targets of those in `data`
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -54,6 +58,17 @@ class Table:
             data = rows_in_memory(data)
         object.__setattr__(self, "data", data)
 
+    @classmethod
+    def parallel(
+        cls, source: tuple[str, ...], target: tuple[str, ...], on_bad_row: str = "stop", encoding: str | None = None
+    ) -> Table:
+        """Files that belong together line for line, read as a table of two columns."""
+        one_of(on_bad_row, ("stop", "skip"), "on_bad_row")
+        for given, missing, names in (("source", "target", target), ("target", "source", source)):
+            if not names:
+                raise UserError(f"--{given} has nothing beside it: give --{missing} FILE too")
+        return cls(source, on_bad_row=on_bad_row, encoding=encoding, target=target)
+
     @property
     def in_memory(self) -> bool:
         return isinstance(self.data, MemoryRows)
@@ -63,39 +78,38 @@ class Table:
         """What messages call it: 'a.csv, b.csv and 2 more'."""
         if self.in_memory:
             return self.data.name
-        return listed(
-            [Path(name_of(part.path if isinstance(part, ClassFolder) else part)).name for part in self._parts()], 2
-        )
+        return listed([Path(name_of(path)).name for path in self.paths()], 2)
 
-    def paths(self) -> list[Path]:
-        """The files; none where the rows are in memory."""
-        found = list[Path]()
-        for part in self._parts():
-            found += [path for _, path in part.files()] if isinstance(part, ClassFolder) else [part]
-        return found
+    def paths(self, note: Note = lambda text: None) -> list[Path]:
+        """The files, and folders of classes; none where the rows are in memory."""
+        return [path for part in self._parts(note) for path in part.paths()]
 
     def absolute(self, note: Note) -> list[str]:
         """Names that mean the same from any folder; a folder of classes stays one name."""
-        return [str((part.path if isinstance(part, ClassFolder) else part).absolute()) for part in self._parts(note)]
+        return [str(path.absolute()) for path in self.paths(note)]
 
-    def _parts(self, note: Note = lambda text: None) -> list[Path | ClassFolder]:
-        """Files, and folders of classes."""
+    def _parts(self, note: Note = lambda text: None) -> list[TablePart]:
         if self.in_memory:
-            return []
-        found = dict[Path | ClassFolder, None]()
+            return [self.data]
+        if self.target:
+            sources, targets = TextFiles(self.data).paths(), TextFiles(self.target).paths()
+            if len(sources) != len(targets):
+                raise UserError(f"{len(sources)} files of sources, but {len(targets)} of targets")
+            return [LinePairs(*pair) for pair in zip(sources, targets, strict=True)]
+        parts = dict[TablePart, None]()
         for name in self.data:
             folder = _folder(name)
             if folder is not None and self.format is None:
                 folder = chosen_split(folder, self.split, note)
                 if is_class_folder(folder):
-                    found[ClassFolder(folder)] = None
+                    parts[ClassFolder(folder)] = None
                     continue
                 if files := saved_dataset(folder):
-                    found.update(dict.fromkeys(files))
+                    parts.update({TableFile(path): None for path in files})
                     continue
                 name = str(folder)
-            found.update(dict.fromkeys(Text((name,)).paths()))
-        return list(found)
+            parts.update({TableFile(path): None for path in TextFiles((name,)).paths()})
+        return list(parts)
 
     def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
         """Every row, one at a time; a bad one stops, or is passed over and counted.
@@ -105,49 +119,18 @@ class Table:
         skipped = Skipped() if skipped is None else skipped
         if self.encoding is not None:
             known_encoding(self.encoding)
-        if self.in_memory:
-            return _with_likely(self._good(self.data.records(), skipped))
         parts = self._parts(skipped.note)  # before anything is read
-        return chain.from_iterable(_with_likely(self._part(part, skipped)) for part in parts)
-
-    def _part(self, part: Path | ClassFolder, skipped: Skipped) -> Iterator[Record]:
-        if isinstance(part, ClassFolder):
-            return self._good(part.rows(self.encoding, skipped.note), skipped)
-        return read_records(
-            part,
-            format=self.format,
-            columns=self.names or None,
-            header=not self.names,
-            delimiter=self.delimiter,
-            on_bad_row=self.on_bad_row,
-            skipped=skipped,
-            encoding=self.encoding,
-        )
-
-    def _good(self, rows: Iterator[Record | UserError], skipped: Skipped) -> Iterator[Record]:
-        problems = Problems()
-        for row in rows:
-            if isinstance(row, Record):
-                if not problems.count:
-                    yield row
-            elif self.on_bad_row == "stop":
-                problems.add(row)
-                if problems.full:
-                    break
-            elif self.on_bad_row == "keep":
-                yield Record({}, self.name, problem=str(row))
-            else:
-                skipped.add(str(row))
-        problems.check()
+        options = ReadOptions(self.format, self.delimiter, self.names, self.on_bad_row, self.encoding)
+        return chain.from_iterable(_with_likely(part.records(options, skipped)) for part in parts)
 
     def hash(self) -> str:
         """What is in the files, not what they are called; rows in memory have the hash of the file they make."""
         how = [dict(self.columns), self.format, self.delimiter, self.names]
         whole = hashlib.sha256(json.dumps(how if self.encoding is None else [*how, self.encoding]).encode())
-        if self.in_memory:
-            whole.update(self.data.digest())
+        if self.target:
+            whole = hashlib.sha256(b"parallel")
         for part in self._parts():
-            for digest in part.digest() if isinstance(part, ClassFolder) else [digest_of(part)]:
+            for digest in part.digests():
                 whole.update(digest)
         return whole.hexdigest()
 

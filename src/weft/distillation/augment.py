@@ -21,11 +21,11 @@ from weft.data.chance import key_of, scrambled, uniform
 from weft.data.masking import inside_words
 from weft.errors import UserError
 from weft.nn.heads import in_full
+from weft.tasks.base import Example
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
-from weft.tasks.reading import Example
 from weft.tasks.tag import Tagged
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, Piece, pieces, words_in
 
 LEAST, MOST = 0.15, 0.3  # share of the words of a text that are replaced

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said, stacked
-from weft.objectives.distill import TaughtTexts
-from weft.tasks.classify import TextTask, pieces_in, task_of
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.reading import Example
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, Texts
+from weft.tasks.base import Example, Prediction
+from weft.tasks.classify import TextTask, pieces_in
+from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing
 
 
@@ -29,18 +30,18 @@ class TextLesson(Lesson):
     hard: float = 0.0  # how much a right label counts beside the teacher
 
     @property
-    def objective(self) -> TaughtTexts:
-        return TaughtTexts(self.task.kind, self.task.outputs, self.temperature, self.hard)
+    def objective(self) -> Texts:
+        return Texts(self.task.kind, self.task.outputs, soft=SoftTargets(self.temperature, self.hard))
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         # The teacher's own task: what the student's says of the middle of values is none of its business.
         plain = replace(self.task, center=0.0, spread=1.0)
-        found = plain.outcomes(teacher, framing, [example.texts for example in examples])
-        return [{"scores": np.asarray(each.said, dtype=np.float32)} for each in found]
+        found = plain.predict(teacher, framing, [example.texts for example in examples])
+        return [{"scores": np.asarray(each.output, dtype=np.float32)} for each in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
         outcomes = [Prediction(each["scores"].astype(np.float64), 0, 0, False) for each in found]
-        return {"scores": np.asarray(self.task.together(outcomes).said, dtype=np.float32)}
+        return {"scores": np.asarray(self.task.combine(outcomes).output, dtype=np.float32)}
 
     def answered(self, example: Example, said: Said) -> Example:
         answer: Any = self.task.answer(Prediction(said["scores"].astype(np.float64), 0, 0, False))
@@ -48,7 +49,7 @@ class TextLesson(Lesson):
         return replace(example, target=getattr(answer, kind))
 
     def same(self, other: LoadedModel, name: str) -> bool:
-        found = task_of(other, name)
+        found = TextTask.from_model(other, name)
         return (found.labels, found.kind) == (self.task.labels, self.task.kind)
 
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> TextLesson:
@@ -67,11 +68,11 @@ class TextLesson(Lesson):
         scores = stacked(said, "scores")
         if self.task.kind == "value":
             scores = ((scores - self.task.center) / self.task.spread).astype(np.float32)
-        gathering = Gathering()
+        gathering = ExamplesBuilder()
         for found in pieces_in(framing, tokenizer_of(student), [example.texts for example in examples]):
             gathering.add(found[0])
         labeled = np.array([example.target is not None for example in examples], dtype=np.float32)
-        whole: dict[str, NDArray[Any]] = {"said": scores, "importance": np.ones(len(examples), dtype=np.float32)}
+        whole: dict[str, NDArray[Any]] = {LOGITS: scores, "importance": np.ones(len(examples), dtype=np.float32)}
         if self.hard:
             whole |= {"labeled": labeled, "target": self._targets(examples, labeled > 0)}
         return gathering.examples(whole, segments=framing.segments and self.task.pair)

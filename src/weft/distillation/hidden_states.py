@@ -10,24 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError, shown
-from weft.objectives.inside import Matched, SoftWords, Teacher
+from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.language import Objective
+from weft.objectives.soft import SoftTargets
 from weft.tasks.forward import tokenizer_of
 
 # Stacks of the one kind of layer that all of these are made of.
 FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
 
 
-def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons) -> Objective:
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings) -> Objective:
     """The objective, and beside it what `lessons.match` asks of the student's inside; alone where that is nothing."""
     return along(objective, teacher, student, lessons, None) if lessons.match else objective
 
 
 def along(
-    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons, soft: SoftWords | None
-) -> Matched:
+    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings, soft: SoftTargets | None
+) -> MatchedStates:
     """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
     match = tuple(dict.fromkeys(lessons.match))
     if teacher.exported:
@@ -36,7 +37,7 @@ def along(
     like = next(student.network.parameters())
     teacher.network.to(like.dtype)
     if not match:
-        return Matched(objective, Teacher(teacher.network, tokens), match, soft=soft)
+        return MatchedStates(objective, TeacherNetwork(teacher.network, tokens), match, soft=soft)
     for who, opened in (("teacher", teacher), ("student", student)):
         if opened.family.name not in FAMILIES:
             raise UserError(
@@ -51,9 +52,9 @@ def along(
     last = (student.config.layers, teacher.config.layers)
     pairs = layer_pairs(lessons.map, *last)
     inner, their_inner = (attention.heads * attention.head_width for attention in attentions)
-    return Matched(
+    return MatchedStates(
         objective,
-        Teacher(teacher.network, tokens),
+        TeacherNetwork(teacher.network, tokens),
         match,
         lessons.weight,
         pairs,

@@ -25,9 +25,10 @@ from weft.distillation.language_dataset import Papers, by_texts, by_words, paper
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.record import note_run
 from weft.distillation.student import begun_student, find_student
-from weft.distillation.teacher_outputs import Listened
+from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError
 from weft.files import write_json
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import begin, drive
 from weft.runs.plan import decided
@@ -35,7 +36,6 @@ from weft.runs.recipes import Tuning
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
-from weft.text.resampling import Score
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Stop
@@ -52,16 +52,16 @@ def speaking(family: Family) -> None:
 def distill_language(
     run: Run,
     recipe: DistillRecipe,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     device: torch.device,
     stop: Stop,
     log: Log,
     progress: Progress,
 ) -> Model:
     """Teach a student to foresee words as its teachers do."""
-    opened_teachers = [each.opened for each in teachers]
+    opened_teachers = [each.model for each in teachers]
     for each in teachers[1:]:
-        if tokenizer_of(each.opened).pipeline != tokenizer_of(opened_teachers[0]).pipeline:
+        if tokenizer_of(each.model).pipeline != tokenizer_of(opened_teachers[0]).pipeline:
             raise UserError(f"{each.folder}: has another vocabulary than the first teacher: their mean has no meaning")
     # Words are foreseen from one side alone, as in pre-training, whatever a network may do for labels.
     ahead = replace(recipe, distill=replace(recipe.distill, pretrain=True))
@@ -98,8 +98,8 @@ def distill_language(
     log(
         f"{run.folder}: {material.way}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows of {length} tokens, "
-        f"{steps * (plan.batch or 1) / material.source.count:.1f} times through the text, rate {plan.rate:.1e}, "
-        f"on {device.type} in {plan.precision}"
+        f"{steps * (plan.batch or 1) / material.source.count:.1f} times through the text, "
+        f"learning rate {plan.learning_rate:.1e}, on {device.type} in {plan.precision}"
     )
     data = papers.hashes.get("dev", papers.hashes["text"])
 
@@ -112,7 +112,7 @@ def distill_language(
         feed=Feed(material.source, material.prepare, recipe.seed, plan.batch or 1),
         held_out=material.held_out,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -128,8 +128,8 @@ def distill_language(
 def _planned(plan: Tuning, source: Any, opened: LoadedModel, device: torch.device, fresh: bool) -> Tuning:
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
-    rate = opened.family.rate * (768 / opened.config.width) ** 0.5
-    found = decided(plan, source, device, batch, epochs, rate if fresh else rate / 5)
+    learning_rate = opened.family.learning_rate * (768 / opened.config.width) ** 0.5
+    found = decided(plan, source, device, batch, epochs, learning_rate if fresh else learning_rate / 5)
     every = plan.evaluate_every or max(1, (found.steps or 1) // 10)
     return replace(found, evaluate_every=every, save_every=plan.save_every or every)
 

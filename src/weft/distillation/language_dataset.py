@@ -8,29 +8,30 @@ from itertools import islice
 from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
+from weft.comparison.cost import evenly
 from weft.data.chance import key_of
 from weft.data.masking import shift
-from weft.data.rows import Framed, Packed, Source
-from weft.data.shards import Corpus, Text, tokenized
+from weft.data.rows import ExampleSource, Framed, PackedRows
+from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.base import Said
-from weft.distillation.recipe import DistillRecipe
+from weft.distillation.recipe import DistillData, DistillRecipe
 from weft.distillation.seq2seq import packed, unpacked
-from weft.distillation.tally import Tally
-from weft.distillation.teacher_outputs import Listened, taught
-from weft.distillation.token_outputs import Asked, Forecasts, Foreseen, Prepared, forecasts
+from weft.distillation.teacher_cache import Teacher, TeacherReads
+from weft.distillation.teacher_outputs import teacher_outputs
+from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.distill_words import TaughtWords
 from weft.objectives.language import NextToken, Objective
+from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
+from weft.tasks.base import Example
 from weft.tasks.complete import begun, writer_of
 from weft.tasks.generation import Manner
-from weft.tasks.reading import Example
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -43,10 +44,10 @@ JUDGED = 1 << 21  # characters of held-out text, at most, that bits are counted 
 class Papers:
     """The texts of a run: those to learn from, and those that it is judged by."""
 
-    text: Text
+    text: TextFiles
     learned: int  # so many of its documents, the first ones
     held: list[str]  # what is judged by, as far as bits are counted of it
-    dev: Text | None
+    dev: TextFiles | None
     hashes: dict[str, str]
 
     def documents(self) -> Iterator[str]:
@@ -61,7 +62,7 @@ def papers_of(recipe: DistillRecipe, log: Log) -> Papers:
         raise UserError("a language model writes on from a text: give --text FILE, not --source and --target")
     if data.augment:
         raise UserError("texts of a language model are learned as they stand: leave out --augment")
-    text = Text(
+    text = TextFiles(
         (*data.text, *data.files),
         data.columns.get("text", "text"),
         data.delimiter,
@@ -97,12 +98,28 @@ def _some(documents: Iterator[str]) -> list[str]:
     return found
 
 
+def held_texts(data: DistillData, limit: int = 200) -> list[Example]:
+    """Texts that a language model was not trained on: the dev texts, else of the last, which are held out."""
+    names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
+    text = TextFiles(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
+    lines = [line for line in text.read(Skipped()) if line.strip()]
+    # By characters, and half of them, since what was held out was split by tokens and by whole documents.
+    room = share * sum(map(len, lines)) / (1 if data.dev else 2)
+    examples = list[Example]()
+    for line in reversed(lines):
+        room -= len(line)
+        if examples and room < 0:
+            break
+        examples.append(Example((line,), None, "held-out text"))
+    return evenly(examples[::-1], limit)
+
+
 @dataclass(frozen=True)
 class Material:
     """What a student reads, and what it is judged by."""
 
-    source: Source
-    held_out: Source
+    source: ExampleSource
+    held_out: ExampleSource
     prepare: Any
     objective: Objective
     forwards: int  # places, or texts, that a teacher read anew, in this process and those before it
@@ -113,7 +130,7 @@ def by_words(
     run: Run,
     recipe: DistillRecipe,
     papers: Papers,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     student: LoadedModel,
     stop: Stop,
     log: Log,
@@ -124,36 +141,28 @@ def by_words(
     corpus, held = _corpora(papers, tokenizer, stop, progress)
     frame = next_frame(tokenizer, True)
     framed = Framed(corpus, frame)
-    wanted = Asked(
-        [each.opened for each in teachers],
-        [each.digest for each in teachers],
-        framed,
-        student.heads["words"],
-        asked.temperature,
-        named=", ".join(str(each.folder) for each in teachers),
-    )
+    request = TokenRequest(teachers, framed, student.heads["words"], asked.temperature)
     with progress("the teacher foresees the text", "tokens") as told:
 
         def heard(more: int) -> None:
-            stop.check("stopped while the teacher reads; what it has said is kept")
+            stop.check("stopped while the teacher reads; its outputs so far are cached")
             told(more)
 
-        tally = Tally(run.inside)
-        waiting = "weft: note: another process asks this teacher; waiting for it"
-        known = forecasts(wanted, heard, lambda: log(waiting), tally)
+        reads = TeacherReads(run.inside)
+        known = token_outputs(request, heard, reads, log)
     _tell(known, framed, log)
     length = _length(recipe, student)
     return Material(
-        Foreseen(Packed(framed, length, 1, False, recipe.seed)),
-        Packed(Framed(held, frame), length, 1, False, None),
-        Prepared(known),
-        TaughtWords(asked.temperature, asked.hard),
-        tally.total,
+        PlacedRows(framed, length, 1, False, recipe.seed),
+        PackedRows(Framed(held, frame), length, 1, False, None),
+        WithTokenOutputs(known),
+        NextToken(soft=SoftTargets(asked.temperature, asked.hard)),
+        reads.total,
         f"the teacher's chances of the next word at {framed.size:,} places, its own words counting {asked.hard:g}",
     )
 
 
-def _tell(known: Forecasts, framed: Framed, log: Log) -> None:
+def _tell(known: TokenOutputs, framed: Framed, log: Log) -> None:
     size = sum(shard.nbytes for shard in known.shards)
     cached = ", all from the cache" if not known.forwards else ""
     log(f"teacher: {framed.size:,} places, {known.forwards:,} read anew{cached}; {size / 1e6:,.0f} MB are kept of them")
@@ -224,7 +233,7 @@ def by_texts(
     run: Run,
     recipe: DistillRecipe,
     papers: Papers,
-    teachers: Sequence[Listened],
+    teachers: Sequence[Teacher],
     student: LoadedModel,
     stop: Stop,
     log: Log,
@@ -236,22 +245,22 @@ def by_texts(
     tokenizer = tokenizer_of(student)
     lesson: Any = Continued(recipe.seed)
     examples = [Example((text,), None, "") for text in papers.documents() if text.strip()]
-    tally = Tally(run.inside)
-    known = taught(lesson, teachers, examples, [len(examples)], stop, log, progress, tally)
-    lines = [text for said in known.said for text, _ in unpacked(said)]
+    reads = TeacherReads(run.inside)
+    known = teacher_outputs(lesson, teachers, examples, [len(examples)], stop, log, progress, reads)
+    lines = [text for said in known.outputs for text, _ in unpacked(said)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "taught.txt"
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
     frame, length = next_frame(tokenizer, True), _length(recipe, student)
     with progress("tokenizing what was written", "characters") as read:
-        corpus = tokenized(Text((str(path),)), tokenizer, False, read)
+        corpus = tokenized(TextFiles((str(path),)), tokenizer, False, read)
     held = _corpora(papers, tokenizer, stop, progress)[1]
     own = "and the texts themselves" if recipe.distill.hard else "alone"
     return Material(
-        Packed(Framed(corpus, frame), length, 1, False, recipe.seed),
-        Packed(Framed(held, frame), length, 1, False, None),
+        PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed),
+        PackedRows(Framed(held, frame), length, 1, False, None),
         shift,
         NextToken(),
-        tally.total,
+        reads.total,
         f"another vocabulary than the teacher's, so the student reads what it has written {own}: {path}",
     )

@@ -13,18 +13,19 @@ from weft.config import build, values_of
 from weft.distillation.hidden_states import along
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_outputs import digest_of_folder
+from weft.distillation.teacher_cache import digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
-from weft.objectives.inside import SoftWords
 from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for
 from weft.runs.language import learn_text
-from weft.runs.recipes import Aim, Recipe, Tuning, Words
+from weft.runs.recipes import Aim, Recipe, Tuning
+from weft.runs.sections import Words
 from weft.tasks.model import Model, load
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.training.judging import evaluated
 from weft.training.run import Run
 from weft.training.setup import Setup
@@ -52,7 +53,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     lessons = recipe.distill
     if not lessons.match and name == "mlm":
         lessons = replace(lessons, match=("cosine",))  # the third of DistilBERT's losses
-    soft = SoftWords(lessons.temperature, lessons.hard)
+    soft = SoftTargets(lessons.temperature, lessons.hard)
     objective = along(wanted, teacher, student, lessons, soft)
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
     rows = "stream"

@@ -6,59 +6,74 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from weft.config import comma_list, option, section
 from weft.errors import UserError
 from weft.runs.recipes import Tuning, read_recipe
+from weft.runs.sections import Documents, TableSection, TrainingRecipe
 from weft.training.plan import Training
 
 Match = Literal["states", "attention", "relations", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
+class TeacherSection:
     """`[teacher]`: who is listened to; the mean of several."""
 
+    panel: ClassVar = "Model"
     folders: tuple[str, ...] = ()
-    task: str | None = None  # what they are asked for, where they can do more: embed
+    task: str | None = option(
+        None, "--task", help="What to learn from a teacher that can do several things: embed.", metavar="TASK"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
+class StudentSection:
     """`[student]`: who learns."""
 
-    model: str = ""  # 3x256 (of the teacher's family), distilbert, lstm:2x256, or the folder of a small model
-    start: Literal["layers", "scratch"] | None = None  # layers: of the teacher, evenly spaced; so where they fit
-    vocabulary: int | None = None  # tokens; of the teacher's, those that the text uses most; or as many are learned
-    tokenizer: str | None = None  # a folder, or "learned": from the text; without it, the teacher's
+    panel: ClassVar = "Model"
+    model: str = option(
+        "",
+        "--student",
+        help="3x256 (of the teacher's family), a published size, lstm:1x256, or a model folder.",
+        metavar="MODEL",
+    )
+    start: Literal["layers", "scratch"] | None = option(
+        None,
+        "--start",
+        help="Initial weights: evenly spaced teacher layers (default when widths match) or random.",
+    )
+    vocabulary: int | None = option(
+        None, "--vocabulary", help="Keep the N tokens of the teacher that the text uses most, or learn as many."
+    )
+    tokenizer: str | None = option(
+        None,
+        "--tokenizer",
+        help="learned (from the text), or a tokenizer folder. Default: the teacher's.",
+        metavar="FOLDER",
+    )
     settings: dict[str, Any] = field(default_factory=dict)  # keys of its config
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class DistillData(TableSection):
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
-    text: tuple[str, ...] = ()  # unlabeled texts: one on each line, or a column `text`
-    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; of pretrain
-    files: tuple[str, ...] = ()  # rows, with or without the column of labels
-    dev: tuple[str, ...] = ()  # rows with labels to judge by; without them, a share of those that have labels
+    text: tuple[str, ...] = option(
+        (), "--text", help="Unlabeled texts, one per line, or a column `text`; repeatable.", metavar="FILE"
+    )
+    documents: Documents = "auto"  # of a text file; of pretrain
     holdout: float = 0.05
-    split: int = 0
-    columns: dict[str, str] = field(default_factory=dict)
-    format: str | None = None
-    delimiter: str | None = None
-    names: tuple[str, ...] = ()
-    encoding: str | None = None
-    on_bad_row: Literal["stop", "skip"] = "stop"
-    source: tuple[str, ...] = ()  # of a teacher that writes: texts to read, one on each line ...
-    target: tuple[str, ...] = ()  # ... and what was written from them, where that is known
-    dev_source: tuple[str, ...] = ()
-    dev_target: tuple[str, ...] = ()
-    augment: int = 0  # times that each text comes again with some of its words replaced
+    augment: int = option(0, "--augment", help="Copies of each text with some of its words replaced.")
     share: float = 1.0  # of what is there to learn from, as much is learned from
-    augment_by: str | None = None  # the folder of a model that fills gaps; without it, words of the text itself
+    augment_by: str | None = option(
+        None,
+        "--augment-by",
+        help="Masked language model that proposes words for --augment. Default: words of the texts.",
+        metavar="MODEL",
+    )
 
     def __post_init__(self) -> None:
-        if not 0 < self.holdout <= 0.5:
-            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        super().__post_init__()
         if not 0 < self.share <= 1:
             raise UserError(f"share must be above 0 and at most 1, not {self.share}")
         if not 0 <= self.augment <= 100:
@@ -66,23 +81,39 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lessons:
+class DistillSettings:
     """`[distill]`: what the student is asked for."""
 
-    pretrain: bool = False  # task-free: words of a text as the teacher says them (DistilBERT)
-    temperature: float = 2.0  # by which the scores of both are divided before they become chances
-    hard: float = 0.5  # how much the right labels count beside the teacher, where a row has one: between 0 and 1
-    match: tuple[Match, ...] = ()  # what else is to be like the teacher's, inside
-    weight: float = 1.0  # how much each of these counts beside the scores
-    map: str = "even"  # which layer of the student answers to which of the teacher's: even, last, or 1:2,2:4,3:6
+    panel: ClassVar = "Distillation"
+    pretrain: bool = option(
+        False, "--pretrain", help="Task-free: learn the teacher's language model from --text, as DistilBERT does."
+    )
+    temperature: float = option(
+        2.0, "--temperature", help="Divides the logits of both before the softmax.", metavar="T"
+    )
+    hard: float = option(
+        0.5,
+        "--hard",
+        help="Weight of the true label in the loss, where there is one; the rest goes to the teacher's output.",
+        metavar="WEIGHT",
+    )
+    match: tuple[Match, ...] = option(
+        (), "--match", help="Also match the teacher's hidden states or attention; repeatable."
+    )
+    weight: float = option(1.0, "--weight", help="Weight of each --match in the loss.", metavar="WEIGHT")
+    map: str = option(
+        "even", "--map", help="Which teacher layer a student layer matches: even, last, or 1:2,2:4.", metavar="MAP"
+    )
     mask: float = 0.15  # share of the tokens that are hidden; of pretrain
-    best: int = 1  # what a teacher that writes is asked for: its best texts, each counting by its chance
-    beam: int = 5
-    closest: bool = False  # of these the one that is closest to what was written, where that is known
-    curve: int = 0  # points of the learning curve: 4 also trains on an eighth, a quarter and a half of the texts
-    metric: str | None = None  # the score that decides which student is kept
-    length: int | None = None  # tokens of a window
-    stride: int | None = None
+    best: int = option(1, "--best", help="Texts per example from a teacher that writes.")
+    beam: int = option(5, "--beam", help="Beam size of a teacher that writes.")
+    closest: bool = option(False, "--closest", help="Of the teacher's texts, use the one closest to the target.")
+    curve: int = option(
+        0, "--curve", help="Points of the learning curve: 4 also trains on 1/8, 1/4 and 1/2 of the texts."
+    )
+    metric: str | None = option(None, "--metric", help="Metric that selects the best student.", metavar="NAME")
+    length: int | None = option(None, "--length", help="Tokens per window. Default: the teacher's.")
+    stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature <= 100:
@@ -104,10 +135,17 @@ ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class StageSettings:
     """`[stages]`: what comes before and after the teacher."""
 
-    names: tuple[Stage, ...] = ("distill",)
+    panel: ClassVar = "Distillation"
+    names: tuple[Stage, ...] = option(
+        ("distill",),
+        "--stages",
+        help="Some of pretrain,distill,finetune, in this order. Default: distill.",
+        metavar="A,B,...",
+        parse=comma_list,
+    )
     pretrain: Training = Training()  # words of the text, as the student's family learns them
     finetune: Tuning = Tuning()  # right answers alone; at a low rate unless said
 
@@ -120,24 +158,16 @@ class Stages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillRecipe:
+class DistillRecipe(TrainingRecipe):
     """One distillation."""
 
     verb: ClassVar = "distill"
-    teacher: Teacher = Teacher()
-    student: Student = Student()
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None
-    tensorboard: bool = False
-    data: Texts = Texts()
-    distill: Lessons = Lessons()
-    training: Tuning = Tuning()
-    stages: Stages = Stages()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+    teacher: TeacherSection = TeacherSection()
+    student: StudentSection = StudentSection()
+    data: DistillData = DistillData()
+    distill: DistillSettings = DistillSettings()
+    training: Tuning = section(Tuning(), without=("layer_decay",))
+    stages: StageSettings = StageSettings()
 
 
 def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:

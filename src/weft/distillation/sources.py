@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
+from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError, listed
 from weft.progress import Log, Progress, log_notes
-from weft.tasks.judging import Task
-from weft.tasks.parallel import Parallel
-from weft.tasks.reading import Example
+from weft.tasks.base import Example, Task
 from weft.tasks.seq2seq import SequenceTask
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
 
 
@@ -26,14 +25,14 @@ def read_sources(
     where = listed([*source, *target], 2)
     with progress(f"reading {where}", "texts") as told:
         if target or dev:
-            files = Parallel(source, target, data.on_bad_row, encoding=data.encoding)
+            files = Table.parallel(source, target, data.on_bad_row, data.encoding)
             for record in files.records(skipped):
                 stop.check("stopped while reading")
                 found.append(Example((record.values["source"],), record.values["target"], record.where))
                 told(1)
             digest = files.hash()
         else:
-            text = Text(source, on_bad_row=data.on_bad_row, encoding=data.encoding)
+            text = TextFiles(source, on_bad_row=data.on_bad_row, encoding=data.encoding)
             for number, line in enumerate(text.read(skipped), 1):
                 stop.check("stopped while reading")
                 found.append(Example((line,), None, f"{where} text {number}"))

@@ -20,11 +20,11 @@ from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
 from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
 from weft.runs.initial import Beginning, from_folder
-from weft.runs.recipes import Vocabulary
+from weft.runs.sections import Vocabulary
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
-from weft.text.pruning import pruned_tokenizer
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.pruning import pruned_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 

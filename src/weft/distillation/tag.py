@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples, Gathering
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
-from weft.objectives.distill_tokens import TaughtTags
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.reading import Example, number_of
-from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.tasks.base import Example, Prediction
+from weft.tasks.forward import head_outputs, tokenizer_of
+from weft.tasks.reading import number_of
+from weft.tasks.tag import Tagged, TagTask, first_tokens, raw
 from weft.text.windows import Framing, pieces
 
 TOGETHER = 1024  # texts that are tokenized at a time
@@ -39,8 +41,8 @@ class TagLesson(Lesson):
     hard: float = 0.0  # how much a right tag counts beside the teacher
 
     @property
-    def objective(self) -> TaughtTags:
-        return TaughtTags(self.task.outputs, self.temperature, self.hard)
+    def objective(self) -> Tags:
+        return Tags(self.task.outputs, SoftTargets(self.temperature, self.hard))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -51,7 +53,7 @@ class TagLesson(Lesson):
 
     def same(self, other: LoadedModel, name: str) -> bool:
         """Whether a further teacher knows the same tags, in whatever order."""
-        return sorted(task_of(other).labels) == sorted(self.task.labels)
+        return sorted(TagTask.from_model(other, "tag").labels) == sorted(self.task.labels)
 
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> TagLesson:
         """No hard loss where nobody has tagged a word."""
@@ -59,10 +61,11 @@ class TagLesson(Lesson):
         return self if known else replace(self, hard=0.0)
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
-        task = task_of(teacher)
+        task = TagTask.from_model(teacher, "tag")
         order = [task.labels.index(label) for label in self.task.labels]
-        found = task.heard(teacher, framing, [tagged(example) for example in examples])
-        return [{"scores": heard.scores[:, order], "known": heard.known} for heard in found]
+        windows = task.encode([tagged(example) for example in examples], tokenizer_of(teacher), framing)
+        found = task.word_logits(head_outputs(teacher, windows, "tag", True), windows)
+        return [{"scores": words.logits[:, order], "known": words.known} for words in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
         """The mean of the chances, over those teachers that have read the word."""
@@ -74,14 +77,14 @@ class TagLesson(Lesson):
     def answered(self, example: Example, said: Said) -> Example:
         words, known = tagged(example), said["known"].astype(bool)
         scores = np.where(known[:, None], said["scores"], self.task.unread)
-        return replace(example, target=replace(words, tags=tuple(self.task.decided(Prediction(scores, 0, 0, False)))))
+        return replace(example, target=replace(words, tags=tuple(self.task.tags(Prediction(scores, 0, 0, False)))))
 
     def table(
         self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
     ) -> Examples:
         """Each window is an example of its own, as when tags alone are learned."""
         numbers = {label: number for number, label in enumerate(self.task.labels)}
-        tokenizer, gathering = tokenizer_of(student), Gathering()
+        tokenizer, gathering = tokenizer_of(student), ExamplesBuilder()
         scores, known = list[NDArray[np.float32]](), list[NDArray[Any]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]
@@ -96,12 +99,12 @@ class TagLesson(Lesson):
                 for piece in pieces(framing, tokens.ids):
                     own = np.flatnonzero((begins >= piece.cut.first) & (begins < piece.cut.last) & (begins >= 0))
                     places = (piece.lead + begins[own] - piece.cut.start).tolist()
-                    gathering.add([piece], said=[zip(places, (tags[word] for word in own), strict=True)])
+                    gathering.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {
-            "said": np.concatenate(scores).astype(np.float32, copy=False),
-            "taught": np.concatenate(known).astype(np.float32),
+            LOGITS: np.concatenate(scores).astype(np.float32, copy=False),
+            TAUGHT: np.concatenate(known).astype(np.float32),
         }
         return gathering.examples({}, by_place=by_place)
 

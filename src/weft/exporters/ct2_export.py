@@ -21,8 +21,8 @@ from weft.files import unwritable
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
-from weft.text.compressed import telling_suffix
-from weft.text.formats import SUFFIXES
+from weft.text.rows import SUFFIXES
+from weft.text.sources import telling_suffix
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8"]

@@ -26,7 +26,7 @@ from weft.models.t5 import T5
 from weft.models.transformer import Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 ENCODERS = (Bert, DistilBert, Roberta)
 READERS = (Transformer, T5)

@@ -16,9 +16,9 @@ from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.outline import outline
 from weft.errors import UserError
 from weft.pruning.layers import rebuilt
-from weft.text.marian import Side
-from weft.text.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.marian import Side
+from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 CHARACTERS = 1 << 20  # of texts that are counted at a time
 RESERVED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")  # room that publishers left in their vocabularies

@@ -34,13 +34,13 @@ from weft.exporters.export import refuse_exported, texts_of
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.files import whole_folder, write_json, write_text
+from weft.metrics.bootstrap import Score
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
 from weft.tasks.registry import WRITES
-from weft.text.resampling import Score
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either

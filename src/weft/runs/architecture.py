@@ -17,11 +17,13 @@ from weft.data.spans import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress
-from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, Vocabulary, check_has_model
+from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
+from weft.runs.sections import Vocabulary
 from weft.runs.word_vectors_start import Start, check_vectors
-from weft.tasks.reading import Example
-from weft.text.learning import LARGEST, learn, learn_like
-from weft.text.tokenizer import Tokenizer
+from weft.tasks.base import Example
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import LARGEST, learn, learn_like
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -128,9 +130,9 @@ def vocabulary_for(
     """
     folder = run.folder / inside
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
-        return Tokenizer.load(folder)
+        return load_tokenizer(folder)
     if given.folder is not None:
-        tokenizer = Tokenizer.load(Path(given.folder))
+        tokenizer = load_tokenizer(Path(given.folder))
     else:
         kind = given.kind or (family.tokenizer if like is None else "word")
         if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn, Frame, Framed, Packed, Pieces, Source
-from weft.data.shards import Corpus, Text, tokenized
-from weft.data.spans import Spans
+from weft.data.rows import DocumentRows, Drawn, ExampleSource, Frame, Framed, PackedRows
+from weft.data.shards import Corpus, TextFiles, tokenized
+from weft.data.spans import SpanCorruption
 from weft.data.streams import Streams
 from weft.data.streams import held_out as held_out_streams
-from weft.data.text_pairs import PairFrame, Pairs
+from weft.data.text_pairs import PairFrame, SentencePairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import Recipe
 from weft.text.documents import DOCUMENTS, NAMES
-from weft.text.records import Skipped, look_for_documents
-from weft.text.tokenizer import Tokenizer
+from weft.text.records import look_for_documents
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
 from weft.training.signals import Stop
@@ -28,9 +29,9 @@ from weft.training.signals import Stop
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 
-def text_of(recipe: Recipe) -> Text:
+def text_of(recipe: Recipe) -> TextFiles:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
+    return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def documents_found(recipe: Recipe, log: Log) -> str:
@@ -49,9 +50,9 @@ def documents_found(recipe: Recipe, log: Log) -> str:
 class Material:
     """What a run trains with: tokens, rows and labels."""
 
-    source: Source
-    short: Source | None  # the rows of the first steps, where they are shorter
-    held_out: Source | None
+    source: ExampleSource
+    short: ExampleSource | None  # the rows of the first steps, where they are shorter
+    held_out: ExampleSource | None
     prepare: Callable[[Drawn], Batch]
     corpus: Corpus
     dev: Corpus | None
@@ -73,10 +74,10 @@ def gather(
     `filled`: full rows have a number of labels that their size alone decides, for passes of one shape.
     """
     aim = recipe.objective
-    spans = Spans.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
+    spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     pairs = name in ("mlm+nsp", "mlm+sop")
 
-    def tokens_of(text: Text, what: str) -> Corpus:
+    def tokens_of(text: TextFiles, what: str) -> Corpus:
         skipped = Skipped()
         with progress(f"tokenizing {what}", "characters") as read:
 
@@ -146,7 +147,9 @@ def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
     )
 
 
-def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> Source:
+def _rows(
+    recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None
+) -> ExampleSource:
     """How documents become rows; `seed` None: for evaluation."""
     rows = recipe.objective.rows
     if name == "next":
@@ -168,11 +171,11 @@ def _rows(recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, lengt
         if found is None:
             raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return Pairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed, rows != "documents")
+        return SentencePairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
     if rows == "carried":
         return Streams(framed, length, True) if seed is not None else held_out_streams(framed)
     if rows == "documents":
-        return Pieces(framed, length, extra)
-    return Packed(framed, length, extra, rows == "apart", seed)
+        return DocumentRows(framed, length, extra)
+    return PackedRows(framed, length, extra, rows == "apart", seed)

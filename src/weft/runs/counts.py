@@ -33,7 +33,7 @@ from weft.runs.corpus import gather
 from weft.runs.driver import Altered
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run

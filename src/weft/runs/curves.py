@@ -14,11 +14,11 @@ from weft.checkpoint.folder import TARGET
 from weft.config import build, read_record
 from weft.errors import UserError
 from weft.files import read_text, write_text
+from weft.metrics.bootstrap import Score
 from weft.picture import Line, Point, entries, heading, line_chart, page, paragraph, table
 from weft.tasks.evaluate import Evaluation
 from weft.tasks.evaluation_page import evaluation_parts
 from weft.tasks.registry import WRITES
-from weft.text.resampling import Score
 from weft.training.log import time_left
 from weft.training.run import Run
 
@@ -172,7 +172,7 @@ def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     charts = []
     for by, name in (("step", "step"), ("tokens", "tokens read")):
         charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
-    charts.append(line_chart("Learning rate", _lines(group, "rate"), "step", "rate"))
+    charts.append(line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"))
     charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
     return charts
 

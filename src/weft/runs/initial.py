@@ -16,7 +16,7 @@ from weft.errors import UserError, listed, shown
 from weft.runs.architecture import chosen_family, sizes_of
 from weft.runs.recipes import TaskRecipe
 from weft.runs.word_vectors_start import find_vectors
-from weft.tasks.judging import Task
+from weft.tasks.base import Task
 from weft.tasks.model import HEADS, new
 from weft.tasks.registry import FROM_TEXT, WRITES
 
@@ -65,7 +65,7 @@ class Beginning:
 
 def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
     """The model with the heads of the task; a base that has learned the same labels keeps its head."""
-    wanted: dict[str, int | None] = dict(task.objective.heads)
+    wanted: dict[str, int | None] = dict(task.objective().heads)
     base = recipe.model.get("base")
     if base is None:
         made = new(

@@ -20,16 +20,17 @@ import torch
 from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
-from weft.data.shards import Text
+from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
 from weft.files import held, write_json, write_text
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
+from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import find_recipe
-from weft.runs.rung_run import Failure, LadderRecipe, Place, climb
+from weft.runs.rung_run import Failure, Place, climb
 from weft.runs.rungs import rung_of
-from weft.text.learning import learn
+from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted, Stop, listening
 
 LEAST = 2000  # characters of text, with fewer of which nothing can be told
@@ -109,7 +110,7 @@ def _gone_on(place: Place, given: Mapping[str, Any]) -> LadderRecipe:
     new = dict(given) | {"out": before.out}
     text = dict(new.get("text", {}))
     if "files" in text:  # the run may be gone on with from any folder
-        text["files"] = [str(path.absolute()) for path in Text(tuple(text["files"])).paths()]
+        text["files"] = [str(path.absolute()) for path in TextFiles(tuple(text["files"])).paths()]
         new["text"] = text
     rungs = new.get("rungs", {})
     begun = [name for name in rungs if place.rung(name).exists() and rungs[name] != before.rungs.get(name, {})]
@@ -143,7 +144,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _resolved(recipe: LadderRecipe) -> LadderRecipe:
     """The recipe with every open choice made, so that the folder says it all."""
     device = device_for(recipe.device, None)
-    paths = Text(recipe.text.files).paths()
+    paths = TextFiles(recipe.text.files).paths()
     budget = recipe.ladder
     if budget.tokens is None:
         budget = replace(budget, minutes=budget.minutes or 3.0)
@@ -161,7 +162,7 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress:
         place.text(whole=True)
         return
     t = recipe.text
-    documents = list(Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
+    documents = list(TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
     train, held_out = split(documents, t.holdout)
     if len(train) + len(held_out) < LEAST or not held_out.strip():
         raise UserError(

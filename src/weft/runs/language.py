@@ -128,7 +128,7 @@ def learn_text(
         feed=feed,
         held_out=material.held_out,
         plan=plan,
-        rate=plan.rate or 0.0,
+        learning_rate=plan.learning_rate or 0.0,
         steps=steps,
         evaluate_every=plan.evaluate_every or steps,
         save_every=plan.save_every or steps,
@@ -164,7 +164,7 @@ def _resolved(recipe: Recipe, material: Material, opened: LoadedModel, device: t
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
     if steps is None and plan.minutes is None:
         steps = max(1000, math.ceil(3 * in_epoch))
-    usual = opened.family.rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
+    usual = opened.family.learning_rate * (768 / opened.config.width) ** 0.5  # smaller models take larger steps
     every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
     return replace(
         plan,
@@ -172,7 +172,7 @@ def _resolved(recipe: Recipe, material: Material, opened: LoadedModel, device: t
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or share * usual,
+        learning_rate=plan.learning_rate or share * usual,
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps or plan.log_every),

@@ -9,19 +9,18 @@ import torch
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
-from weft.data.pairs import Sequences, Vectors
+from weft.data.pairs import Sequences, VectorSide
 from weft.progress import Log
 from weft.runs.dataset import Material
 from weft.runs.driver import half_precision, pass_tokens
 from weft.runs.recipes import TaskRecipe, Tuning
+from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.judging import Task
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
-BASE_RATE = 5e-5  # of a pre-trained encoder of width 768
+BASE_LEARNING_RATE = 5e-5  # of a pre-trained encoder of width 768
 HEAD_RATE = 5.0  # a new head begins from nothing, and catches up
 BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a step
 STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
@@ -48,7 +47,9 @@ def resolved(
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
     if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
-    usual = 2e-3 if static else opened.family.rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
+    usual = (
+        2e-3 if static else opened.family.learning_rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
+    )
     if recipe.task.freeze == "encoder":
         usual = max(usual, 1e-3)  # a small head alone takes larger steps
     return decided(plan, train, device, usual_batch, usual_epochs, usual)
@@ -68,12 +69,12 @@ def _from_base(
     batch, steps = few_rows_plan(train.count, len(task.labels))
     few = steps * batch > 3.5 * train.count
     # Few rows want larger steps of a small network and of a new head; many lose by them (SST-2: 0.902, then 0.895).
-    usual_rate = BASE_RATE * (768 / opened.config.width) ** 0.5 if few else BASE_RATE
+    usual_learning_rate = BASE_LEARNING_RATE * (768 / opened.config.width) ** 0.5 if few else BASE_LEARNING_RATE
     head_rate = HEAD_RATE if few and new_head else 1.0
     if recipe.task.freeze == "encoder":
-        usual_rate, head_rate = max(usual_rate, 1e-3), 1.0  # a small head alone takes larger steps
+        usual_learning_rate, head_rate = max(usual_learning_rate, 1e-3), 1.0  # a small head alone takes larger steps
     batch = min(plan.batch or batch, train.count)
-    found = decided(plan, train, device, batch, steps * batch / train.count, usual_rate)
+    found = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
     found = replace(found, head_rate=plan.head_rate or head_rate)
     if not few or plan.steps or plan.epochs:
         return found
@@ -102,7 +103,7 @@ def decided(
     device: torch.device,
     usual_batch: int,
     usual_epochs: float,
-    usual_rate: float,
+    usual_learning_rate: float,
 ) -> Tuning:
     """The plan with what is usual where nothing else was asked for."""
     batch = min(plan.batch or usual_batch, train.count)
@@ -118,7 +119,7 @@ def decided(
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
-        rate=plan.rate or usual_rate,
+        learning_rate=plan.learning_rate or usual_learning_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps),
@@ -163,7 +164,9 @@ def announce(
     rows = len(material.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
-        read = f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, Vectors) else "tokens to read"
+        read = (
+            f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, VectorSide) else "tokens to read"
+        )
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
         long = _reading(opened, material, train.rows_count, framing)
@@ -171,7 +174,7 @@ def announce(
     held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
     if len(material.dev) < FEW_JUDGES:
         held += "; so few say little, and their intervals tell how little"
-    if isinstance(material.task, SequenceTask) and recipe.task.metric != "loss":
+    if material.task.writes and recipe.task.metric != "loss":
         written = len(material.task.sample(material.dev))
         held += f", of which {written:,} are written out" if written < len(material.dev) else ""
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)
@@ -180,5 +183,5 @@ def announce(
         f"on {recipe.device} in {recipe.training.precision}\n"
         f"data: {rows:,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows"
-        f" ({epochs:.3g} epochs), rate {recipe.training.rate:.1e}, kept by {recipe.task.metric}"
+        f" ({epochs:.3g} epochs), learning rate {recipe.training.learning_rate:.1e}, kept by {recipe.task.metric}"
     )

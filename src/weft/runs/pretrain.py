@@ -24,8 +24,8 @@ from weft.runs.language import learn_text
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.runs.word_vectors_start import Start, begun_from, fill_table, find_vectors
 from weft.tasks.model import Model, new
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
 

@@ -6,14 +6,15 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from weft.config import build, merged
+from weft.config import build, comma_list, merged, option, section
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
+from weft.runs.sections import TableSection, TrainingRecipe, Vocabulary, Words, model_section
 from weft.tasks.registry import WRITES
 from weft.training.plan import Schedule, Training
 
@@ -22,45 +23,22 @@ ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """`[text]`: what is read."""
-
-    files: tuple[str, ...] = ()  # names, globs, folders; also looked for under $WEFT_DATA
-    dev: tuple[str, ...] = ()  # held-out text; without it, the last part of the text
-    holdout: float = 0.05  # how much of the text that is
-    column: str = "text"
-    delimiter: str | None = None
-    encoding: str | None = None
-    documents: Literal["auto", "line", "block", "file"] = "auto"  # of a text file; auto: as the file looks
-    on_bad_row: Literal["stop", "skip"] = "stop"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.holdout <= 0.5:
-            raise UserError(f"holdout must be between 0 and 0.5, not {self.holdout}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """`[tokenizer]`: a folder, or what is learned from the text."""
-
-    folder: str | None = None
-    kind: str | None = None  # wordpiece, bpe, unigram, word, whitespace, character; as published
-    size: int | None = None  # 8000; of a model that counts, every word of the text
-    apart: bool = False  # one for what is read and another for what is written, rather than one for both
-    lowercase: bool | None = None
-    minimum_count: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Aim:
     """`[objective]`: what is learned, and how documents become rows."""
 
-    name: ObjectiveName | None = None  # next for models that speak, spans for T5, mlm for the others
-    length: int | None = None  # tokens of a row; as the model's context
+    panel: ClassVar = "Training"
+    name: ObjectiveName | None = option(
+        None, "--objective", help="Training objective. Default: next for decoders, spans for T5, mlm for encoders."
+    )
+    length: int | None = option(None, "--length", help="Tokens per row. Default: the model's context.")
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
-    # stream: full rows, across documents; carried where a state goes from row to row
-    rows: Literal["stream", "apart", "documents", "carried"] | None = None
+    rows: Literal["stream", "apart", "documents", "carried"] | None = option(
+        None,
+        "--rows",
+        help="stream: full rows across documents. apart: full rows within documents. documents: one row each. "
+        "carried: rows continue the state of the step before (rnn, lstm, gru).",
+    )
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
     whole_words: bool = False
@@ -79,23 +57,15 @@ class Aim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(TrainingRecipe):
     """One pre-training run."""
 
     verb: ClassVar = "pretrain"
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None  # the first GPU where there is one
-    tensorboard: bool = False
-    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
+    model: dict[str, Any] = model_section()
     text: Words = Words()
-    tokenizer: Vocabulary = Vocabulary()
+    tokenizer: Vocabulary = section(Vocabulary(), without=("apart",))
     objective: Aim = Aim()
     training: Training = Training()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
 
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
@@ -117,29 +87,14 @@ FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class Rows(TableSection):
     """`[data]`: the rows of a task."""
 
-    files: tuple[str, ...] = ()
-    dev: tuple[str, ...] = ()  # rows to judge by; without them, a share of the others
-    holdout: float = 0.1
-    split: int = 0  # which rows are held out: the same for every seed of the run
-    columns: dict[str, str] = field(default_factory=dict)  # text = "review", label = "stars"
-    format: str | None = None  # where the name of a file does not tell
-    delimiter: str | None = None
-    names: tuple[str, ...] = ()  # of the columns of a file without a header line
-    encoding: str | None = None  # utf-8, cp1252, utf-16 ...; else as the bytes of each file show
-    on_bad_row: Literal["stop", "skip"] = "stop"
-    source: tuple[str, ...] = ()  # in place of a table: texts to read, one on each line ...
-    target: tuple[str, ...] = ()  # ... and what is to be written, line for line
-    dev_source: tuple[str, ...] = ()
-    dev_target: tuple[str, ...] = ()
     ratio: float | None = None  # a side may be so many times as long as the other; 0: any; 9 to translate
     copies: Literal["keep", "drop"] | None = None  # pairs of equal texts; dropped to translate
 
     def __post_init__(self) -> None:
-        if not 0 < self.holdout <= 0.5:
-            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        super().__post_init__()
         if self.ratio is not None and not (self.ratio == 0 or 1 <= self.ratio < 1e6):
             raise UserError(f"ratio must be at least 1, or 0 for any, not {self.ratio}")
 
@@ -148,20 +103,37 @@ class Rows:
 class Work:
     """`[task]`: what is learned."""
 
-    name: TaskName
-    labels: tuple[str, ...] = ()  # in this order; without them, those of the rows
-    class_weights: Literal["none", "balanced"] = "none"  # balanced: rows of rare labels count more
-    metric: str | None = None  # the score that decides which model is kept
-    words: float = 0.0  # how much the next tokens count beside the task; for models that speak
-    freeze: str | None = None  # encoder, tokens (their table alone), or all-but-K: what is not trained
-    mix: bool = False  # the head reads a learned mix of all layers
-    length: int | None = None  # tokens of a window; as the model's context, 384 for answers
-    stride: int | None = None  # tokens from one window to the next
-    long: Literal["windows", "cut"] = "windows"
-    prefix: str | None = None  # put before each text that is read: "translate English to German: " (T5)
+    panel: ClassVar = "Task"
+    name: TaskName = option(MISSING, "--task", help=f"What to learn: {', '.join(get_args(TaskName))}.", metavar="TASK")
+    labels: tuple[str, ...] = option(
+        (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "none", "--class-weights", help="balanced: weight examples of rare labels more."
+    )
+    metric: str | None = option(None, "--metric", help="Metric that selects the best model.", metavar="NAME")
+    words: float = option(
+        0.0, "--words", help="Weight of the next-token loss beside the task's (GPT), such as 0.5.", metavar="WEIGHT"
+    )
+    freeze: str | None = option(
+        None, "--freeze", help="Do not train the encoder, the tokens, or all-but-K layers.", metavar="PART"
+    )
+    mix: bool = option(False, "--mix/--no-mix", help="Feed the head a learned mix of all layers.")
+    length: int | None = option(
+        None, "--length", help="Tokens per window. Default: the model's context, 384 for answers."
+    )
+    stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
+    long: Literal["windows", "cut"] = option(
+        "windows", "--long", help="Long texts: read them in windows, or truncate them."
+    )
+    prefix: str | None = option(
+        None, "--prefix", help='Text before each source: "translate English to German: " (T5).', metavar="TEXT"
+    )
+    baseline: bool = option(
+        True, "--baseline/--no-baseline", help="Also train a linear model and compare. Default: yes."
+    )
     smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
     own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
-    baseline: bool = True  # a linear model is trained beside, and the result says which is better
     judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
@@ -183,6 +155,25 @@ class Work:
 class Tuning(Training):
     """`[training]` of a fine-tuning run: as the papers on BERT have it."""
 
+    epochs: float | None = option(
+        None, "--epochs", help="Passes over the examples. Default: 3, more for small datasets.", metavar="N"
+    )
+    minutes: float | None = None
+    batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
+    rate: float | None = option(
+        None,
+        "--learning-rate",
+        "--lr",
+        help="Peak learning rate. Default: 5e-5 from a base, else by the width of the model.",
+        metavar="RATE",
+    )
+    layer_decay: float = option(
+        1.0,
+        "--layer-decay",
+        help="Learning rate of each layer relative to the one above, such as 0.9.",
+        metavar="FACTOR",
+    )
+    watch_gradients: bool = False
     schedule: Schedule = "linear"
     warmup: float = 0.06
     floor: float = 0.0
@@ -201,23 +192,15 @@ class Tuning(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecipe:
+class TaskRecipe(TrainingRecipe):
     """One fine-tuning run."""
 
     verb: ClassVar = "finetune"
     task: Work
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None
-    tensorboard: bool = False
-    model: dict[str, Any] = field(default_factory=dict)  # base; or family, size, vectors and keys of its config
+    model: dict[str, Any] = model_section()
     data: Rows = Rows()
     tokenizer: Vocabulary = Vocabulary()  # of a model from scratch
     training: Tuning = Tuning()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
 
 
 def shipped() -> dict[str, str]:

@@ -4,86 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.checksums import Damaged, is_sound, read_checked, read_manifest, write_manifest
 from weft.config import build, merged, read_toml
-from weft.errors import UserError, one_of
+from weft.errors import UserError
 from weft.files import read_text
+from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import device_for
+from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.pretrain import pretrain
-from weft.runs.recipes import Recipe, Words
+from weft.runs.recipes import Recipe
 from weft.runs.resume import resume
-from weft.runs.rungs import RUNGS, SIZES, recipe_of, rung_of
+from weft.runs.rungs import recipe_of, rung_of
 from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
 from weft.tasks.model import Model, load, new
 from weft.tasks.perplexity import perplexity
-from weft.text.resampling import Score
 from weft.training.run import Run
 
 SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """`[ladder]`: which models, and how much each of them may learn from the text."""
-
-    minutes: float | None = None  # of training, for each model; 3 unless tokens are given
-    tokens: int | None = None  # or: tokens that each model reads
-    models: tuple[str, ...] = tuple(RUNGS)
-    vocabulary: str | None = None  # characters, or the size of a sub-word vocabulary; by the size of the text
-    size: Literal["tiny", "small", "large"] | None = None  # small on a CPU, large on a GPU
-    prompt: str | None = None  # what the samples begin with; the beginning of the held-out text
-    parallel: int = 1  # models that are trained at once, each in a process of its own; 0: one by one in this one
-
-    def __post_init__(self) -> None:
-        if self.minutes is not None and self.tokens is not None:
-            raise UserError("minutes and tokens cannot both be given")
-        if self.minutes is not None and not 0 < self.minutes < 1e5:
-            raise UserError(f"minutes must be above 0, not {self.minutes:g}")
-        if self.tokens is not None and not 1 <= self.tokens < 1 << 50:
-            raise UserError(f"tokens must be at least 1, not {self.tokens}")
-        if not 0 <= self.parallel <= 64:
-            raise UserError(f"parallel must be between 0 and 64, not {self.parallel}")
-        if not self.models:
-            raise UserError(f"no models: the rungs are {', '.join(RUNGS)}")
-        if self.size is not None:
-            one_of(self.size, SIZES, "size")
-        twice = [name for place, name in enumerate(self.models) if name in self.models[:place]]
-        if twice:
-            raise UserError(f"model {twice[0]!r} is there twice")
-        size = self.vocabulary
-        if size is not None and size != "characters" and not (size.isdecimal() and 258 <= int(size) <= 200_000):
-            raise UserError(f"vocabulary must be characters or a number between 258 and 200000, not {size!r}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LadderRecipe:
-    """One ladder: a text, a budget, and what rungs have of their own."""
-
-    ladder: Budget = Budget()
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None
-    text: Words = Words()
-    rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
-
-    def __post_init__(self) -> None:
-        for name, values in self.rungs.items():
-            if not isinstance(values, dict) or not all(isinstance(section, dict) for section in values.values()):
-                raise UserError(f"rungs.{name} must be sections of a recipe, such as rungs.{name}.model.width")
-            wrong = set(values) - {"model", "objective", "training"}
-            if wrong:
-                raise UserError(f"rungs.{name}: {min(wrong)} is none of model, objective, training")
-        for name in self.ladder.models:
-            rung_of(name, self.rungs)
-        for name in self.rungs:
-            rung_of(name, self.rungs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,16 +46,20 @@ def _recurrent(family: str, layers: int, title: str, about: str, rates: tuple[fl
         sees="everything before, as far as its state has kept it",
         model=quiet,
         sizes={
-            "tiny": {"model": {"width": 16, "dropout": 0.0}, "objective": {"length": 16}, "training": {"rate": 1e-2}},
+            "tiny": {
+                "model": {"width": 16, "dropout": 0.0},
+                "objective": {"length": 16},
+                "training": {"learning_rate": 1e-2},
+            },
             "small": {
                 "model": {"width": 256, "dropout": 0.0},
                 "objective": {"length": 64},
-                "training": {"batch": 16, "rate": rates[0]},
+                "training": {"batch": 16, "learning_rate": rates[0]},
             },
             "large": {
                 "model": {"width": 512, "dropout": 0.3 if layers == 1 else 0.4},
                 "objective": {"length": 128},
-                "training": {"batch": 64, "rate": rates[1], "weight_decay": 0.01, "epochs": PASSES},
+                "training": {"batch": 64, "learning_rate": rates[1], "weight_decay": 0.01, "epochs": PASSES},
             },
         },
     )
@@ -87,18 +91,18 @@ RUNGS: dict[str, Rung] = {
             "tiny": {
                 "model": {"window": 4, "width": 8, "inner": 16},
                 "objective": {"length": 16},
-                "training": {"rate": 1e-2},
+                "training": {"learning_rate": 1e-2},
             },
             "small": {
                 "model": {"window": 10, "width": 32, "inner": 512, "dropout": 0.0},
                 "objective": {"length": 64},
-                "training": {"batch": 16, "rate": 4e-3},
+                "training": {"batch": 16, "learning_rate": 4e-3},
             },
             "large": {
                 # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
                 "model": {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True},
                 "objective": {"length": 128},
-                "training": {"batch": 64, "rate": 1e-3, "epochs": PASSES},
+                "training": {"batch": 64, "learning_rate": 1e-3, "epochs": PASSES},
             },
         },
         characters={"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
@@ -135,16 +139,20 @@ RUNGS: dict[str, Rung] = {
         sees="all tokens of its context",
         model={"family": "gpt2"},
         sizes={
-            "tiny": {"model": {"size": "1x64", "heads": 2}, "objective": {"length": 16}, "training": {"rate": 1e-2}},
+            "tiny": {
+                "model": {"size": "1x64", "heads": 2},
+                "objective": {"length": 16},
+                "training": {"learning_rate": 1e-2},
+            },
             "small": {
                 "model": {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)},
                 "objective": {"length": 128},
-                "training": {"batch": 8, "rate": 4e-3},
+                "training": {"batch": 8, "learning_rate": 4e-3},
             },
             "large": {
                 "model": {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)},
                 "objective": {"length": 256},
-                "training": {"batch": 64, "rate": 1e-3, "compile": True, "epochs": PASSES},
+                "training": {"batch": 64, "learning_rate": 1e-3, "compile": True, "epochs": PASSES},
             },
         },
         characters={"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},

@@ -16,13 +16,13 @@ from weft.checkpoint.folder import TARGET
 from weft.config import read_toml, values_of
 from weft.errors import UserError
 from weft.files import read_json, write_json
+from weft.metrics.bootstrap import summarized
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.finetune import finetune
 from weft.runs.recipes import TaskRecipe, read_recipe
 from weft.runs.resume import resume
 from weft.scratch import sweep
 from weft.tasks.model import Model
-from weft.text.resampling import summarized
 from weft.training.run import Run
 
 

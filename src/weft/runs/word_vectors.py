@@ -21,7 +21,7 @@ from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.vectors import opened_table
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Ahead
-from weft.data.shards import Corpus, Text, tokenized
+from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
 from weft.progress import Log, Progress, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
@@ -29,9 +29,10 @@ from weft.runs.driver import Altered, Begun, begin, begun, device_for, report
 from weft.runs.recipes import overlaid
 from weft.runs.word_vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.tasks.model import Model, load
-from weft.text.records import Skipped
-from weft.text.tokenizer import Tokenizer
-from weft.text.vectors import learned_words
+from weft.text.row_problems import Skipped
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.words import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -87,9 +88,9 @@ def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
     return _go(run, read_toml(VectorsRecipe, run.recipe), False, stop, log, progress)
 
 
-def _text(recipe: VectorsRecipe) -> Text:
+def _text(recipe: VectorsRecipe) -> TextFiles:
     t = recipe.text
-    return Text(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
+    return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -142,7 +143,7 @@ def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, log: Log, prog
 def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress) -> Tokenizer:
     """The run's own words, or those counted in the text."""
     if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
-        return Tokenizer.load(run.folder)
+        return load_tokenizer(run.folder)
     skipped, plan = Skipped(), recipe.vectors
     with progress("counting words", "documents") as read:
 
@@ -207,14 +208,14 @@ def _learner(
 ) -> tuple[Step, int, Learner, int]:
     """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
     plan = recipe.vectors
-    assert plan.epochs is not None and plan.rate is not None and plan.window is not None
+    assert plan.epochs is not None and plan.learning_rate is not None and plan.window is not None
     if plan.kind == "word2vec":
         way: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
         learner = way(plan, counts, recipe.seed, device)
         held.callback(learner.close)
         size = plan.block or 1
         blocks = math.ceil(corpus.size / size)
-        steps, first = plan.epochs * blocks, plan.rate
+        steps, first = plan.epochs * blocks, plan.learning_rate
         kept = _Kept(device)
 
         def prepared(number: int) -> Any:

@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from weft.config import section
 from weft.errors import UserError
-from weft.runs.recipes import Words, overlaid, read_recipe
+from weft.runs.recipes import overlaid, read_recipe
+from weft.runs.sections import RunRecipe, Words
 from weft.vectors.plan import Learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorsRecipe:
+class VectorsRecipe(RunRecipe):
     """One run that learns word vectors."""
 
     verb: ClassVar = "vectors learn"
     vectors: Learning
-    out: str | None = None
-    seed: int = 0
-    device: str | None = None  # the first GPU where there is one
-    text: Words = Words(holdout=0.0)
+    text: Words = section(Words(holdout=0.0), without=("dev",))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+        super().__post_init__()
         if self.text.dev or self.text.holdout:
             raise UserError("word vectors are judged by other data than text: none is held out")
 

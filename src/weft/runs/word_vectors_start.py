@@ -18,7 +18,7 @@ from weft.checkpoint.folder import open_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.errors import UserError, listed, shown
 from weft.progress import Log
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

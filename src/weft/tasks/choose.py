@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
+from weft.metrics.bootstrap import Resampled, Score, share
 from weft.tasks.answers import Chosen, Option
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
-from weft.text.resampling import Resampled, Score, share
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 NORMALIZE = ("none", "token", "byte", "prior")

@@ -12,8 +12,8 @@ import torch
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
+from weft.metrics.bootstrap import Floats
 from weft.tasks.scoring import Reading, surprises
-from weft.text.resampling import Floats
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many

@@ -14,7 +14,7 @@ from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.finite import check_finite
 from weft.tasks.gaps import fill_gaps
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import frame
 
 

@@ -17,7 +17,7 @@ from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.finite import check_finite
 from weft.tasks.forward import tokenizer_of
-from weft.text.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 
 LONGEST = 32  # tokens for one gap at most
 BLANK = "▁"  # what a vocabulary of pieces has for a space alone

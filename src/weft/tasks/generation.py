@@ -20,7 +20,7 @@ from weft.generation.spoken import Spoken
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
 from weft.tasks.finite import naming
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 ROWS = 128  # answers that are written side by side
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have

@@ -17,7 +17,8 @@ from weft.tasks.registry import FROM_TEXT
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two
 from weft.text.long_texts import check_length
-from weft.text.records import Record, Skipped
+from weft.text.records import Record
+from weft.text.row_problems import Skipped
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ from weft.tasks.rank import rank
 from weft.tasks.registry import WRITES
 from weft.tasks.translate import translate
 from weft.tasks.understand import understand
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
 TASKS = {
@@ -297,11 +298,11 @@ def new(
     family, config = find_size(model, size, (settings or {}).get("heads"))
     if isinstance(tokenizer, str | os.PathLike):
         folder = Path(tokenizer)
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = load_tokenizer(folder)
         if family.reads and target_tokenizer is None and folder.is_dir():
             target_tokenizer = read_tokenizers(folder)[1]
     if isinstance(target_tokenizer, str | os.PathLike):
-        target_tokenizer = Tokenizer.load(Path(target_tokenizer))
+        target_tokenizer = load_tokenizer(Path(target_tokenizer))
     if target_tokenizer is not None and (tokenizer is None or not family.reads):
         raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
     if tokenizer is not None:

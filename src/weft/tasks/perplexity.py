@@ -16,15 +16,15 @@ from torch import Tensor
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
+from weft.metrics.bootstrap import Floats, Resampled, Score, interval
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
-from weft.text.compressed import Source, open_sources, read_lines
-from weft.text.detokenize import DETOKENIZERS
+from weft.text.detokenizers import DETOKENIZERS
 from weft.text.documents import DOCUMENTS
-from weft.text.formats import SUFFIXES
 from weft.text.paths import Patterns, find_files
 from weft.text.records import read_texts
-from weft.text.resampling import Floats, Resampled, Score, interval
-from weft.text.tokenizer import Tokenizer
+from weft.text.rows import SUFFIXES
+from weft.text.sources import Source, open_sources, read_lines
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together

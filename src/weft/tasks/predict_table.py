@@ -16,7 +16,7 @@ from weft.tasks.inputs import Row, rows_of
 from weft.tasks.model import HEADS, Model
 from weft.tasks.registry import WRITES
 from weft.text.paths import digest_of
-from weft.text.records import Skipped
+from weft.text.row_problems import Skipped
 from weft.version import VERSION
 
 CHUNK = 256  # rows that are read, and answered, at a time

@@ -20,7 +20,7 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.carrying import Memory
 from weft.tasks.finite import check_finite, check_numbers
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 SCORES = 1 << 24  # scores of words that are held at once: the table of all words is wide

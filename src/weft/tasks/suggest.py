@@ -21,7 +21,7 @@ from weft.tasks.finite import check_numbers
 from weft.tasks.model import Model
 from weft.tasks.scoring import beginning, tokenizer_of
 from weft.tasks.unseen import unseen_in_words
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 WIDTH = 256  # beginnings of words that are followed at once

@@ -25,7 +25,7 @@ from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.tasks.generation import check_width
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.text.sentences import sentence_spans
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 WIDTH = 5  # of the beam, unless said

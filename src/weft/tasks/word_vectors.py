@@ -20,8 +20,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.progress import Log, to_logger
 from weft.text.records import read_records
-from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, write_file
-from weft.text.vectors import read_vectors
+from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, read_vectors, write_file
 from weft.vectors.judging import Judged, judge, read_questions
 from weft.vectors.mapping import Map, Mapped, Prepared, split
 from weft.vectors.space import WordSpace

@@ -13,8 +13,8 @@ from typing import Any
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
-from weft.text.compressed import LIMIT, Source, check_ratio
-from weft.text.formats import Options, Record, Rows, check_names, need_columns
+from weft.text.rows import Options, Record, Rows, check_names, need_columns
+from weft.text.sources import LIMIT, Source, check_ratio
 
 BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import chain, dropwhile, islice
 
 from weft.errors import UserError, shown
-from weft.text.compressed import LIMIT, Line, Source, again, read_lines, remembered
-from weft.text.formats import Options, Record, Rows, need_columns, too_long
 from weft.text.header import header_of
-from weft.text.sniffing import CHARACTERS, ROWS, delimiter_of
+from weft.text.rows import Options, Record, Rows, need_columns, too_long
+from weft.text.sources import LIMIT, Line, Source, again, read_lines, remembered
+from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
 CELLS = 1 << 22  # delimiters in one row, those inside of quotes too

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from weft.text.compressed import Line
+from weft.text.sources import Line
 
 DOCUMENTS = ("auto", "line", "block", "file")
 NAMES = {"line": "lines", "block": "blocks between blank lines", "file": "whole files"}

@@ -12,10 +12,10 @@ from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
-from weft.text.compressed import LIMIT, Source, again, check_contents, check_ratio
-from weft.text.formats import Options, Record, Rows, need_columns
 from weft.text.header import header_of, title_rows
-from weft.text.sniffing import ROWS
+from weft.text.rows import Options, Record, Rows, need_columns
+from weft.text.sources import LIMIT, Source, again, check_contents, check_ratio
+from weft.text.table_layout import ROWS
 
 LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
 ROW_NUMBER = 1 << 20  # the last row that a sheet of Excel has

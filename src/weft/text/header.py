@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from weft.errors import UserError, listed
 from weft.text.column_names import known_name
-from weft.text.compressed import Source
-from weft.text.formats import check_columns, check_names
-from weft.text.sniffing import lacks_header, names_for
+from weft.text.rows import check_columns, check_names
+from weft.text.sources import Source
+from weft.text.table_layout import lacks_header, names_for
 
 TWO = "text,label or --names source,target"
 THREE = "text,label,... or --names text,pair,label"

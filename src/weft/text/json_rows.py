@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from weft.errors import UserError, listed, shown
-from weft.text.compressed import Source, again
-from weft.text.formats import (
-    HALF,
-    Options,
-    Record,
-    Rows,
-    check_columns,
-    check_nesting,
-    half_character,
-    need_columns,
-    read_jsonl,
-    unwrapped,
-)
-from weft.text.json_text import JsonText
+from weft.files import JSON_VALUES, check_json_values
+from weft.text.json_text import HALF, JsonText, half_character, json_words
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns
+from weft.text.sources import RUN_ROWS, Source, again, read_lines
 from weft.text.squad import read_squad
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
@@ -134,5 +125,77 @@ def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]
             need_columns(list(values), options, where)
         except UserError as error:
             yield error
+        else:
+            yield Record(values, where)
+
+
+NESTED = 100  # lists and objects inside of each other in a row
+
+
+def check_nesting(values: dict[str, Any], where: str) -> None:
+    """Refuse a row of lists in lists without end: whoever walks through it later would run out of stack."""
+    level: list[Any] = [values]
+    for _ in range(NESTED):
+        inside = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [each for each in inside if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise UserError(f"{where}: nested deeper than {NESTED} levels")
+
+
+def unwrapped(values: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a row that stands inside another object: {"translation": {"en": ..., "de": ...}}."""
+    if "row_idx" in values and isinstance(values.get("row"), dict):
+        return values["row"]  # as the viewer of Hugging Face hands rows out
+    if isinstance(values.get("data"), dict) and isinstance(values.get("annotations"), list):
+        return _label_studio(values)
+    inner = next(iter(values.values()), None)
+    return inner if len(values) == 1 and isinstance(inner, dict) else values
+
+
+def _label_studio(values: dict[str, Any]) -> dict[str, Any]:
+    """A task that Label Studio exports: its data, and spans, labels or a rating out of its first annotation."""
+    row = {**({"id": values["id"]} if "id" in values else {}), **values["data"]}
+    done = [each for each in values["annotations"] if isinstance(each, dict) and not each.get("was_cancelled")]
+    results = done[0].get("result") if done else None
+    if not isinstance(results, list):
+        return row
+    spans, labels = [], list[Any]()
+    for result in results:
+        value = result.get("value") if isinstance(result, dict) else None
+        if isinstance(value, dict) and "start" in value:
+            spans.append({name: value.get(name) for name in ("start", "end", "labels")})
+        elif isinstance(value, dict):
+            row |= {"value": value["rating"]} if "rating" in value else {}
+            labels += value.get("choices") or []
+    return {**row, **({"label": labels} if labels else {"spans": spans})}
+
+
+def read_jsonl(source: Source, options: Options) -> Rows:
+    """A JSON object per line."""
+    unit = "row" if source.name in RUN_ROWS.values() else "line"
+    for number, text, fault in read_lines(source):
+        where = f"{source.name} {unit} {number}"
+        if fault:
+            yield fault
+            continue
+        if not text or text.isspace():
+            continue
+        try:
+            check_json_values(text, where, JSON_VALUES)
+            values = json.loads(text)
+            if not isinstance(values, dict):
+                raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+            check_nesting(values, where)
+            values = unwrapped(values)
+            check_columns(len(values), where)
+            need_columns(list(values), options, where)
+            if "\\u" in text and half_character(values):
+                raise UserError(f"{where}: {HALF}")
+        except UserError as error:
+            yield error
+        except (ValueError, RecursionError) as error:
+            column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+            yield UserError(f"{where}: {json_words(error)}{column}")
         else:
             yield Record(values, where)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, check_json_values
-from weft.text.compressed import CHUNK, LIMIT, Source, read_pieces
-from weft.text.formats import json_words, too_long
+from weft.text.rows import too_long
+from weft.text.sources import CHUNK, LIMIT, Source, read_pieces
 
 SPACES = re.compile(r"[ \t\n\r]*")
 
@@ -69,3 +69,25 @@ class JsonText:
             if not self.grow(size + CHUNK):  # twice as much each time: the work stays linear
                 raise UserError(f"{self.source.name}{place}: ends too early: not JSON or cut short")
             check_json_values(self.text, f"{self.source.name}{place}", JSON_VALUES)
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+
+def json_words(error: Exception) -> str:
+    """What is wrong with a JSON text; Python raises three kinds of errors for it."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+    return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {shown(str(error), 120)}"
+
+
+def half_character(values: Any) -> bool:
+    r"""Whether a string holds half of a surrogate pair (JSON can spell one, '\ud83d'): no tokenizer takes that."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+HALF = "holds half a surrogate pair, which is no character"

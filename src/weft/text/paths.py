@@ -12,8 +12,8 @@ from pathlib import Path
 
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import reason
-from weft.text.compressed import STANDARD_INPUT, find_members, telling_suffix, zip_and_member
-from weft.text.formats import SUFFIXES
+from weft.text.rows import SUFFIXES
+from weft.text.sources import STANDARD_INPUT, find_members, telling_suffix, zip_and_member
 
 Patterns = str | Path | Iterable[str | Path]
 

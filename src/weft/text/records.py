@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from weft.errors import UserError, listed, one_of, shown
 from weft.text.arrow import read_arrow, read_parquet
-from weft.text.compressed import (
-    STANDARD_INPUT,
-    BadBytes,
-    Source,
-    open_sources,
-    read_lines,
-    telling_suffix,
-    zip_and_member,
-)
 from weft.text.delimited import read_csv, read_tsv
 from weft.text.documents import DOCUMENTS, look
 from weft.text.encoding import known_encoding
 from weft.text.excel import read_xlsx
-from weft.text.formats import SUFFIXES, UNREAD, Options, Record, Rows, read_conll, read_jsonl, read_txt
-from weft.text.json_rows import json_kind, read_json
+from weft.text.file_formats import format_of
+from weft.text.json_rows import json_kind, read_json, read_jsonl
 from weft.text.long_texts import check_length
 from weft.text.paths import Patterns, find_files
-from weft.text.recognition import format_of
+from weft.text.plain_text import read_conll, read_txt
+from weft.text.row_problems import Problems, Skipped
+from weft.text.rows import SUFFIXES, UNREAD, Options, Record, Rows
+from weft.text.sources import STANDARD_INPUT, BadBytes, Source, open_sources, read_lines, telling_suffix, zip_and_member
 from weft.text.squad import read_contexts, read_squad
 
 __all__ = ["FORMATS", "Document", "Record", "Skipped", "find_files", "read_records", "read_texts"]
@@ -53,96 +47,6 @@ class Document(NamedTuple):
 
     text: str
     where: str
-
-
-@dataclass
-class LeftOut:
-    """Where rows of one kind stand: how many there are, and the first of them; a file may have a hundred million."""
-
-    count: int = 0
-    first: str = ""
-
-    def add(self, where: str) -> None:
-        self.count += 1
-        self.first = self.first or where
-
-
-@dataclass
-class Skipped:
-    """What reading tells besides rows: how many were left out and why, and what was found out about the files."""
-
-    count: int = 0  # bad rows that were passed over
-    first: list[str] = field(default_factory=list)
-    empty: LeftOut = field(default_factory=LeftOut)  # where rows without a text stand
-    unlabeled: LeftOut = field(default_factory=LeftOut)  # where rows without a label stand
-    notes: dict[str, None] = field(default_factory=dict)  # each once
-    columns: dict[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
-
-    def add(self, message: str) -> None:
-        self.count += 1
-        if len(self.first) < 3:
-            self.first.append(message)
-
-    def note(self, text: str) -> None:
-        self.notes[text] = None
-
-    def __str__(self) -> str:
-        if not self.count:
-            return "skipped no rows"
-        return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
-
-    def without_bad(self) -> Skipped:
-        """The same for where the bad rows are told otherwise."""
-        return replace(self, count=0)
-
-    def lines(self) -> list[str]:
-        """All that there is to tell, in lines."""
-        told = list(self.notes)
-        for places, what in ((self.empty, "empty row"), (self.unlabeled, "row")):
-            if places.count:
-                lack = " without a label" if what == "row" else ""
-                some = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
-                told.append(f"left out {some}; the first: {places.first}")
-        return [*told, str(self)] if self.count else told
-
-
-PROBLEMS = 10  # that are named; the others are counted
-MOST_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not read to count them
-
-
-class BadRows(UserError):
-    """Several rows that are wrong, told together."""
-
-    def __init__(self, messages: Sequence[str], count: int) -> None:
-        self.messages, self.count = list(messages), count
-        more = [f"and {count - len(messages):,} more"] if count > len(messages) else []
-        least = "at least " * (count >= MOST_PROBLEMS)
-        title = f"{least}{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
-        super().__init__("\n  ".join([title, *messages, *more]))
-
-
-class Problems:
-    """Gathers what is wrong in which row, so that all of it is told at once."""
-
-    def __init__(self) -> None:
-        self.messages, self.count = list[str](), 0
-
-    def add(self, error: UserError) -> None:
-        several = error.messages if isinstance(error, BadRows) else [str(error)]
-        self.count += error.count if isinstance(error, BadRows) else 1
-        self.messages += several[: PROBLEMS - len(self.messages)]
-
-    @property
-    def full(self) -> bool:
-        """Whether there are so many that no more are looked for."""
-        return self.count >= MOST_PROBLEMS
-
-    def check(self) -> None:
-        """Raise what there is."""
-        if self.count == 1:
-            raise UserError(self.messages[0])
-        if self.count:
-            raise BadRows(self.messages, self.count)
 
 
 def _format(source: Source, otherwise: str | None) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.errors import UserError, shown
-from weft.text.compressed import Source
-from weft.text.formats import HALF, Options, Record, Rows, half_character, need_columns
-from weft.text.json_text import JsonText
+from weft.text.json_text import HALF, JsonText, half_character
+from weft.text.rows import Options, Record, Rows, need_columns
+from weft.text.sources import Source
 
 
 def _articles(source: Source) -> Iterator[tuple[int, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.errors import UserError
-from weft.text.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 
 WORD = re.compile(r"\w+(?:[\u0300-\u036f\u0900-\u0dff\u200c\u200d]+\w*)*|[^\w\s]")  # vowel signs are no part of \w
 TRIED = 10_000  # tokens from which it is seen what stands around a text

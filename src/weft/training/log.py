@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -49,7 +48,11 @@ def memory_used(device: torch.device) -> int:
     """The most bytes that were in use at once: of the GPU, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return peak_memory() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if (peak := peak_memory()) is not None or sys.platform == "win32":
+        return peak or 0
+    import resource  # Windows has none
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class RunLog:

@@ -25,9 +25,9 @@ from weft.nn.rows import Batch
 from weft.objectives.carrying import CarriedToken
 from weft.training.judging import evaluated, judge, keep
 from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
-from weft.training.optim import Mean, fill, optimizer_tensors, set_rate
+from weft.training.optim import Mean, fill, optimizer_tensors, set_learning_rate
 from weft.training.passes import graphs_compiled
-from weft.training.plan import rate_at
+from weft.training.plan import learning_rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
@@ -161,7 +161,7 @@ def train(
             group = next(groups)
             if watch is not None and state.step == 0:
                 watch.look(0, network, group.batches[0].to(device))
-            set_rate(optimizer, rate_at(state.step, s.plan, s.rate, s.steps))
+            set_learning_rate(optimizer, learning_rate_at(state.step, s.plan, s.learning_rate, s.steps))
             slot = state.step % plan.log_every
             if (
                 state.step == s.feed.border
@@ -236,7 +236,7 @@ def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) ->
                 f"the loss of step {step + 1} is {loss:.4g}, its gradient {losses[-1]:.4g} long (the first loss was "
                 f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that); "
                 + (f"the last good checkpoint is {good}" if good else "there is no checkpoint before it")
-                + f"; try a lower training.rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
+                + f"; try a lower training.learning_rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
             )
     return found
 
@@ -257,7 +257,7 @@ def _check_weights(state: State, network: nn.Module, checkpoints: Checkpoints) -
 def _lost(state: State, what: str, checkpoints: Checkpoints) -> Exploded:
     good = checkpoints.newest()
     where = f"the last good checkpoint is {good}" if good else "there is no checkpoint before it"
-    return Exploded(f"{what}; {where}; try a lower training.rate or more warmup")
+    return Exploded(f"{what}; {where}; try a lower training.learning_rate or more warmup")
 
 
 def _halve(s: Setup, state: State, passes: list[Batch], log: RunLog) -> None:
@@ -285,10 +285,10 @@ def _say(
     means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
     *by_term, norm = means
     speed = moment.tokens / seconds
-    rate = rate_at(state.step - 1, s.plan, s.rate, s.steps)
+    learning_rate = learning_rate_at(state.step - 1, s.plan, s.learning_rate, s.steps)
     values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
     values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
-    values |= {"rate": rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
+    values |= {"learning_rate": learning_rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
     values["padding"] = 1 - state.tokens / state.slots
     memory = memory_used(s.device)
     values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
@@ -311,6 +311,6 @@ def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
     ]
     if "mfu" in values:
         parts.append(f"{100 * values['mfu']:.0f} % of peak")
-    parts.append(f"rate {values['rate']:.1e}")
+    parts.append(f"rate {values['learning_rate']:.1e}")
     parts.append(f"{values['memory'] / 1e9:.1f} GB")
     return fitted(parts)

@@ -22,7 +22,7 @@ def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parame
 def make_optimizer(
     network: Network,
     plan: Training,
-    rate: float,
+    learning_rate: float,
     beside: nn.Module | None = None,
     faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
@@ -49,9 +49,9 @@ def make_optimizer(
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
     if on_gpu:  # a rate that a CUDA graph reads anew each time
-        groups = [{**group, "lr": torch.tensor(rate, device=parameters[0].device)} for group in groups]
+        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    optimizer = torch.optim.AdamW(groups, rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    optimizer = torch.optim.AdamW(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
@@ -61,13 +61,13 @@ def make_optimizer(
     return optimizer
 
 
-def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
     """The rate of the next step; each group takes its share of it."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate * group["share"])
+            group["lr"].fill_(learning_rate * group["share"])
         else:
-            group["lr"] = rate * group["share"]
+            group["lr"] = learning_rate * group["share"]
 
 
 def optimizer_tensors(

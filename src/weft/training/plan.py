@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import cos, pi, sqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
+from weft.config import option
 from weft.errors import UserError
 
 Schedule = Literal["cosine", "linear", "inverse-square-root", "stable", "constant"]
@@ -30,12 +31,19 @@ LIMITS = {
 class Training:
     """Steps, rates and habits of a training run."""
 
-    steps: int | None = None  # updates of the weights; or
-    epochs: float | None = None  # times through the text; or
-    minutes: float | None = None  # of training, at most; without any of these: 3 epochs, and at least 1000 steps
-    batch: int | None = None  # examples in a step; without it, as many as have about 8192 tokens
+    panel: ClassVar = "Training"
+    steps: int | None = option(None, "--steps", help="Optimizer steps.")
+    epochs: float | None = option(
+        None, "--epochs", help="Passes over the text. Default: 3, and at least 1000 steps.", metavar="N"
+    )
+    minutes: float | None = option(
+        None, "--minutes", help="Train for as many steps as fit into this time.", metavar="N"
+    )
+    batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
-    rate: float | None = None  # the highest learning rate; without it, by the width of the model
+    learning_rate: float | None = option(
+        None, "--learning-rate", "--lr", help="Peak learning rate. Default: by the width of the model.", metavar="RATE"
+    )
     schedule: Schedule = "cosine"
     warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
     decay: float = 0.2  # share of the steps in which `stable` falls at the end
@@ -46,16 +54,20 @@ class Training:
     epsilon: float = 1e-8
     layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
     clip: float | None = 1.0  # longest gradient
-    precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32
-    compile: bool = False
-    ema: float | None = None  # a running mean of the weights, such as 0.999, is what is evaluated and kept
+    precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
+    compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
+    ema: float | None = option(
+        None, "--ema", help="Evaluate and keep a moving average of the weights, such as 0.999.", metavar="DECAY"
+    )
     evaluate_every: int | None = None  # steps; without it, ten times in a run
     save_every: int | None = None  # steps; without it, with each evaluation
     log_every: int = 10
     keep: int = 2  # checkpoints, beside the best model
-    patience: int | None = None  # evaluations without a better loss after which the run ends
+    patience: int | None = option(None, "--patience", help="Stop after this many evaluations without improvement.")
     explode: float = 3.0  # a loss this many times the first one stops the run
-    watch_gradients: bool = False  # note with each line how far back in a row they reach; for recurrent networks
+    watch_gradients: bool = option(
+        False, "--watch-gradients", help="Log how far back gradients reach (rnn, lstm, gru)."
+    )
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:
@@ -65,8 +77,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise UserError(f"{name} must be between 1 and {most}, not {value}")
-        if self.rate is not None and not 0 < self.rate <= RATE:
-            raise UserError(f"rate must be above 0 and at most {RATE:g}, not {self.rate:g}")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= RATE:
+            raise UserError(f"learning_rate must be above 0 and at most {RATE:g}, not {self.learning_rate:g}")
         for name in ("epochs", "minutes", "epsilon", "clip", "explode"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e12:
@@ -86,17 +98,17 @@ class Training:
             raise UserError(f"patience must be at least 1, not {self.patience}")
 
 
-def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
+def learning_rate_at(step: int, plan: Training, learning_rate: float, steps: int) -> float:
     """The learning rate of the step with this number, from 0."""
     warmup = round(plan.warmup * steps) if plan.warmup < 1 else int(plan.warmup)
     if step < warmup:
-        return rate * (step + 1) / warmup
+        return learning_rate * (step + 1) / warmup
     done = (step - warmup + 1) / max(1, steps - warmup)  # share of what comes after the warm-up
     match plan.schedule:
         case "constant":
-            return rate
+            return learning_rate
         case "inverse-square-root":
-            return rate * sqrt(max(1, warmup) / max(1, step + 1))
+            return learning_rate * sqrt(max(1, warmup) / max(1, step + 1))
         case "linear":
             share = 1 - done
         case "cosine":
@@ -104,4 +116,4 @@ def rate_at(step: int, plan: Training, rate: float, steps: int) -> float:
         case "stable":
             falling = plan.decay * steps / max(1, steps - warmup)
             share = min(1.0, (1 - done) / falling) if falling > 0 else 1.0
-    return rate * (plan.floor + (1 - plan.floor) * share)
+    return learning_rate * (plan.floor + (1 - plan.floor) * share)

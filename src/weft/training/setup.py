@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batching import Feed
-from weft.data.rows import Source
+from weft.data.rows import ExampleSource
 from weft.models.base import Network
 from weft.objectives.language import Objective
 from weft.training.plan import Training
@@ -22,9 +22,9 @@ class Setup:
     network: Network
     objective: Objective
     feed: Feed
-    held_out: Source | None = None  # what the run is judged by
+    held_out: ExampleSource | None = None  # what the run is judged by
     plan: Training = Training()
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     steps: int = 1
     evaluate_every: int = 1
     save_every: int = 1

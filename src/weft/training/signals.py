@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 
-def heard_signals() -> tuple[signal.Signals, ...]:
+def stop_signals() -> tuple[signal.Signals, ...]:
     """Signals that ask a process to end; that of a closed terminal only where `nohup` does not ignore it."""
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-    heard = (signal.SIGINT, signal.SIGTERM)
-    return heard if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (*heard, hangup)
+    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return signal.SIGINT, signal.SIGTERM
+    return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 class Interrupted(Exception):
@@ -55,7 +56,7 @@ def listening() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop._heard) for number in heard_signals()}
+    before = {number: signal.signal(number, stop._heard) for number in stop_signals()}
     try:
         yield stop
     finally:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from weft.data.cache import COMPILED
 from weft.data.chance import key_of
-from weft.data.shards import COMPILED
 from weft.files import cache_folder
 from weft.nn.rows import Batch
 from weft.training.judging import total
@@ -66,7 +66,7 @@ class Stepper:
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)
-        self.optimizer = make_optimizer(self.network, plan, s.rate, self.beside, s.faster)
+        self.optimizer = make_optimizer(self.network, plan, s.learning_rate, self.beside, s.faster)
         self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=s.precision == "fp16")
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": steady})

@@ -132,18 +132,21 @@ class Cbow(Word2Vec[Batch]):
             )
         return found
 
-    def _step(self, batch: Batch, rate: float) -> None:
+    def _step(self, batch: Batch, learning_rate: float) -> None:
         groups = torch.arange(len(batch.centers)).chunk(self.threads)
         found = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
         hidden = torch.cat([one[0] for one in found]).flatten(0, 1)
         centers, noises = [one[1] for one in found], [one[2] for one in found]
-        work = (lambda: self._move_inner(batch, hidden, rate), lambda: move(self.outer, [*centers, *noises], rate))
+        work = (
+            lambda: self._move_inner(batch, hidden, learning_rate),
+            lambda: move(self.outer, [*centers, *noises], learning_rate),
+        )
         self._each(lambda one: one(), work)
 
-    def _move_inner(self, batch: Batch, hidden: Tensor, rate: float) -> None:
+    def _move_inner(self, batch: Batch, hidden: Tensor, learning_rate: float) -> None:
         """As `move` would, where each word is there once."""
         pairs = batch.pushed.starts.diff() * float(1 + self.plan.negatives)
-        rows = batch.pushed.sums(hidden).mul_((LIMIT / pairs.clamp_(min=LIMIT / rate))[:, None])
+        rows = batch.pushed.sums(hidden).mul_((LIMIT / pairs.clamp_(min=LIMIT / learning_rate))[:, None])
         self.inner.index_add_(0, batch.words, rows)
 
     def _gathered(self, batch: Batch, begin: int, end: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -170,10 +170,10 @@ class Glove:
         part = self.parts[order[place]]
         loss, first, second = pushes(part, self.inner, self.outer)
         steps = ((self.inner, self.inner_squares, first), (self.outer, self.outer_squares, second))
-        rate = self.plan.rate or 0.05
+        learning_rate = self.plan.learning_rate or 0.05
         for table, squares, gradient in steps:
             # The squares are of steps, not of gradients, as GloVe's program has it: in the end a step is 1 / rate times
             # as long as AdaGrad's. With gradients it takes hundreds of epochs.
-            squares.addcmul_(gradient, gradient, value=rate * rate)
-            table.addcdiv_(gradient, squares.sqrt(), value=-rate)
+            squares.addcmul_(gradient, gradient, value=learning_rate * learning_rate)
+            table.addcdiv_(gradient, squares.sqrt(), value=-learning_rate)
         return float(loss) / max(1, len(part.logs))

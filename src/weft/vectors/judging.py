@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.errors import UserError, listed, shown
-from weft.text.compressed import open_sources, read_lines
-from weft.text.metrics import Numbers
-from weft.text.resampling import Score, Z
+from weft.metrics.bootstrap import Score, Z
+from weft.metrics.regression import Numbers
+from weft.text.sources import open_sources, read_lines
 from weft.vectors.space import Analogy, WordSpace
 
 

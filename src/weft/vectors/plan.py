@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
+from weft.config import option
 from weft.errors import UserError, shown
 
 # What is usual where nothing is said: word2vec's are those of the first program and of gensim; GloVe's are its own.
@@ -21,17 +22,26 @@ STEPS = 500  # in an epoch of word2vec, at least
 class Learning:
     """All that decides how vectors are learned, beside the text and the seed."""
 
-    kind: Literal["word2vec", "glove"] = "word2vec"
-    mode: Literal["skip-gram", "cbow"] | None = None  # of word2vec; skip-gram
-    width: int = 100  # numbers of a vector
-    window: int | None = None  # words on either side that count as near; 5, of GloVe 10
-    negatives: int = 5  # words of noise for each true neighbor
-    sample: float = 1e-3  # a word that is a larger share of the text is left out now and then; 0: never
-    minimum_count: int = 5  # words that are rarer are unknown
-    vocabulary: int | None = None  # the most frequent words alone
-    lowercase: bool = True
-    epochs: int | None = None  # times through the text, or through the counts; 5, of GloVe 25
-    rate: float | None = None
+    panel: ClassVar = "Vectors"
+    kind: Literal["word2vec", "glove"] = option("word2vec", "--kind", help="Algorithm.")
+    mode: Literal["skip-gram", "cbow"] | None = option(None, "--mode", help="Which word2vec model. Default: skip-gram.")
+    width: int = option(100, "--width", help="Numbers per vector.")
+    window: int | None = option(
+        None, "--window", help="Words on either side that count as context. Default: 5 (word2vec), 10 (glove)."
+    )
+    negatives: int = option(5, "--negatives", help="Negative samples for each pair of words (word2vec).")
+    sample: float = option(
+        1e-3, "--sample", help="Subsample words above this share of the text. 0: keep all.", metavar="SHARE"
+    )
+    minimum_count: int = option(5, "--minimum-count", help="Words below this count become the unknown word.")
+    vocabulary: int | None = option(None, "--vocabulary", help="Keep only the N most frequent words.")
+    lowercase: bool = option(True, "--lowercase/--no-lowercase", help="Lowercase the text first. Default: yes.")
+    epochs: int | None = option(
+        None, "--epochs", help="Passes over the text or the counts. Default: 5 (word2vec), 25 (glove)."
+    )
+    learning_rate: float | None = option(
+        None, "--learning-rate", "--lr", help="Initial learning rate. Default: 0.1, of glove 0.05.", metavar="RATE"
+    )
     ceiling: float | None = None  # of GloVe: counts from here on weigh alike; by the size of the text
     power: float = 0.75  # of GloVe: how the weight of a count grows up to there
     batch: int | None = None  # words, or counts, of a step; by the device
@@ -47,7 +57,7 @@ class Learning:
             ("minimum_count", self.minimum_count, 1, 1 << 40),
             ("vocabulary", self.vocabulary, 1, 1 << 26),
             ("epochs", self.epochs, 1, 10_000),
-            ("rate", self.rate, 1e-9, 100),
+            ("learning_rate", self.learning_rate, 1e-9, 100),
             ("ceiling", self.ceiling, 1e-9, 1e12),
             ("power", self.power, 0, 10),
             ("batch", self.batch, 1, 1 << 26),
@@ -76,7 +86,7 @@ class Learning:
             mode=None if self.kind == "glove" else self.mode or "skip-gram",
             window=self.window or usual["window"],
             epochs=self.epochs or usual["epochs"],
-            rate=self.rate or RATES[self.way],
+            learning_rate=self.learning_rate or RATES[self.way],
             batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
             ceiling=self.ceiling or next(ceiling for least, ceiling in CEILINGS if words >= least),
             block=self.block or (1 << 22 if cuda else 1 << 17),

@@ -141,7 +141,7 @@ class Word2Vec(ABC, Generic[Batch]):
     def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Batch]: ...
 
     @abstractmethod
-    def _step(self, batch: Batch, rate: float) -> None:
+    def _step(self, batch: Batch, learning_rate: float) -> None:
         """One update. Threads share out the batch, then the tables, so that their number leaves no trace."""
 
     @abstractmethod
@@ -189,12 +189,12 @@ class SkipGram(Word2Vec[Some]):
         parts = torch.split(order, max(1, (self.plan.batch or 1) // CHUNK)) if count else ()
         return [Some(chunks, part, reach, noise) for part in parts]
 
-    def _step(self, batch: Some, rate: float) -> None:
+    def _step(self, batch: Some, learning_rate: float) -> None:
         parts = [batch._replace(part=part) for part in batch.part.chunk(self.threads)]
         # In the order that one thread would have, since sums of floats depend on it.
         inner, outer, noises = (list(some) for some in zip(*self._each(self._pushes, parts), strict=True))
         work = ((self.inner, inner), (self.outer, [*outer, *noises]))
-        self._each(lambda one: move(one[0], one[1], rate), work)
+        self._each(lambda one: move(one[0], one[1], learning_rate), work)
 
     def _loss(self, batch: Some) -> float:
         centers, places, noise, near, _ = self._gathered(batch._replace(part=batch.part[: 2048 // CHUNK]))
@@ -245,7 +245,7 @@ def rows_of(table: Tensor, numbers: Tensor) -> Tensor:
     return table.index_select(0, numbers.reshape(-1)).view(*numbers.shape, -1)
 
 
-def move(table: Tensor, moved: list[Moved], rate: float) -> None:
+def move(table: Tensor, moved: list[Moved], learning_rate: float) -> None:
     """One step uphill: each row by the rate times the sum of its pushes, but by no more than LIMIT times their mean.
 
     A batch holds a frequent word hundreds of times. One after the other its pushes would grow weaker as it moves; all
@@ -255,5 +255,5 @@ def move(table: Tensor, moved: list[Moved], rate: float) -> None:
     for numbers, push in moved:
         pairs.index_add_(0, numbers.reshape(-1), push.pairs.reshape(-1))
     for numbers, push in moved:
-        scale = LIMIT / pairs.index_select(0, numbers.reshape(-1)).clamp_(min=LIMIT / rate)
+        scale = LIMIT / pairs.index_select(0, numbers.reshape(-1)).clamp_(min=LIMIT / learning_rate)
         table.index_add_(0, numbers.reshape(-1), push.rows.flatten(0, -2).mul_(scale[:, None]))

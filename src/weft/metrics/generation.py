@@ -1,0 +1,253 @@
+"""Scores of written text beside right texts: BLEU and chrF (both in 0..100), exact match; streamed, with intervals."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from weft.errors import UserError, one_of
+from weft.metrics.bootstrap import Floats, Resampled, Sampled, Sampling, Score, Totals, same_length, share
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+
+import re
+
+TOKENIZE = ("13a", "intl", "char", "zh", "none")  # those of sacreBLEU that need no further package and no download
+ORDERS = 4  # of BLEU's n-grams of words
+LETTERS = 6  # of chrF's n-grams of letters
+BETA = 2  # chrF2: recall counts twice as much as precision
+LENGTHS, MATCHES, GRAMS, CHRF, EXACT, COUNT, KEYS = 0, 2, 2 + ORDERS, 2 + 2 * ORDERS, 28, 29, 30  # places of the sums
+
+
+class Sentence(NamedTuple):
+    """How well one text was written: BLEU by the n-grams that it is long enough for, chrF, and whether it is right."""
+
+    bleu: float
+    chrf: float
+    exact: float
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """The scores of the texts whose source has from `low` up to, not including, `high` words."""
+
+    low: int
+    high: int | None
+    sentences: int
+    scores: dict[str, Score]
+
+
+def letter_grams(text: str) -> list[Counter[str]]:
+    """How often each run of 1 to 6 letters occurs, spaces left out."""
+    letters = "".join(text.split())
+    return [Counter(letters[i : i + n] for i in range(len(letters) - n + 1)) for n in range(1, LETTERS + 1)]
+
+
+def chrf_of(sums: Floats) -> Floats:
+    """chrF2 in 0..1 of columns of sums: for each order the n-grams written, those that are right, and both."""
+    written, right, both = sums.reshape(LETTERS, 3, -1).transpose(1, 0, 2)  # orders columns
+    counted = (written > 0) & (right > 0)  # orders for which there is anything to find
+    orders = counted.sum(axis=0).astype(np.float64)
+    precision = share((share(both, written) * counted).sum(axis=0), orders)
+    recall = share((share(both, right) * counted).sum(axis=0), orders)
+    return share((1 + BETA**2) * precision * recall, BETA**2 * precision + recall)
+
+
+class Written(Sampling):
+    """Written texts beside one or several right ones each.
+
+    BLEU and chrF2 are in 0..100, as everybody writes them, and equal to sacreBLEU's of the whole corpus; `exact` (equal
+    but for space around it) is in 0..1; `length_ratio` is the words written for each right one. Where `add` hears the
+    lengths of the sources, `by_length` gives the scores of short and long ones apart; `edges` are the borders.
+    """
+
+    def __init__(
+        self, tokenize: str = "13a", lowercase: bool = False, edges: Sequence[int] = (10, 20, 30, 40, 50), seed: int = 0
+    ) -> None:
+        one_of(tokenize, TOKENIZE, "tokenize")
+        if any(a >= b for a, b in pairwise([0, *edges])):
+            raise UserError(f"borders of lengths {list(edges)}: each must be above the one before, and above 0")
+        self.lowercase, self.edges = lowercase, tuple(edges)
+        self.bleu = _bleu(tokenize, lowercase, effective_order=True)  # for one sentence; the corpus takes all orders
+        self.corpus = _bleu(tokenize, lowercase, effective_order=False)
+        self.references = set[int]()
+        self.measured: bool | None = None  # whether lengths come with the texts
+        self.sums = Resampled(KEYS * (1 + len(self.edges)), seed)
+
+    def add(
+        self, predicted: Sequence[str], gold: Sequence[str | Sequence[str]], lengths: Sequence[int] | None = None
+    ) -> list[Sentence]:
+        """Take in the next texts, each with one right text or a list of them; the scores of each come back."""
+        same_length(predicted, gold, "texts")
+        if self.measured not in (None, lengths is not None) or (lengths is not None and len(lengths) != len(gold)):
+            raise UserError("lengths of sources are given for all texts or for none")
+        self.measured = lengths is not None
+        found, rows, keys, amounts = list[Sentence](), list[int](), list[int](), list[float]()
+        for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
+            golds = [right] if isinstance(right, str) else list(right)
+            if not golds:
+                raise UserError(f"text {self.sums.examples + row + 1} has no right text to be compared with")
+            self.references.add(len(golds))
+            sentence, statistics = self._statistics(text, golds)
+            found.append(sentence)
+            first = KEYS * (0 if lengths is None else bisect_right(self.edges, lengths[row]))
+            for place, amount in enumerate(statistics):
+                if amount:
+                    rows.append(row)
+                    keys.append(first + place)
+                    amounts.append(amount)
+        self.sums.add(len(found), rows, keys, amounts)
+        return found
+
+    def _statistics(self, text: str, golds: list[str]) -> tuple[Sentence, list[float]]:
+        """What one text adds to the sums, in their order."""
+        bleu = self.bleu.sentence_score(text, golds)
+        exact = float(text.strip() in [gold.strip() for gold in golds])
+        text, golds = (text.lower(), [gold.lower() for gold in golds]) if self.lowercase else (text, golds)
+        written, chrf, best = letter_grams(text), -1.0, list[float]()
+        for gold in golds:  # the right text that it is nearest to, as sacreBLEU has it
+            letters = list[float]()
+            for a, b in zip(written, letter_grams(gold), strict=True):
+                both = sum(min(count, b[gram]) for gram, count in a.items() if gram in b)
+                letters += [a.total() if b else 0, b.total(), both]
+            value = float(chrf_of(np.array(letters, dtype=np.float64))[0])
+            if value > chrf:
+                chrf, best = value, letters
+        statistics = [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals, *best, exact, 1.0]
+        return Sentence(min(bleu.score, 100.0), 100 * chrf, exact), statistics
+
+    def sampled(self) -> dict[str, Sampled]:
+        """bleu and chrf in 0..100, exact in 0..1, and length_ratio."""
+        totals = self.sums.totals()
+        whole = totals.sums.reshape(1 + len(self.edges), KEYS, -1).sum(axis=0)  # statistics columns
+        return self._scores(Totals(whole, totals.sizes, totals.examples))
+
+    def by_length(self) -> list[LengthRow]:
+        """The scores of the texts by the length of their source, the short ones first; none where no length is known.
+
+        Rows without a text are left out.
+        """
+        if not self.measured:
+            return []
+        buckets = self.sums.totals().sums.reshape(1 + len(self.edges), KEYS, -1)
+        found = []
+        for low, high, sums in zip([0, *self.edges], [*self.edges, None], buckets, strict=True):
+            if count := round(float(sums[COUNT, 0])):
+                scores = self._scores(Totals(sums, sums[COUNT], count))
+                found.append(LengthRow(low, high, count, {name: each.score() for name, each in scores.items()}))
+        return found
+
+    def _scores(self, totals: Totals) -> dict[str, Sampled]:
+        sums = totals.sums
+        written, right = sums[LENGTHS], sums[LENGTHS + 1]
+        columns = np.rint(sums[:CHRF]).astype(np.int64).T.tolist()  # whole numbers all of them
+        bleu = np.array([self._corpus_bleu(column) for column in columns])
+        ratio = np.where(totals.sizes > 0, share(written, right, np.nan), np.nan)
+        return {
+            "bleu": totals.sampled(bleu, 100),
+            "chrf": totals.sampled(np.minimum(chrf_of(sums[CHRF:EXACT]), 1.0), 100),
+            "exact": totals.sampled(share(sums[EXACT], totals.sizes)),
+            "length_ratio": Sampled(ratio, totals.examples),
+        }
+
+    def _corpus_bleu(self, sums: list[int]) -> float:
+        """sacreBLEU's own, in 0..1; a rounding above 1 of perfect texts is taken off."""
+        found = self.corpus.compute_bleu(
+            correct=sums[MATCHES:GRAMS], total=sums[GRAMS:CHRF], sys_len=sums[0], ref_len=sums[1], smooth_method="exp"
+        )
+        return min(found.score / 100, 1.0)
+
+    @property
+    def signature(self) -> str:
+        """sacreBLEU's line that says how BLEU was counted, for whoever wants to count it again."""
+        if not self.references:
+            raise UserError("nothing to score: there was no example")
+        self.corpus.num_refs = next(iter(self.references)) if len(self.references) == 1 else -1  # -1: it varies
+        return self.corpus.get_signature().format()
+
+
+def _bleu(tokenize: str, lowercase: bool, effective_order: bool) -> BLEU:
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError:
+        raise UserError("BLEU needs sacrebleu: pip install 'weft[evaluate]'") from None
+    return BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order)
+
+
+WORD = re.compile(r"[a-z0-9]+")  # ROUGE's own rule: other letters are spaces to it
+NAMES = ("rouge1", "rouge2", "rougeL")
+
+
+def words_of(text: str) -> list[str]:
+    """The words that ROUGE sees: lower case, plain letters and digits; without stemming."""
+    return WORD.findall(text.lower())
+
+
+def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
+    """How many words the longest sequence has that runs through both, with gaps.
+
+    Each bit of one long number is a word of `a`, so that a word of `b` costs a few operations (Hyyrö, 2004).
+    """
+    places: dict[str, int] = {}
+    for number, word in enumerate(a):
+        places[word] = places.get(word, 0) | 1 << number
+    every = (1 << len(a)) - 1
+    open_ = every  # a bit that is gone: the sequence became longer by this word
+    for word in b:
+        met = open_ & places.get(word, 0)
+        open_ = (open_ + met | open_ - met) & every
+    return len(a) - open_.bit_count()
+
+
+def rouge_of(predicted: str, gold: str) -> tuple[float, float, float]:
+    """The F1 of single words, of pairs of words and of the longest common sequence, in 0..1."""
+    p, g = words_of(predicted), words_of(gold)
+    singles = sum((Counter(p) & Counter(g)).values())
+    pairs = (Counter(zip(words, words[1:], strict=False)) for words in (p, g))
+    first, second = pairs
+    return (
+        _f1(singles, len(p), len(g)),
+        _f1(sum((first & second).values()), max(len(p) - 1, 0), max(len(g) - 1, 0)),
+        _f1(longest_common(p, g), len(p), len(g)),
+    )
+
+
+def _f1(both: int, predicted: int, gold: int) -> float:
+    return 2 * both / (predicted + gold) if both else 0.0
+
+
+class Rouge(Sampling):
+    """Summaries beside one or several right ones each; the mean over the summaries, in 0..1, as rouge-score has it.
+
+    Of several right summaries the one with the best F1 counts, for each score by itself.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.sums = Resampled(len(NAMES), seed)
+
+    def add(self, predicted: Sequence[str], gold: Sequence[str | Sequence[str]]) -> list[tuple[float, float, float]]:
+        """Take in the next summaries; the three scores of each come back."""
+        same_length(predicted, gold, "summaries")
+        found = list[tuple[float, float, float]]()
+        for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
+            golds = [right] if isinstance(right, str) else list(right)
+            if not golds:
+                raise UserError(f"summary {self.sums.examples + row + 1} has no right one to be compared with")
+            first, second, longest = zip(*(rouge_of(text, gold) for gold in golds), strict=True)
+            found.append((max(first), max(second), max(longest)))
+        keys, rows = np.indices((len(NAMES), len(found)))
+        self.sums.add(len(found), rows.ravel(), keys.ravel(), np.array(found, dtype=np.float64).T.ravel())
+        return found
+
+    def sampled(self) -> dict[str, Sampled]:
+        """rouge1, rouge2 and rougeL."""
+        totals = self.sums.totals()
+        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(NAMES, totals.sums, strict=True)}

@@ -1,0 +1,113 @@
+"""Plain text files, read as documents, and CoNLL files, read as sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from weft.errors import UserError
+from weft.files import MEGABYTE
+from weft.text.documents import look
+from weft.text.rows import COLUMNS, Options, Record, Rows, need_columns
+from weft.text.sources import LIMIT, Line, Source, read_lines
+
+# ------------------------------------------------------------------------------------------------------ documents
+
+
+def read_txt(source: Source, options: Options) -> Rows:
+    """A document per line, per block of lines between blank ones, per file, or as the text looks."""
+    need_columns(["text"], options, source.name)
+    documents, lines = options.documents, read_lines(source)
+    if documents == "auto":
+        documents, lines = look(lines)
+    if documents == "file":
+        yield from _whole(source, lines)
+        return
+    if documents == "line":
+        for number, text, fault in lines:
+            if fault:
+                yield fault
+            elif text and not text.isspace():
+                yield Record({"text": text}, f"{source.name} line {number}")
+        return
+    for began, block, fault in _blocks(source, lines, "this block"):
+        text = "\n".join(text for _, text, _ in block)
+        yield fault or Record({"text": text}, f"{source.name} line {began}")
+
+
+def _whole(source: Source, lines: Iterable[Line]) -> Rows:
+    """The whole file as one document, line ends and blank lines kept."""
+    texts, size = list[str](), 0
+    for _, text, fault in lines:
+        if fault:
+            yield fault
+            return
+        texts.append(text)
+        size += len(text) + 64  # what Python needs for a line
+        if size > LIMIT:
+            raise UserError(
+                f"{source.name}: as one document it takes more than {LIMIT // MEGABYTE} MiB; "
+                "let a document be a line or a block"
+            )
+    text = "\n".join(texts) + "\n"
+    if not text.isspace():
+        yield Record({"text": text}, f"{source.name} line 1")
+
+
+def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
+    """Runs of lines between blank ones: where each begins, its lines, and the first bad byte in it."""
+    block, size = list[Line](), 0
+    end: Line = (0, "", None)
+    for line in chain(lines, [end]):
+        text = line[1]
+        if text and not text.isspace():
+            block.append(line)
+            size += len(text) + 128  # what Python needs for a line of one letter
+            if size > LIMIT:
+                raise UserError(f"{source.name} line {block[0][0]}: {what} takes more than {LIMIT // MEGABYTE} MiB")
+        elif block:
+            yield block[0][0], block, next((fault for _, _, fault in block if fault), None)
+            block, size = [], 0
+
+
+# ----------------------------------------------------------------------------------------------------------- CoNLL
+
+
+CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner", "ner_tag", "pos", "pos_tag", "chunk"}
+CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
+
+
+def read_conll(source: Source, options: Options) -> Rows:
+    """Sentences of a word per line with columns beside it; the last column is the tag."""
+    need_columns(["words", "tags", "columns"], options, source.name)
+    shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns
+    for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
+        began, rows = 0, list[list[str]]()
+        for number, text, _ in lines:
+            if len(text) > COLUMNS and text.count(" ") + text.count("\t") > COLUMNS:
+                raise UserError(f"{source.name} line {number}: more than {COLUMNS:,} columns")
+            tabbed = "\t" in text
+            row = text.split("\t") if tabbed else re.split(" +", text.strip(" "))
+            if row[0] == "-DOCSTART-" or text.startswith(("#begin document", "#end document")):
+                continue
+            # A comment of CoNLL-U stands before its sentence. In a file cut at spaces '# # B-NP' is a token (a pound
+            # sign, in CoNLL-2000): it looks like the rows before it.
+            if not rows and text.startswith("# ") and shape != (tabbed, len(row)):
+                continue
+            if shape is None and not rows and {cell.casefold() for cell in row} <= CONLL_HEADER:
+                source.note(f"{source.name}: line {number} is taken for the names of the columns")
+                continue
+            began = began or number
+            if rows and len(row) != len(rows[0]):
+                words = f"expected {len(rows[0])} columns, as in line {began}, found {len(row)}"
+                fault = fault or UserError(f"{source.name} line {number}: {words}")
+                break
+            shape = (tabbed, len(row))
+            rows.append(row)
+        if fault:
+            yield fault
+        elif rows:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            tags = columns[-1] if len(columns) > 1 else []
+            yield Record({"words": columns[0], "tags": tags, "columns": columns}, f"{source.name} line {began}")

@@ -1,0 +1,93 @@
+"""The formats that people keep text in, each as a function from an open source to its records.
+
+A reader yields records, and a UserError where one row is bad; what spoils the whole file it raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.files import MEGABYTE
+from weft.text.sources import LIMIT
+
+SUFFIXES = {
+    ".txt": "txt",
+    ".text": "txt",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".json": "json",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
+}
+UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
+UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
+
+
+COLUMNS = 100_000  # of a table
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of somebody's data and the place it was read from."""
+
+    values: dict[str, Any]
+    where: str
+    likely: Mapping[str, str] = field(default_factory=dict)  # of a file's first row: what its columns look like
+    problem: str | None = None  # of a row that cannot be read, where such rows keep their place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the caller knows about the files."""
+
+    names: Sequence[str] | None = None  # of the columns of a file without a header line
+    needed: Sequence[str] = ()  # columns that must be there
+    header: bool = True
+    delimiter: str | None = None
+    documents: str = "line"  # of DOCUMENTS
+
+
+Rows = Iterator[Record | UserError]
+
+
+def need_columns(there: Sequence[str], options: Options, where: str) -> None:
+    """Stop where a column that the caller needs is not there."""
+    names = set(there) if options.needed else ()
+    for name in options.needed:
+        if name not in names:
+            has = f"it has {listed(shown(each) for each in there)}" if there else "it has none"
+            raise UserError(f"{where}: no column {shown(name)!r}; {has}{did_you_mean(name, there)}")
+
+
+def too_long(where: str, what: str) -> UserError:
+    return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
+
+
+def check_columns(count: int, where: str) -> None:
+    """Stop at a table that has more columns than any."""
+    if count > COLUMNS:
+        raise UserError(f"{where}: {count:,} columns; at most {COLUMNS:,} are read")
+
+
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Stop where a column has no name, or two have the same."""
+    check_columns(len(names), where)
+    seen = set[str]()
+    for place, name in enumerate(names, start=1):
+        if not name:
+            raise UserError(f"{where}: column {place} has no name")
+        if name in seen:
+            raise UserError(f"{where}: two columns are named {shown(name)!r}")
+        seen.add(name)

@@ -1,0 +1,250 @@
+"""Marian's vocabularies: `source.spm` and `target.spm` cut the text, `vocab.json` numbers the pieces of both.
+
+A piece that vocab.json does not have is unknown; and a run of characters that one model does not know keeps its number
+where the other's pieces have one, as in transformers. `target_vocab.json` numbers what is written where the two
+languages have a vocabulary each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Encoding
+
+from weft.errors import UserError, listed, shown
+from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.checks import check, guarded
+from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, told_name
+from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer
+
+SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
+TARGET_NUMBERS = "target_vocab.json"
+HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text has it there
+
+
+class Numbered(Encoded):
+    """The tokens of a text under the numbers of another vocabulary, and the language code that stood before it."""
+
+    __slots__ = ("_code", "_numbers")
+
+    def __init__(self, encoding: Encoding, numbers: Numbers, code: str) -> None:
+        super().__init__(encoding)
+        self._numbers = numbers
+        self._code = code
+
+    def __len__(self) -> int:
+        return len(self._encoding) + bool(self._code)
+
+    @property
+    def ids(self) -> list[int]:
+        return self._numbers.ids(self._encoding, self._code)
+
+    @property
+    def tokens(self) -> list[str]:
+        return [self._code, *self._encoding.tokens] if self._code else self._encoding.tokens
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        if not self._code:
+            return self._encoding.offsets
+        before = len(self._code)
+        places = zip(self._encoding.offsets, self._encoding.special_tokens_mask, strict=True)
+        return [(0, before), *((0, 0) if put else (a + before, b + before) for (a, b), put in places)]
+
+    @property
+    def segments(self) -> list[int]:
+        return [0] * len(self)
+
+    @property
+    def sequences(self) -> list[int | None]:
+        return [0, *self._encoding.sequence_ids] if self._code else self._encoding.sequence_ids
+
+    @property
+    def specials(self) -> list[int]:
+        return [0, *self._encoding.special_tokens_mask] if self._code else self._encoding.special_tokens_mask
+
+    @property
+    def words(self) -> list[int | None]:
+        if not self._code:
+            return self._encoding.word_ids
+        return [0, *(None if word is None else word + 1 for word in self._encoding.word_ids)]
+
+
+class Numbers:
+    """From the ids of a SentencePiece model to those of vocab.json."""
+
+    def __init__(self, numbers: Mapping[str, int], table: list[int], unknown: int, unknown_piece: int) -> None:
+        self.numbers = numbers
+        self.table = table  # by the model's own ids
+        self.unknown = unknown
+        self.unknown_piece = unknown_piece
+
+    def ids(self, encoding: Encoding, code: str) -> list[int]:
+        table, unknown = self.table, self.unknown_piece
+        found = [table[number] for number in encoding.ids]
+        if unknown in encoding.ids:  # what this model does not know may be a piece of the other's
+            for place, (number, piece) in enumerate(zip(encoding.ids, encoding.tokens, strict=True)):
+                if number == unknown:
+                    found[place] = self.numbers.get(piece, self.unknown)
+        return [self.numbers.get(code, self.unknown), *found] if code else found
+
+
+class Side(Tokenizer):
+    """One language of a Marian folder."""
+
+    def __init__(
+        self,
+        pieces: sentencepiece.Pieces,
+        numbers: Mapping[str, int],
+        settings: dict[str, Any],
+        files: Mapping[str, bytes],
+        where: Path,
+    ) -> None:
+        roles = Roles(
+            padding=told_name(settings.get("pad_token"), "pad_token", where) or "<pad>",
+            unknown=told_name(settings.get("unk_token"), "unk_token", where) or "<unk>",
+            end=told_name(settings.get("eos_token"), "eos_token", where) or "</s>",
+        )
+        named = [name for name in (roles.unknown, roles.end, roles.padding) if name is not None]
+        lacking = [name for name in named if name not in numbers]
+        if lacking:
+            raise UserError(f"{where}: has no number for {listed(shown(name) for name in lacking)}")
+        self.controls = {
+            name
+            for name, kind in zip(pieces.names, pieces.types, strict=True)
+            if kind == sentencepiece.CONTROL and name not in named
+        }
+        # The names of these in a text are spelled out, as sentencepiece does it.
+        hidden = replace(pieces, names=[HIDDEN + name if name in self.controls else name for name in pieces.names])
+        library = sentencepiece.build(hidden, str(where))
+        library.add_tokens([AddedToken(name, special=True, normalized=False) for name in named])
+        surround(library, roles, "t5")
+        super().__init__(library, roles, settings)
+        self.files = files
+        self.numbers = numbers
+        self.vocabulary = len(numbers)
+        self.names = {number: name for name, number in numbers.items()}
+        self.special = frozenset(named)
+        unknown = numbers[str(roles.unknown)]
+        size = library.get_vocab_size(with_added_tokens=True)
+        table = [numbers.get(library.id_to_token(number) or "", unknown) for number in range(size)]
+        self._numbers = Numbers(numbers, table, unknown, pieces.unknown)
+
+    @property
+    def pipeline(self) -> str:
+        return f"{super().pipeline}{sorted(self.numbers.items())}"
+
+    def id_of(self, role: str) -> int | None:
+        name: str | None = getattr(self.roles, role)
+        return None if name is None else self.numbers.get(name)
+
+    def id(self, token: str) -> int | None:
+        return self.numbers.get(token)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return dict(self.numbers)
+
+    def token(self, number: int) -> str | None:
+        return self.names.get(number)
+
+    def with_padding(self, name: str | None) -> Tokenizer:
+        assert name == self.roles.padding, "Marian's vocabularies have a padding token"
+        return self
+
+    def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
+        code, rest = _code(text)
+        return Numbered(super().encode(rest, pair, specials).library_encoding, self._numbers, code)
+
+    def encode_batch(
+        self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
+    ) -> list[Encoded]:
+        cut = [_code(text) for text in texts]
+        found = super().encode_batch([rest for _, rest in cut], pairs, specials)
+        return [
+            Numbered(encoded.library_encoding, self._numbers, code)
+            for encoded, (code, _) in zip(found, cut, strict=True)
+        ]
+
+    def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
+        return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
+
+    def decode(self, ids: Sequence[int], specials: bool = False) -> str:
+        text = ""
+        run: list[str] = []
+        for name in (self.names.get(number) for number in ids):
+            if name in self.special:
+                if specials:
+                    text, run = f"{text}{self._joined(run)}{name} ", []
+            elif name is not None and name not in self.controls:
+                run.append(name)
+        return (text + self._joined(run)).replace(sentencepiece.SPACE, " ").strip()
+
+    def _joined(self, pieces: list[str]) -> str:
+        return self.library.decoder.decode(pieces) if pieces else ""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files of both languages as they were, and what transformers needs to open them."""
+        for name, data in self.files.items():
+            write_bytes(Path(folder) / name, data)
+        config = {"source_lang": None, "target_lang": None, **self.settings, "tokenizer_class": "MarianTokenizer"}
+        config |= {"separate_vocabs": TARGET_NUMBERS in self.files}
+        config |= {"pad_token": self.roles.padding, "unk_token": self.roles.unknown, "eos_token": self.roles.end}
+        write_json(Path(folder) / "tokenizer_config.json", config)
+
+
+def _code(text: Text) -> tuple[str, Text]:
+    """A language code such as >>fra<< that a text begins with, and the text behind it."""
+    if isinstance(text, str) and text.startswith(">>") and "<<" in text:
+        end = text.index("<<") + 2
+        return text[:end], text[end:]
+    return "", text
+
+
+def is_marian(folder: Path) -> bool:
+    """Whether a folder holds Marian's vocabularies."""
+    return all((folder / name).is_file() for name in (SOURCE, TARGET, NUMBERS))
+
+
+def read_sides(folder: Path) -> tuple[Side, Side]:
+    """The tokenizers of what is read and of what is written."""
+    settings = settings_in(folder)
+    apart = settings.get("separate_vocabs", False)
+    if not isinstance(apart, bool):
+        raise UserError(
+            f"{folder / 'tokenizer_config.json'}: separate_vocabs is {shown(str(apart))}, neither true nor false"
+        )
+    names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
+    files = {
+        name: read_bytes(folder / name, sentencepiece.LARGEST_FILE if name.endswith(".spm") else 64 * MEGABYTE)
+        for name in names
+    }
+    sides = []
+    for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
+        with guarded(folder / cutter):
+            pieces = sentencepiece.parse(files[cutter], str(folder / cutter))
+            side = Side(pieces, _read_numbers(folder / numbering), settings, files, folder / numbering)
+            check(side.library, folder / cutter)
+        sides.append(side)
+    return sides[0], sides[1]
+
+
+def _read_numbers(file: Path) -> dict[str, int]:
+    numbers: dict[str, int] = read_json(file)
+    check_tokens(numbers, str(file))
+    named: dict[int, str] = {}
+    for token, number in numbers.items():
+        if type(number) is not int or number < 0:
+            raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
+        if number in named:
+            raise UserError(f"{file}: id {number} is both {shown(named[number])!r} and {shown(token)!r}")
+        named[number] = token
+    if not named or max(named) >= len(named):
+        missing = [str(number) for number in range(len(named) + 1) if number not in named]
+        raise UserError(f"{file}: the ids of its {len(named)} tokens have gaps; the first missing: {listed(missing)}")
+    return numbers

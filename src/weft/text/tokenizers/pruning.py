@@ -1,0 +1,203 @@
+"""A tokenizer with some of its tokens alone: whatever texts used only those becomes the same tokens as before.
+
+Texts that used others are spelled with smaller pieces. So that there is always something to spell with, special and
+added tokens, single characters and bytes stay whoever asks for what; and of BPE all that a token is merged from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Library
+
+from weft.errors import UserError
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.checks import check
+from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, Side
+from weft.text.tokenizers.tokenizer import Tokenizer
+
+CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a byte that spells what has no piece
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What a vocabulary is made of: which tokens have to stay, and what each of them needs."""
+
+    size: int
+    always: frozenset[int]
+    parts: Mapping[int, tuple[int, ...]]  # token -> those that it is merged from, whichever way
+    spelling: Mapping[int, str]  # token -> the one character that it is
+
+    def closed(self, keep: Iterable[int]) -> set[int]:
+        """These tokens and all that they need, with those that always stay."""
+        found: set[int] = set()
+        waiting = [*self.always, *keep]
+        while waiting:
+            number = waiting.pop()
+            if number not in found:
+                found.add(number)
+                waiting += self.parts.get(number, ())
+        return found
+
+
+def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
+    """What has to stay of a vocabulary; without `characters`, of single ones only what is asked for."""
+    pipeline = json.loads(tokenizer.library.to_str())
+    model = pipeline["model"]
+    numbers = tokenizer.tokens
+    named = {token["content"] for token in pipeline["added_tokens"]}
+    named |= {name for name in (*vars(tokenizer.roles).values(), model.get("unk_token")) if name is not None}
+    if isinstance(tokenizer, Side):
+        named |= {*tokenizer.controls, *(name for name in numbers if CODE.fullmatch(name))}
+    spelling: dict[int, str] = {}
+    if tokenizer.kind not in ("word", "whitespace", "character"):
+        around = [model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""]
+        characters = characters or _is_byte_level(pipeline)  # its characters are the 256 bytes
+        for name, number in numbers.items():
+            whole = name.removeprefix(around[0]).removesuffix(around[1])
+            if len(whole) <= 1:
+                spelling[number] = whole
+            if BYTE.fullmatch(name) or (characters and len(whole) <= 1):
+                named.add(name)
+    if tokenizer.kind == "unigram":
+        # What the library takes off for an unknown character is counted from the worst piece of all.
+        named |= {model["vocab"][model["unk_id"]][0], min(model["vocab"], key=lambda piece: piece[1])[0]}
+    parts: dict[int, tuple[int, ...]] = {}
+    for left, right in _merges(model):
+        merged = numbers.get(_merged(model, left, right))
+        if merged is not None:
+            some = (numbers[part] for part in (left, right) if part in numbers)
+            parts[merged] = (*parts.get(merged, ()), *some)
+    always = {numbers[name] for name in named if name in numbers} | set(_around(pipeline["post_processor"]))
+    return Anatomy(tokenizer.vocabulary, frozenset(always), parts, spelling)
+
+
+def pruned_tokenizer(
+    tokenizer: Tokenizer, keep: Collection[int], characters: bool = True
+) -> tuple[Tokenizer, tuple[int, ...]]:
+    """The tokenizer with these tokens and those that have to stay; with it, the old ids in the order of the new."""
+    if isinstance(tokenizer, Side):
+        raise UserError("Marian's two vocabularies are cut down together: by pruned_sides")
+    kept = stays(anatomy_of(tokenizer, characters), keep)
+    return _renumbered(tokenizer, kept), kept
+
+
+def stays(anatomy: Anatomy, keep: Collection[int]) -> tuple[int, ...]:
+    """These tokens and all that have to stay with them, in their order."""
+    if any(not 0 <= number < anatomy.size for number in keep):
+        raise UserError(f"tokens to keep must be some of 0 to {anatomy.size - 1}")
+    return tuple(sorted(anatomy.closed(keep)))
+
+
+def _renumbered(tokenizer: Tokenizer, kept: tuple[int, ...]) -> Tokenizer:
+    new = {old: number for number, old in enumerate(kept)}
+    pipeline = json.loads(tokenizer.library.to_str())
+    model = pipeline["model"]
+    if tokenizer.kind == "unigram":
+        model["vocab"] = [piece for number, piece in enumerate(model["vocab"]) if number in new]
+        model["unk_id"] = new[model["unk_id"]]
+    else:
+        model["vocab"] = {name: new[number] for name, number in model["vocab"].items() if number in new}
+    if "merges" in model:
+        stay = {name for name, number in tokenizer.tokens.items() if number in new}
+        merges = [(left, right) for left, right in _merges(model) if {left, right, _merged(model, left, right)} <= stay]
+        model["merges"] = merges
+    pipeline["added_tokens"] = [
+        {**token, "id": new[token["id"]]} for token in pipeline["added_tokens"] if token["id"] in new
+    ]
+    _renumber_around(pipeline["post_processor"], new)
+    library = Library.from_str(json.dumps(pipeline))
+    check(library, "the smaller vocabulary")
+    if library.get_vocab() != {name: new[number] for name, number in tokenizer.tokens.items() if number in new}:
+        raise UserError("this vocabulary numbers its tokens in an order that cannot be kept when some are left out")
+    return tokenizer.with_library(library, _renumbered_settings(tokenizer.settings, new))
+
+
+def pruned_sides(
+    source: Side, target: Side, keep: Collection[int], written: Collection[int] | None = None, characters: bool = True
+) -> tuple[Side, Side, tuple[int, ...], tuple[int, ...]]:
+    """Both vocabularies of a Marian folder with some of their tokens; with them, the old ids of each.
+
+    `written`: those of what is written, where it has numbers of its own.
+    """
+    apart = TARGET_NUMBERS in source.files
+    anatomies = [anatomy_of(side, characters) for side in (source, target)]
+    if apart:
+        kept = [stays(anatomies[0], keep), stays(anatomies[1], keep if written is None else written)]
+    else:  # one numbering for both: what either needs
+        both = set(keep)
+        while (more := {*stays(anatomies[0], both), *stays(anatomies[1], both)}) != both:
+            both = more
+        kept = [tuple(sorted(both))] * 2
+    files = dict(source.files)
+    sides: list[Side] = []
+    numbers = [
+        {side.names[old]: number for number, old in enumerate(some)}
+        for side, some in zip((source, target), kept, strict=True)
+    ]
+    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
+        gone = {name for name in side.numbers if name not in some}
+        files[cutter] = sentencepiece.without(files[cutter], gone, cutter)
+    files[NUMBERS] = json.dumps(numbers[0], ensure_ascii=False).encode()
+    if apart:
+        files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()
+    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
+        pieces = sentencepiece.parse(files[cutter], cutter)
+        sides.append(Side(pieces, some, side.settings, files, Path(cutter)))
+        check(sides[-1].library, cutter)
+    return sides[0], sides[1], kept[0], kept[1]
+
+
+def _is_byte_level(pipeline: Mapping[str, Any]) -> bool:
+    return '"ByteLevel"' in json.dumps([pipeline["pre_tokenizer"], pipeline["decoder"]])
+
+
+def _merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for merge in model.get("merges") or ():
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        yield left, right
+
+
+def _merged(model: Mapping[str, Any], left: str, right: str) -> str:
+    """What two tokens become."""
+    return left + right.removeprefix(model.get("continuing_subword_prefix") or "")
+
+
+def _around(part: Any) -> Iterator[int]:
+    """The ids of the tokens that are put around a text."""
+    if not isinstance(part, dict):
+        return
+    for inner in part.get("processors") or ():
+        yield from _around(inner)
+    yield from (part[end][1] for end in ("sep", "cls") if isinstance(part.get(end), list))
+    special = part.get("special_tokens")
+    for token in special.values() if isinstance(special, dict) else ():
+        yield from token["ids"]
+
+
+def _renumber_around(part: Any, new: Mapping[int, int]) -> None:
+    if not isinstance(part, dict):
+        return
+    for inner in part.get("processors") or ():
+        _renumber_around(inner, new)
+    for end in ("sep", "cls"):
+        if isinstance(part.get(end), list):
+            part[end] = [part[end][0], new[part[end][1]]]
+    special = part.get("special_tokens")
+    for token in special.values() if isinstance(special, dict) else ():
+        token["ids"] = [new[number] for number in token["ids"]]
+
+
+def _renumbered_settings(settings: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
+    found = dict(settings)
+    told = found.get("added_tokens_decoder")
+    if isinstance(told, dict):
+        numbered = {int(key): token for key, token in told.items() if str(key).isdecimal()}
+        found["added_tokens_decoder"] = {str(new[key]): token for key, token in numbered.items() if key in new}
+    return found

@@ -1,0 +1,362 @@
+"""What a tokenizer.json may hold: every component, every field, its type and its range.
+
+The library that runs these files crashes, hangs or fills the memory on values that no published tokenizer has, so that
+all is checked before it sees them. A component or field that is not in these tables is refused by its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.text.tokenizers.field_checks import (
+    Check,
+    anything,
+    check_fields,
+    choice,
+    few,
+    flag,
+    none_or,
+    number,
+    text,
+    value_shown,
+    whole,
+)
+from weft.text.tokenizers.growth import MOST_GROWTH, growth_of
+from weft.text.tokenizers.limits import (
+    LARGEST_SCORE,
+    LONGEST_TOKEN,
+    MOST_ADDED_TOKENS,
+    MOST_MERGES,
+    MOST_TOKENS,
+    check_pieces,
+    check_tokens,
+)
+from weft.text.tokenizers.patterns import check_pattern
+from weft.text.tokenizers.sentencepiece import check_charsmap
+
+MOST_STEPS = 64  # components of a pipeline
+MOST_NESTED = 8  # sequences inside sequences
+MOST_WORD = 1000  # max_input_chars_per_word: the library takes its cube
+LONGEST_AFFIX = 64  # characters of a prefix or suffix
+LONGEST_CONTENT = 1000  # characters that replace others
+MOST_TEMPLATE = 64  # pieces of a template, and special tokens that it defines
+MOST_STRIP = 64  # characters that a decoder takes off
+LONGEST_CHUNK = 10_000  # characters
+NUMBER = (1 << 31) - 1  # the largest id, length or segment
+
+
+def pattern(value: Any, where: str, empty: bool = True) -> None:
+    """{"String": text} or {"Regex": text}."""
+    if not isinstance(value, dict) or len(value) != 1 or not {"String", "Regex"} & set(value):
+        raise UserError(f"{where} is {value_shown(value)}, not an object with String or Regex")
+    kind, inside = next(iter(value.items()))
+    text(LONGEST_TOKEN, 1)(inside, f"{where}.{kind}")
+    if kind == "Regex":
+        check_pattern(inside, where, empty)
+
+
+def replaced(value: Any, where: str) -> None:
+    """As `pattern`; in the place of nothing the library cannot put anything."""
+    pattern(value, where, empty=False)
+
+
+def charsmap(value: Any, where: str) -> None:
+    """SentencePiece's map of characters, in base64."""
+    try:
+        data = base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise UserError(f"{where}: the precompiled character map is not base64") from None
+    check_charsmap(data, where)
+
+
+def named_id(value: Any, where: str) -> None:
+    """[token, id]."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise UserError(f"{where} is {value_shown(value)}, not a token with its id")
+    text(LONGEST_TOKEN)(value[0], where)
+    whole(0, NUMBER)(value[1], where)
+
+
+def template(value: Any, where: str) -> None:
+    """Special tokens around the texts: A alone, or A and B, each once."""
+    few(value, where, MOST_TEMPLATE)
+    seen = []
+    for place, piece in enumerate(value):
+        here = f"{where}.{place}"
+        kind = next(iter(piece)) if isinstance(piece, dict) and len(piece) == 1 else None
+        if kind not in ("Sequence", "SpecialToken"):
+            raise UserError(f"{here} is neither a Sequence nor a SpecialToken")
+        check_fields(piece[kind], {"id": text(LONGEST_TOKEN, 1), "type_id": whole(0, 255)}, (), f"{here}.{kind}")
+        if kind == "Sequence":
+            choice("A", "B")(piece[kind]["id"], f"{here}.Sequence.id")
+            seen.append(piece[kind]["id"])
+    texts = ["A", "B"] if where.endswith("pair") else ["A"]
+    if sorted(seen) != texts:
+        raise UserError(f"{where} holds the texts {listed(seen) or 'none'}, not {' and '.join(texts)} once")
+
+
+def template_tokens(value: Any, where: str) -> None:
+    """The special tokens of a template by name."""
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {value_shown(value)}, not an object")
+    few(list(value), where, MOST_TEMPLATE)
+    for name, token in value.items():
+        here = f"{where}.{shown(name)}"
+        check_fields(token, {"id": text(LONGEST_TOKEN, 1), "ids": anything, "tokens": anything}, (), here)
+        for key, inside in (("ids", whole(0, NUMBER)), ("tokens", text(LONGEST_TOKEN))):
+            few(token[key], f"{here}.{key}", MOST_TEMPLATE)
+            for place, item in enumerate(token[key]):
+                inside(item, f"{here}.{key}.{place}")
+        if len(token["ids"]) != len(token["tokens"]):
+            raise UserError(f"{here} has {len(token['ids'])} ids for {len(token['tokens'])} tokens")
+
+
+AFFIX = text(LONGEST_AFFIX)
+BYTE_LEVEL: dict[str, Check] = {"add_prefix_space": flag, "trim_offsets": flag, "use_regex": flag}
+METASPACE: dict[str, Check] = {
+    "replacement": text(1, 1),
+    "add_prefix_space": flag,
+    "prepend_scheme": choice("first", "never", "always"),
+    "split": flag,
+    "str_rep": text(LONGEST_AFFIX),
+}
+BEHAVIOR = choice("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+REPLACE: dict[str, Check] = {"pattern": replaced, "content": text(LONGEST_CONTENT)}
+ENDS: dict[str, Check] = {"sep": named_id, "cls": named_id}
+
+# Stage -> the field that holds the steps of its Sequence, and its components with their fields.
+COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
+    "normalizer": (
+        "normalizers",
+        {
+            "BertNormalizer": {
+                "clean_text": flag,
+                "handle_chinese_chars": flag,
+                "strip_accents": none_or(flag),
+                "lowercase": flag,
+            },
+            "Strip": {"strip_left": flag, "strip_right": flag},
+            "Replace": REPLACE,
+            "Prepend": {"prepend": text(LONGEST_AFFIX, 1)},
+            "Precompiled": {"precompiled_charsmap": charsmap},
+            **dict.fromkeys(("StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "ByteLevel"), {}),
+        },
+    ),
+    "pre_tokenizer": (
+        "pretokenizers",
+        {
+            "ByteLevel": BYTE_LEVEL,
+            "Metaspace": METASPACE,
+            "Split": {"pattern": pattern, "behavior": BEHAVIOR, "invert": flag},
+            "Punctuation": {"behavior": BEHAVIOR},
+            "Digits": {"individual_digits": flag},
+            "CharDelimiterSplit": {"delimiter": text(1, 1)},
+            "FixedLength": {"length": whole(1, LONGEST_CHUNK)},
+            **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"), {}),
+        },
+    ),
+    "post_processor": (
+        "processors",
+        {
+            "BertProcessing": ENDS,
+            "RobertaProcessing": {**ENDS, "trim_offsets": flag, "add_prefix_space": flag},
+            "ByteLevel": BYTE_LEVEL,
+            "TemplateProcessing": {"single": template, "pair": template, "special_tokens": template_tokens},
+        },
+    ),
+    "decoder": (
+        "decoders",
+        {
+            "BPEDecoder": {"suffix": AFFIX},
+            "ByteLevel": BYTE_LEVEL,
+            "WordPiece": {"prefix": AFFIX, "cleanup": flag},
+            "Metaspace": METASPACE,
+            "CTC": {"pad_token": AFFIX, "word_delimiter_token": AFFIX, "cleanup": flag},
+            "Replace": REPLACE,
+            # At the end the library takes characters off that are not there, and panics.
+            "Strip": {"content": text(1, 1), "start": whole(0, MOST_STRIP), "stop": whole(0, 0)},
+            **dict.fromkeys(("Fuse", "ByteFallback"), {}),
+        },
+    ),
+}
+OPTIONAL = ("use_regex", "add_prefix_space", "prepend_scheme", "split", "str_rep", "behavior", "strip_accents")
+REQUIRED = {"ByteLevel": ("add_prefix_space",), "RobertaProcessing": ("add_prefix_space",), "Split": ("behavior",)}
+
+MODELS: dict[str, dict[str, Check]] = {
+    "BPE": {
+        "dropout": none_or(number(0, 1)),
+        "unk_token": none_or(text(LONGEST_TOKEN)),
+        "continuing_subword_prefix": none_or(AFFIX),
+        "end_of_word_suffix": none_or(AFFIX),
+        "fuse_unk": flag,
+        "byte_fallback": flag,
+        "ignore_merges": flag,
+        "vocab": anything,
+        "merges": anything,
+    },
+    "WordPiece": {
+        "unk_token": text(LONGEST_TOKEN),
+        "continuing_subword_prefix": AFFIX,
+        "max_input_chars_per_word": whole(0, MOST_WORD),
+        "vocab": anything,
+    },
+    "WordLevel": {"unk_token": text(LONGEST_TOKEN), "vocab": anything},
+    "Unigram": {"unk_id": none_or(whole(0, MOST_TOKENS)), "byte_fallback": flag, "vocab": anything},
+}
+MODEL_OPTIONAL = {
+    "BPE": tuple(name for name in MODELS["BPE"] if name not in ("vocab", "merges")),
+    "Unigram": ("unk_id", "byte_fallback"),
+}
+ADDED = {
+    "id": whole(0, NUMBER),
+    "content": text(LONGEST_TOKEN, 1),
+    **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), flag),
+}
+TRUNCATION = {
+    "max_length": whole(0, NUMBER),
+    "stride": whole(0, NUMBER),
+    "strategy": choice("LongestFirst", "OnlyFirst", "OnlySecond"),
+    "direction": choice("Left", "Right"),
+}
+PADDING = {
+    "strategy": anything,
+    "direction": choice("Left", "Right"),
+    "pad_to_multiple_of": none_or(whole(0, NUMBER)),
+    "pad_id": whole(0, NUMBER),
+    "pad_type_id": whole(0, NUMBER),
+    "pad_token": text(LONGEST_TOKEN),
+}
+PARTS = ("version", "truncation", "padding", "added_tokens", *COMPONENTS, "model")
+
+
+def check_pipeline(data: dict[str, Any], file: str) -> None:
+    """Refuse a tokenizer.json with anything in it that the tables do not have; the type of its model is filled in."""
+    for key in data:
+        if key not in PARTS:
+            raise UserError(f"{file}: unknown key {shown(key)!r}{did_you_mean(key, PARTS)}")
+    choice("1.0")(data.get("version", "1.0"), f"{file}: version")
+    for key, fields in (("truncation", TRUNCATION), ("padding", PADDING)):
+        if data.get(key) is not None:
+            check_fields(data[key], fields, tuple(fields), f"{file}: {key}")
+    strategy = (data.get("padding") or {}).get("strategy", "BatchLongest")
+    if strategy != "BatchLongest":
+        check_fields(strategy, {"Fixed": whole(0, NUMBER)}, (), f"{file}: padding.strategy")
+    check_added(data.get("added_tokens"), f"{file}: added_tokens")
+    growth = 1
+    for stage in COMPONENTS:
+        steps = list(_steps(stage, data.get(stage), f"{file}: {stage}"))
+        growth = 1 if stage == "decoder" else growth
+        for step, where in steps:
+            growth *= growth_of(stage, step)
+            if len(steps) > MOST_STEPS or growth > MOST_GROWTH:
+                what = f"{len(steps)} steps" if len(steps) > MOST_STEPS else f"one character may become {growth}"
+                most = MOST_STEPS if len(steps) > MOST_STEPS else MOST_GROWTH
+                raise UserError(f"{where}: {what}; at most {most} are run")
+        around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
+        if len(around) > 1:
+            raise UserError(f"{around[1]}: puts special tokens around a text a second time")
+    check_model(data.get("model"), f"{file}: model")
+
+
+def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple[dict[str, Any], str]]:
+    """The checked components of a stage in their order, those inside a Sequence one by one."""
+    if value is None and depth == 0:
+        return
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {value_shown(value)}, not an object")
+    inside, components = COMPONENTS[stage]
+    kind = value.get("type")
+    if kind == "Sequence":
+        if depth >= MOST_NESTED:
+            raise UserError(f"{where}: more than {MOST_NESTED} sequences inside each other")
+        check_fields(value, {"type": anything, inside: anything}, (), where)
+        few(value[inside], f"{where}.{inside}", MOST_STEPS)
+        for place, step in enumerate(value[inside]):
+            yield from _steps(stage, step, f"{where}.{inside}.{place}", depth + 1)
+        return
+    if not isinstance(kind, str) or kind not in components:
+        near = did_you_mean(kind, components) if isinstance(kind, str) else ""
+        raise UserError(f"{where}: type {value_shown(kind)} is not one of {listed(components, 20)}, Sequence{near}")
+    optional = tuple(name for name in OPTIONAL if name not in REQUIRED.get(kind, ()))
+    check_fields(value, {"type": anything, **components[kind]}, optional, where)
+    if kind == "TemplateProcessing":
+        used = [
+            piece["SpecialToken"]["id"]
+            for side in ("single", "pair")
+            for piece in value[side]
+            if "SpecialToken" in piece
+        ]
+        unknown = [name for name in used if name not in value["special_tokens"]]
+        if unknown:
+            raise UserError(f"{where}: its template uses {listed(map(shown, unknown))}, which it does not define")
+    yield value, where
+
+
+def check_added(value: Any, where: str) -> None:
+    """The added tokens, one by one."""
+    if value is None:
+        return
+    few(value, where, MOST_ADDED_TOKENS)
+    for place, token in enumerate(value):
+        check_fields(token, ADDED, (), f"{where}.{place}")
+
+
+def check_model(model: Any, where: str) -> None:
+    """The model with its vocabulary; old files do not say of which type it is."""
+    if not isinstance(model, dict):
+        raise UserError(f"{where} is {value_shown(model)}, not an object")
+    kind = model.setdefault("type", _type_of(model))
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise UserError(f"{where}: type {value_shown(kind)} is not one of {listed(MODELS)}")
+    check_fields(model, {"type": anything, **MODELS[kind]}, MODEL_OPTIONAL.get(kind, ()), where)
+    vocabulary = model["vocab"]
+    if kind == "Unigram":
+        _check_unigram(vocabulary, model.get("unk_id"), bool(model.get("byte_fallback")), where)
+        return
+    if not isinstance(vocabulary, dict):
+        raise UserError(f"{where}.vocab is {value_shown(vocabulary)}, not an object")
+    check_tokens(vocabulary, f"{where}.vocab")
+    if not all(type(place) is int and 0 <= place <= NUMBER for place in vocabulary.values()):
+        for token, place in vocabulary.items():
+            whole(0, NUMBER)(place, f"{where}.vocab: the id of {shown(token)!r}")
+    if kind == "BPE":
+        _check_merges(model["merges"], model.get("continuing_subword_prefix") or "", f"{where}.merges")
+
+
+def _type_of(model: Mapping[str, Any]) -> str:
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "max_input_chars_per_word" in model else "WordLevel"
+
+
+def _check_unigram(vocabulary: Any, unknown: int | None, byte_fallback: bool, where: str) -> None:
+    few(vocabulary, f"{where}.vocab", MOST_TOKENS)
+    score = number(-LARGEST_SCORE, LARGEST_SCORE)
+    for place, piece in enumerate(vocabulary):
+        if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
+            raise UserError(f"{where}.vocab.{place} is not a piece with its score")
+        score(piece[1], f"{where}.vocab.{place}")
+    names = [piece for piece, _ in vocabulary]
+    check_tokens(names, f"{where}.vocab", what="pieces")
+    check_pieces(names, f"{where}.vocab")
+    if unknown is None and not byte_fallback:
+        raise UserError(f"{where} has no unknown token (unk_id), so it cannot encode a character it does not know")
+    if unknown is not None and unknown >= len(names):
+        raise UserError(f"{where}.unk_id is {unknown}, but there are only {len(names)} pieces")
+
+
+def _check_merges(merges: Any, prefix: str, where: str) -> None:
+    few(merges, where, MOST_MERGES)
+    for place, merge in enumerate(merges):
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(token, str) for token in pair):
+            raise UserError(f"{where}.{place} is not two tokens")
+        # The library cuts as many bytes off the right one, wherever that ends, and crashes.
+        if prefix and not pair[1].startswith(prefix):
+            raise UserError(f"{where}.{place}: {shown(pair[1])!r} does not begin with {prefix!r}, as it must")

@@ -1,0 +1,319 @@
+"""Learn a vocabulary from text. The same text gives the same vocabulary, byte for byte, on any day and in any process.
+
+The `tokenizers` library's BPE and word trainers repeat themselves; its WordPiece and Unigram trainers do not. So
+WordPiece is learned here as BPE over words that begin with a mark, and Unigram by the sentencepiece library on a fixed
+number of threads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Library
+
+from weft.errors import UserError, one_of, shown
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.limits import MOST_TOKENS
+from weft.text.tokenizers.special_tokens import Roles, spaced, surround
+from weft.text.tokenizers.tokenizer import CHARACTERS, Tokenizer
+
+LARGEST = MOST_TOKENS  # the trainers take memory for as many as they are asked for
+MOST_SEEN = 1 << 40  # times that a token can be asked to be seen
+KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
+SPECIALS = {
+    "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
+    "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
+    "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
+    "word": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
+    "whitespace": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
+    "character": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
+}
+T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
+WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
+MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalizer takes it out of any text
+THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another number rounds differently
+EVERY = 1000  # texts between two reports of progress
+
+
+LONGEST_WORD = 1000  # characters
+ENDLESS = re.compile(rf"\S{{{LONGEST_WORD}}}")
+ENDLESS_SPACE = re.compile(rf"(\s{{{LONGEST_WORD}}})\s+")
+
+
+def learn(
+    texts: Iterable[str],
+    kind: str,
+    size: int,
+    *,
+    lowercase: bool | None = None,
+    minimum_count: int | None = None,
+    specials: Roles | Mapping[str, str] | None = None,
+    around: str | None = None,
+    extra: Sequence[str] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Tokenizer:
+    """A tokenizer with `size` tokens learned from the texts, or fewer where the text has no more to give.
+
+    lowercase: wordpiece does by default, the others do not. minimum_count: how often a merge (wordpiece, bpe), a word
+    or a character must be seen, 2 by default and 1 for characters; unigram weighs its pieces by likelihood instead.
+    specials: the special tokens by role, the first ids; a mapping also says in which order. around: the family (of
+    `vocabularies.AROUND`) whose special tokens are put around each text. extra: more special tokens, the last ids.
+    """
+    one_of(kind, KINDS, "vocabulary kind")
+    found = SPECIALS[kind] if specials is None else specials
+    roles = found if isinstance(found, Roles) else Roles(**found)
+    order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(found, Roles) else found
+    names = list(dict.fromkeys(name for role in order if (name := getattr(roles, role)) is not None))
+    room = size - len(extra)
+    if size > LARGEST:
+        raise UserError(f"a vocabulary of {size} tokens is larger than any that can be learned ({LARGEST} at most)")
+    if kind != "bpe" and roles.unknown is None:
+        raise UserError(f"a {kind} vocabulary needs a special token for what it does not know (unknown)")
+    if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
+        raise UserError("the special tokens must differ from each other, and none may be empty")
+    lowercase = kind == "wordpiece" if lowercase is None else lowercase
+    minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
+    library = MAKERS[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
+    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
+    if around is not None:
+        surround(library, roles, around)
+    return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
+
+
+def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
+    """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
+    roles = SPECIALS["word"]
+    names = [name for name in vars(roles).values() if name is not None]
+    _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
+    minimum = _minimum(minimum_count, 1)
+    assert like.kind in ("word", "whitespace") and roles.unknown is not None
+    library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
+    library.normalizer, library.pre_tokenizer = like.library.normalizer, like.library.pre_tokenizer
+    library.decoder = like.library.decoder
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
+    )
+    library.train_from_iterator(_counted(texts, None), trainer)
+    if library.get_vocab_size() == len(names):
+        raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
+    return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
+
+
+def _minimum(given: int | None, usual: int) -> int:
+    """How often a token must be seen, within what the trainers can count."""
+    if given is not None and not 1 <= given <= MOST_SEEN:
+        raise UserError(f"minimum_count must be between 1 and {MOST_SEEN}, not {shown(str(given))}")
+    return usual if given is None else given
+
+
+def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:
+    assert not isinstance(texts, str), "texts are expected, not one text"
+    number = 0
+    for number, text in enumerate(texts, start=1):
+        if progress is not None and number % EVERY == 0:
+            progress(number)
+        if not isinstance(text, str):
+            raise UserError(f"text {number}: a {type(text).__name__} where a text is expected")
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise UserError(f"text {number}: holds half of a surrogate pair, which is no character")
+        # Learning takes the square of a word's length, and nothing is learned from a word or a space that never ends.
+        yield text if len(text) <= LONGEST_WORD else ENDLESS.sub(r"\g<0> ", ENDLESS_SPACE.sub(r"\1", text))
+    if progress is not None:
+        progress(number)
+
+
+def _enough(size: int, least: int, why: str) -> None:
+    if size < least:
+        raise UserError(f"a vocabulary of {size} is too small: {why} need at least {least}")
+
+
+def _wordpiece(
+    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
+) -> Library:
+    """BERT's. Ids: special tokens, the characters alone, the characters inside words, then pieces as merged."""
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    cutter = pre_tokenizers.BertPreTokenizer()
+    learner = Library(models.BPE())
+    learner.normalizer = normalizer
+    learner.pre_tokenizer = pre_tokenizers.Sequence([cutter, pre_tokenizers.Metaspace(MARK, "always", False)])
+    # Each character costs two tokens here and at most two in BPE (itself, and merged with the mark); the mark is one.
+    trainer = trainers.BpeTrainer(vocab_size=max(size, 0) + 1, min_frequency=minimum, show_progress=False)
+    learner.train_from_iterator(texts, trainer)
+    learned = json.loads(learner.to_str())["model"]
+    alphabet = sorted(token for token in learned["vocab"] if len(token) == 1 and token != MARK)
+    if not alphabet:
+        raise UserError("there is no text to learn a vocabulary from")
+    least = len(names) + 2 * len(alphabet)
+    _enough(size, least, f"{len(alphabet)} characters, each alone and inside a word, and {len(names)} special tokens")
+    merged = [left + right for left, right in learned["merges"]]
+    pieces = [piece[1:] if piece.startswith(MARK) else "##" + piece for piece in merged]
+    tokens = [*names, *alphabet, *("##" + character for character in alphabet), *pieces]
+    vocabulary = list(dict.fromkeys(tokens))[:size]
+    assert roles.unknown is not None
+    library = Library(
+        models.WordPiece({token: number for number, token in enumerate(vocabulary)}, unk_token=roles.unknown)
+    )
+    library.normalizer, library.pre_tokenizer = normalizer, cutter
+    library.decoder = decoders.WordPiece(prefix="##")
+    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    if roles.start is not None and roles.separator is not None:
+        surround(library, roles, "bert")
+    return library
+
+
+def _bpe(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+    """GPT-2's: merges of bytes, so nothing is unknown. Ids: special tokens, the 256 bytes, then pieces as merged."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    _enough(size, len(names) + len(alphabet), f"{len(alphabet)} bytes and {len(names)} special tokens")
+    library = Library(models.BPE())
+    if lowercase:
+        library.normalizer = normalizers.Lowercase()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=minimum,
+        initial_alphabet=sorted(alphabet),
+        # A token has the space before it in it, and so has the mask that stands for it.
+        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == roles.mask) for name in names],
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    if library.get_vocab_size() == len(names) + len(alphabet) < size:
+        raise UserError(f"there is no text to learn a vocabulary from: no two bytes stand together {minimum} times")
+    return library
+
+
+def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+    """T5's, learned by sentencepiece from counted words. Ids: padding, end, unknown, other special tokens, pieces."""
+    try:
+        import sentencepiece as trainer
+    except ImportError:
+        raise UserError("learning a unigram vocabulary needs sentencepiece: pip install 'weft[data]'") from None
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(text.split())
+    if not words:
+        raise UserError("there is no text to learn a vocabulary from")
+    first = [role for role in T5_ORDER[:4] if getattr(roles, role) is not None]
+    first.sort(key=lambda role: names.index(getattr(roles, role)))
+    told: dict[str, Any] = {}
+    for role, short in (("padding", "pad"), ("end", "eos"), ("unknown", "unk"), ("start", "bos")):
+        told[f"{short}_id"] = first.index(role) if role in first else -1
+        told |= {f"{short}_piece": getattr(roles, role)} if role in first else {}
+    counted = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+    model = io.BytesIO()
+    try:
+        trainer.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{count}" for word, count in counted),
+            input_format="tsv",
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            hard_vocab_limit=False,  # where the text has less to give, fewer
+            character_coverage=1.0,
+            max_sentence_length=1 << 24,  # longer ones would be left out in silence
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            control_symbols=[name for name in names if name not in [getattr(roles, role) for role in first]],
+            num_threads=THREADS,
+            minloglevel=3,
+            **told,
+        )
+    except (RuntimeError, OSError) as error:
+        small = re.search(r"smaller than required_chars. (\d+) vs (\d+)", str(error))
+        if small:
+            _enough(size, int(small[2]), "the characters of this text and the special tokens")
+        raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
+    library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
+    if roles.end is not None:
+        surround(library, roles, "t5")
+    return library
+
+
+def _word(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+    """Whole words and single marks, most frequent first; nothing is put around a text."""
+    return _words(texts, size, lowercase, minimum, roles, names, pre_tokenizers.Split(Regex(WORDS), "removed", True))
+
+
+def _whitespace(
+    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
+) -> Library:
+    """What stands between spaces, most frequent first, for text that was cut into words before: mr. and 's stay whole.
+
+    Special tokens may stand in the text: the <unk> of a corpus with a closed vocabulary is the unknown token.
+    """
+    special = set(names)
+    # They have their ids already; the trainer would take them for words and give them others.
+    plain = (" ".join(word for word in text.split() if word not in special) for text in texts)
+    return _words(plain, size, lowercase, minimum, roles, names, pre_tokenizers.WhitespaceSplit())
+
+
+def _words(
+    texts: Iterator[str],
+    size: int,
+    lowercase: bool,
+    minimum: int,
+    roles: Roles,
+    names: list[str],
+    cutter: pre_tokenizers.PreTokenizer,
+) -> Library:
+    """The words that a pre-tokenizer cuts."""
+    _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
+    assert roles.unknown is not None
+    library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
+    if lowercase:
+        library.normalizer = normalizers.Lowercase()
+    library.pre_tokenizer = cutter
+    library.decoder = (
+        spaced()
+        if isinstance(cutter, pre_tokenizers.Split)
+        else decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
+    )
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
+    )
+    library.train_from_iterator(texts, trainer)
+    if library.get_vocab_size() == len(names):
+        raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
+    return library
+
+
+def _character(
+    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
+) -> Library:
+    """Every character a token, spaces and line ends too, most frequent first; nothing is put around a text."""
+    _enough(size, len(names) + 1, f"{len(names)} special tokens and one character")
+    assert roles.unknown is not None
+    lower = normalizers.Lowercase() if lowercase else None
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(lower.normalize_str(text) if lower else text)
+    seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= minimum]
+    if not seen:
+        raise UserError(f"there is no text to learn a vocabulary from: no character is there {minimum} times")
+    vocabulary = list(dict.fromkeys([*names, *seen]))[:size]
+    library = Library(
+        models.WordLevel({token: number for number, token in enumerate(vocabulary)}, unk_token=roles.unknown)
+    )
+    if lower:
+        library.normalizer = lower
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTERS), "isolated")
+    library.decoder = decoders.Fuse()
+    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return library
+
+
+MAKERS = {
+    "wordpiece": _wordpiece,
+    "bpe": _bpe,
+    "unigram": _unigram,
+    "word": _word,
+    "whitespace": _whitespace,
+    "character": _character,
+}
