@@ -30,6 +30,7 @@ FLOORS = {
     "files": 1,
     "config": 1,
     "checksums": 1,
+    "plugins": 1,
     "timing": 1,
     "budget": 1,
     "picture": 1,
