@@ -65,7 +65,7 @@ def encoders(size: str, repeats: int) -> dict[str, Any]:
         def answer(network: Any, batch: Ragged = batch) -> Callable[[], Any]:
             def run() -> Any:
                 with torch.inference_mode():
-                    return network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+                    return network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
 
             return run
 

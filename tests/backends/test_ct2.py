@@ -66,7 +66,7 @@ def same_scores(ours: Any, theirs: Any, head: str) -> None:
     marks = torch.tensor([place % 2 for text in TEXTS for place in range(len(text))]) if two else None
     with torch.inference_mode():
         states = [each.network(batch.tokens, batch.rows, marks) for each in (ours, theirs)]
-        scores = [each.network.scores(head, x, batch.rows) for each, x in zip((ours, theirs), states, strict=True)]
+        scores = [each.network.logits(head, x, batch.rows) for each, x in zip((ours, theirs), states, strict=True)]
         torch.testing.assert_close(states[1], states[0], atol=1e-4, rtol=0)
         torch.testing.assert_close(scores[1], scores[0], atol=1e-4, rtol=1e-5)
         for row, text in enumerate(TEXTS):  # alone as among others
@@ -366,7 +366,7 @@ def test_an_engine_that_fails_is_one_line_with_its_folder(family: str, tmp_path:
         sources = [[5]] if family == "transformer" else None
         calls.append(lambda: list(model.stream("the cat", most=3)))
         calls.append(lambda: network.scored([[5]], sources, [[6, 7]]))
-        calls.append(lambda: network.foreseen([[5, 6]]))
+        calls.append(lambda: network.text_logprobs([[5, 6]]))
     for call in calls:
         with pytest.raises(weft.UserError, match="x/ctranslate2: CTranslate2 failed: vector::_M_range_check") as found:
             call()

@@ -63,7 +63,7 @@ def both(opened: LoadedModel, task: str, folder: Path, precision: Any = "fp32", 
     for network in (opened.network, open_exported(folder).network):
         with torch.inference_mode():
             x = network(ragged.tokens, ragged.rows, segments)
-            found.append(network.scores(HEADS[task][0], x, ragged.rows) if task in HEADS else x)  # type: ignore[operator]
+            found.append(network.logits(HEADS[task][0], x, ragged.rows) if task in HEADS else x)  # type: ignore[operator]
     return found[0], found[1]
 
 

@@ -17,7 +17,7 @@ from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.distillation.distill import distill
-from weft.distillation.recipe import DistillRecipe, Student, Teacher
+from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.resume import resume
 from weft.distillation.student import begun_student
 from weft.errors import UserError
@@ -86,7 +86,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
     made = weft.new("bert", learn(lines(40), "wordpiece", 120), size="4x64", settings={"context": 32}, seed=4)
     with torch.no_grad():
         made.opened.network.get_submodule("segments").weight.normal_()  # type: ignore[operator]
-    recipe = DistillRecipe(teacher=Teacher(folders=("x",)), student=Student(model="distilbert"))
+    recipe = DistillRecipe(teacher=TeacherSection(folders=("x",)), student=StudentSection(model="distilbert"))
     with listening() as stop:
         begun = begun_student(
             Run(tmp_path),

@@ -197,7 +197,7 @@ def test_every_family(name: str) -> None:
             if head == "words":
                 assert torch.allclose(after.words(hidden), before.words(hidden)[:, keep], atol=1e-12)
             else:
-                assert torch.equal(after.scores(head, hidden, new.rows), before.scores(head, hidden, old.rows))
+                assert torch.equal(after.logits(head, hidden, new.rows), before.logits(head, hidden, old.rows))
 
 
 PUBLISHED = {"bert": "wordpiece", "distilbert": "wordpiece", "roberta": "roberta", "gpt2": "bpe", "t5": "t5"}

@@ -20,13 +20,13 @@ from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TargetSampler, TextSide
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.distillation.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
 from weft.text.tokenizers.training import learn
@@ -56,7 +56,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lesson_of(teacher: Path, **wanted: Any) -> tuple[WritingLesson, Model]:
     model = weft.load(teacher)
-    return WritingLesson.of([model.opened], "translate", Lessons(**{"hard": 0.0, **wanted})), model
+    return WritingLesson.of([model.opened], "translate", DistillSettings(**{"hard": 0.0, **wanted})), model
 
 
 def framed(model: Model) -> Framing:
@@ -220,7 +220,7 @@ def test_several_teachers_write_together(teacher: Path) -> None:
     with torch.no_grad():
         for parameter in other.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    lesson = WritingLesson.of([model.opened, other.opened], "translate", Lessons())
+    lesson = WritingLesson.of([model.opened, other.opened], "translate", DistillSettings())
     found = lesson.said(model.opened, framed(model), SOURCES[:6])
     wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam=5)
     assert [unpacked(each)[0][0] for each in found] == [each.text for each in wanted]

@@ -32,7 +32,7 @@ def targets(task: Any, name: str, text: str | None = None) -> tuple[list[Any], l
     if text is not None:
         Path(name).write_text(text, encoding="utf-8")
     table, skipped = Table(name), Skipped()
-    task, needed = task.needed(next(table.records()), {})
+    task, needed = task.columns(next(table.records()), {})
     return [example.target for example in examples_of(table, needed, task.read, skipped)], skipped.lines()
 
 

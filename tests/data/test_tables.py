@@ -209,7 +209,7 @@ def test_labels_like_ids_are_questioned() -> None:
     write("a.csv", "text,label\n" + "".join(f"words {n} here,{1000 + min(n, 37)}\n" for n in range(40)))
     examples = list(examples_of(Table("a.csv"), ("text", "label"), TextTask("classify", "label").read, Skipped()))
     with pytest.raises(UserError, match="38 different labels for 40 rows, such as '1000': they look like ids"):
-        TextTask("classify", "label").learned(examples)
+        TextTask("classify", "label").fit_labels(examples)
 
 
 # ----------------------------------------------------------------------------------------------------- rows left out

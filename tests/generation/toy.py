@@ -29,6 +29,8 @@ class Memory:
 class Toy:
     """A Markov chain of order two; with a source, its chances and what it looks at hang on that too."""
 
+    SEARCHES = False
+
     def __init__(self, vocabulary: int, seed: int, sharp: float = 1.5, dtype: torch.dtype = torch.float64) -> None:
         chance = torch.Generator().manual_seed(seed)
         self.vocabulary = vocabulary

@@ -155,7 +155,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     found = weft.load(made).evaluate(write_rows(here / "several.jsonl", some))
     assert found.examples == 12 and found.scores["exact"].value == 1 and "nrefs:3" in str(found.signature)
     wrong = weft.load(made).evaluate(write_rows(here / "wrong.jsonl", [{**some[0], "text": "a red hat there"}]))
-    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["said"] == "a red hut there"
+    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["prediction"] == "a red hut there"
 
 
 def test_vectors_in_every_format(made: Path, here: Path) -> None:

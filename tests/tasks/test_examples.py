@@ -14,10 +14,9 @@ from torch import Tensor
 from tests.tasks.small import model_for, pairs, prices, questions, sentences, several
 from weft.data.examples import Examples, batch_of
 from weft.tasks.answer import AnswerTask
+from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, joined
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -72,16 +71,16 @@ def table_and_network(kind: str, wordpiece: Tokenizer, bpe: Tokenizer) -> tuple[
         network = FAMILIES["gpt2"].network(model.config, {"words": model.config.vocabulary, "classify": 2})
         network.initialize()
         network = network.double().eval()
-    return task, task.table(rows, tokenizer, framing_for(model.opened)), network
+    return task, task.dataset(rows, model.opened, framing_for(model.opened)), network
 
 
 def told(task: Task, network: Any, batch: Any) -> tuple[dict[str, int], dict[str, float], list[Tensor]]:
     """Counts, sums and gradients of a batch."""
     network.zero_grad()
-    sums = task.objective.sums(network, batch)
+    sums = task.objective().sums(network, batch)
     sum(sums.values()).backward()  # type: ignore[union-attr]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in network.parameters()]
-    return task.objective.counts(batch), {name: value.item() for name, value in sums.items()}, gradients
+    return task.objective().counts(batch), {name: value.item() for name, value in sums.items()}, gradients
 
 
 def near(one: list[Tensor], two: list[Tensor]) -> bool:

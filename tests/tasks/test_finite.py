@@ -112,6 +112,8 @@ def test_comparing_names_the_one_that_is_damaged(tmp_path: Path) -> None:
 class Speaker:
     """Says the scores that it is given, whatever it has read."""
 
+    SEARCHES, attention = False, None
+
     def __init__(self, scores: list[float]) -> None:
         self.scores = torch.tensor([scores])
 

@@ -30,6 +30,7 @@ from weft.generation.beam import Beam
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
 from weft.generation.spoken import Heard, Spoken, Talk, by_length
+from weft.models.base import Network
 from weft.nn.dense import check_context
 from weft.nn.rows import Rows
 
@@ -39,14 +40,14 @@ HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 3.0
 
 
-def network_of(folder: Path, told: LoadedModel) -> nn.Module:
+def network_of(folder: Path, told: LoadedModel) -> Network:
     """The stand-in for a network whose layers CTranslate2 runs."""
     config, family, inside = told.config, told.family, folder / ENGINE
     try:
         words = named_tokens(told.writer, config.vocabulary)
         vocabularies = {"vocabulary": words}
         if family.reads:
-            read = named_tokens(told.tokenizer, getattr(config, "source_vocabulary", None) or config.vocabulary)
+            read = named_tokens(told.tokenizer, config.source_vocabulary or config.vocabulary)
             both = {"source_vocabulary": read, "target_vocabulary": words}
             vocabularies = {"shared_vocabulary": words} if read == words else both
         spec = "TransformerSpec" if family.reads else "TransformerDecoderSpec"
@@ -65,11 +66,11 @@ def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> l
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
 
-def heads_of(folder: Path, told: LoadedModel) -> nn.Module:
+def heads_of(folder: Path, told: LoadedModel) -> Network:
     """The family's own network with its heads alone: it knows how they read a hidden state."""
     config, path = told.config, folder / HEADS
     stored = read_file(path) if path.exists() else {}
-    if hasattr(config, "pooler"):  # the published format does not say it: the tensors do
+    if config.has("pooler"):  # the published format does not say it: the tensors do
         config = replace(config, pooler=any(name.startswith("pooler.") for name in stored))
     network = outline(told.family, config, told.heads)
     names = kept_names(list(network.state_dict()), config, told.heads)
@@ -97,7 +98,7 @@ class Reading(Engine):
         super().__init__(told.config)
         self.folder, self.body = folder, body
         self.engine = engine_of("Encoder", folder, told.card.precision)
-        self.marked = hasattr(told.config, "segments")
+        self.marked = told.config.has("segments")
 
     @property
     def heads(self) -> Any:
@@ -131,9 +132,8 @@ class Reading(Engine):
                 parts[row].copy_(vectors)
         return hidden
 
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says of the hidden state, as in the network itself."""
-        return self.body.scores(head, hidden, rows)
+    def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        return self.body.logits(head, hidden, rows)
 
     def words(self, hidden: Tensor) -> Tensor:
         return self.body.words(hidden)
@@ -155,6 +155,8 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 
 class Writing(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
+
+    SCORES_TEXTS = SEARCHES = True
 
     def __init__(self, folder: Path, told: LoadedModel, vocabularies: list[list[str]]) -> None:
         super().__init__(told.config)
@@ -283,7 +285,7 @@ class Writing(Engine):
             found = self.engine.score_batch(whole, max_input_length=0)
         return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
 
-    def foreseen(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    def text_logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Of a decoder: the log-probability of every token of each text but the first, after those before it."""
         words = [[self.target_words[token] for token in text] for text in texts]
         with engine_errors(self.folder):

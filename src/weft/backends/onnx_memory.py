@@ -30,7 +30,7 @@ def check_memory(model: Any, path: Path, config: Any) -> None:
     words = any(each.name == "hidden_states" for each in model.graph.input)  # a word head scores all of them
     wide = FOR_TOKENS * config.width + (FOR_WORDS * config.vocabulary if words else 0)
     for rows, length in ((1, longest), (TOKENS, 1), (32, 32)):
-        most = BASE + 4 * rows * length * (wide + FOR_PAIRS * getattr(config, "heads", 0) * length)
+        most = BASE + 4 * rows * length * (wide + FOR_PAIRS * config.heads * length)
         held = peak(model, path, rows, length)
         if held > most:
             raise UserError(

@@ -15,6 +15,7 @@ from weft.checkpoint.locate import check_name
 from weft.checkpoint.names import Names
 from weft.errors import UserError, listed, one_of
 from weft.models.albert import Albert, AlbertConfig
+from weft.models.base import ModelConfig
 from weft.models.bert import Bert, BertConfig
 from weft.models.cnn import Cnn, CnnConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
@@ -37,8 +38,8 @@ class Family:
 
     name: str
     paper: str
-    config: type[Any]
-    network: type[Any]
+    config: type[ModelConfig]
+    network: type[Any]  # a Network
     names: Names
     table: ConfigTable
     architectures: Mapping[str, tuple[str, ...]]  # published class -> heads; none where nobody else has this family
@@ -361,35 +362,34 @@ def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Fa
         if not family.sizes:
             raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256, and {name} has no sizes with a name")
         raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
-    if not hasattr(family.config, "layers"):
+    if not family.config.has("layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")
     layers, width = int(found[1]), int(found[2])
     heads = heads if isinstance(heads, int) and heads > 0 else None
-    if heads is None and width % 64 and hasattr(family.config, "heads"):
+    if heads is None and width % 64 and family.config.has("heads"):
         raise UserError(
             f"size {size}: a width of {width} is not a multiple of 64, the width of a head; choose their number, "
             f"such as model.heads={next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)}"
         )
     sizes = {"layers": layers, "width": width, "heads": heads or width // 64, "inner": 4 * width}
-    sizes = {field: size for field, size in sizes.items() if hasattr(family.config, field)}
+    sizes = {field: size for field, size in sizes.items() if family.config.has(field)}
     return family, family.config(**{**family.standard, **sizes})
 
 
 def check_config(family: Family, config: Any) -> None:
     """Refuse a config that is another family's."""
     for name in family.fixed:
-        value, own = getattr(config, name), family.standard[name]
+        value, own = vars(config)[name], family.standard[name]
         if value != own:
             raise UserError(f"{name} of {family.name} is {own}, not {value}; choose the model {value}")
 
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
     """The heads with which a family is pre-trained; none where it does not score words."""
-    pooler = getattr(config, "pooler", False)
     return {
         head: config.vocabulary if head == "words" else 2
         for head in family.trained
-        if pooler or head not in family.network.POOLED
+        if config.pooler or head not in family.network.POOLED
     }
 
 

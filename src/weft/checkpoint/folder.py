@@ -23,7 +23,7 @@ from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
-from weft.models.shared import start_weights
+from weft.models.base import Network, start_weights
 from weft.nn.lookup import unsound
 from weft.text.tokenizers.marian import is_marian, read_sides
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
@@ -38,7 +38,7 @@ class LoadedModel:
 
     family: Family
     config: Any
-    network: nn.Module
+    network: Network
     heads: Mapping[str, int]
     tokenizer: Tokenizer | None
     card: Card
@@ -118,14 +118,14 @@ def open_folder(
         check_heads_config(family.table, heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
-        stored = _without(family, stored, gone, own, getattr(config, "tied", None) in (True, "all", "decoder"))
+        stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     pooled = any(head in family.network.POOLED for head in everything)
     pooler_stored = any(name.startswith("pooler.") for name in stored)
-    if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
+    if config.has("pooler") and (pooled or not own):  # the published format does not say it: the tensors do
         config = replace(config, pooler=pooled or pooler_stored)
-    if mix and not hasattr(config, "mix"):
+    if mix and not config.has("mix"):
         raise UserError(f"{folder}: {family.name} has no layers to mix")
     mixed = mix and not config.mix
     if mixed:
@@ -177,7 +177,7 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
 
 def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:
     """Refuse a vocabulary that has tokens for which the model has no vector, and one where there should be two."""
-    source = getattr(config, "source_vocabulary", None)
+    source = config.source_vocabulary
     if tokenizer is None:
         return
     if source is not None and target is None:

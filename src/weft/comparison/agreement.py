@@ -14,8 +14,8 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import framing_for
 from weft.tasks.model import ALIKE, HEADS, Model
-from weft.tasks.registry import WRITES
-from weft.tasks.understand import asked_of, task_of, wants_two
+from weft.tasks.registry import WRITES, task_for
+from weft.tasks.understand import wants_two
 
 TOLERANCE = 1e-4  # of the largest score: far above what another order of sums makes, far below what a fault makes
 SAMPLES = 24  # texts that are made up where none are given
@@ -60,18 +60,18 @@ def scores_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [np.log([[word.probability for word in gap] for gap in answer.gaps]) for answer in answers]
     if model.task not in HEADS or model.task in WRITES:
         return [np.zeros(0) for _ in inputs]
-    does = task_of(opened, model.task)
-    asked = [asked_of(does, number, each) for number, each in enumerate(inputs, 1)]
+    does = task_for(opened, model.task)
+    asked = [does.check_input(number, each) for number, each in enumerate(inputs, 1)]
     network = opened.network
     training = network.training
     network.eval()
     try:
-        found = does.outcomes(opened, framing_for(opened), asked)
+        found = does.predict(opened, framing_for(opened), asked)
     finally:
         network.train(training)
     if isinstance(does, AnswerTask):
-        return [np.array([each.said.nothing, *(score for score, _, _ in each.said.choices[:1])]) for each in found]
-    return [np.asarray(each.said) for each in found]
+        return [np.array([each.output.nothing, *(score for score, _, _ in each.output.spans[:1])]) for each in found]
+    return [np.asarray(each.output) for each in found]
 
 
 def said(answer: Any) -> Any:

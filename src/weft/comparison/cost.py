@@ -176,7 +176,7 @@ def parameters_of(model: Model) -> int | None:
     opened = model.opened
     if opened.card.backend in (None, "torch"):
         weights = sum(parameter.numel() for parameter in opened.network.parameters())
-        return weights or sum(getattr(opened.config, "entries", ())) or None
+        return weights or sum(opened.config.entries) or None
     try:
         return outlined(opened.family, opened.config, opened.heads).parameters
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError):

@@ -11,14 +11,12 @@ from weft.data.columns import find_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
-from weft.tasks.judging import Task
-from weft.tasks.partial_rows import Reader, labeled
-from weft.tasks.reading import Example, read_all, text_in
+from weft.tasks.base import Example, Normalization, Task
+from weft.tasks.partial_rows import Reader
+from weft.tasks.reading import read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-from weft.text.tags import Normalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -31,7 +29,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
-    scheme: Normalizer | None = None  # of tags, what counts those that were written otherwise
+    normalization: Normalization
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -75,8 +73,8 @@ def asked_of(
         )
         files = replace(files, columns={**known, **told})
     where = files.name
-    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
-    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
+    skipped, normalization = Skipped(), Normalization() if task is None else task.normalization()
+    return Asked(_read(task, files, told, where, skipped, normalization), where, files.hash(), skipped, normalization)
 
 
 def _read(
@@ -85,7 +83,7 @@ def _read(
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,
-    scheme: Normalizer | None,
+    normalization: Normalization,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
 
@@ -94,10 +92,9 @@ def _read(
 
         def checked(record: Record) -> Example:
             example = read(record)
-            if task is not None and labeled(example):
-                # A rare tag that was never seen is a mistake like any other.
-                task.formed(example) if isinstance(task, TagTask) else task.check([example])
-            return normalized(example, scheme)
+            if task is not None and task.has_target(example):
+                task.check_format(example)
+            return normalization(example)
 
         return columns, checked
 

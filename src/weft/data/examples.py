@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Rows
-from weft.text.windows import Piece
+from weft.text.windows import TextWindow
 
 STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
 
@@ -202,7 +202,7 @@ class ExamplesBuilder:
 
     def add(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TextWindow],
         ends: Sequence[tuple[int, int]] = (),
         tags: Sequence[Iterable[tuple[int, int]]] = (),
     ) -> None:

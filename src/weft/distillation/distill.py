@@ -12,7 +12,7 @@ from typing import Any
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml
 from weft.data.tables import RunRows, Table, is_section
-from weft.distillation.recipe import DistillRecipe, Texts, recipe_of
+from weft.distillation.recipe import DistillData, DistillRecipe, recipe_of
 from weft.distillation.run import go
 from weft.distillation.stages import staged
 from weft.errors import UserError
@@ -88,7 +88,7 @@ def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: Run
     def put(section: str, key: str, value: Any) -> None:
         said[section] = {**said.get(section, {}), key: value}
 
-    if is_section(data, Texts):
+    if is_section(data, DistillData):
         said, data = overlaid(said, {"data": data}), None
     if isinstance(student, Mapping):
         said, student = overlaid(said, {"student": student}), None

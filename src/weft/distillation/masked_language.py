@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
@@ -72,7 +73,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         """What the teacher itself would have had, of the same text with the same words hidden."""
         if setup.held_out is None or state.best is None:
             return
-        judged = replace(setup, network=objective.teacher.to(setup.device), objective=wanted)
+        judge: Any = objective.teacher.to(setup.device)
+        judged = replace(setup, network=judge, objective=wanted)
         theirs = evaluated(judged, state.pass_tokens, None, stop)[0]["words"]
         sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
         both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]

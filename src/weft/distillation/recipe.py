@@ -16,7 +16,7 @@ Match = Literal["states", "attention", "relations", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
+class TeacherSection:
     """`[teacher]`: who is listened to; the mean of several."""
 
     panel: ClassVar = "Model"
@@ -27,7 +27,7 @@ class Teacher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
+class StudentSection:
     """`[student]`: who learns."""
 
     panel: ClassVar = "Model"
@@ -55,7 +55,7 @@ class Student:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts(TableSection):
+class DistillData(TableSection):
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = option(
@@ -81,7 +81,7 @@ class Texts(TableSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lessons:
+class DistillSettings:
     """`[distill]`: what the student is asked for."""
 
     panel: ClassVar = "Distillation"
@@ -135,7 +135,7 @@ ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class StageSettings:
     """`[stages]`: what comes before and after the teacher."""
 
     panel: ClassVar = "Distillation"
@@ -162,12 +162,12 @@ class DistillRecipe(TrainingRecipe):
     """One distillation."""
 
     verb: ClassVar = "distill"
-    teacher: Teacher = Teacher()
-    student: Student = Student()
-    data: Texts = Texts()
-    distill: Lessons = Lessons()
+    teacher: TeacherSection = TeacherSection()
+    student: StudentSection = StudentSection()
+    data: DistillData = DistillData()
+    distill: DistillSettings = DistillSettings()
     training: Tuning = section(Tuning(), without=("layer_decay",))
-    stages: Stages = Stages()
+    stages: StageSettings = StageSettings()
 
 
 def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:

@@ -17,15 +17,14 @@ import numpy as np
 from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences
 from weft.distillation.base import Lesson, Said
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError
 from weft.metrics.generation import rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.runs.recipes import FROM_NOTHING, Tuning
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask, chrf_near, task_of
+from weft.tasks.base import Example, Task
+from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import check_writer, together, translate
 from weft.text.windows import Framing
 
@@ -42,12 +41,14 @@ class WritingLesson(Lesson):
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is asked
 
     @staticmethod
-    def of(teachers: Sequence[LoadedModel], name: str, wanted: Lessons) -> WritingLesson:
+    def of(teachers: Sequence[LoadedModel], name: str, wanted: DistillSettings) -> WritingLesson:
         """What a recipe asks of teachers of one task."""
         first, *others = teachers
         check_writer(first)
         together(first, others)
-        task = replace(task_of(first, name), beam=1, baseline=False)  # in training it is judged as finetune does
+        task = replace(
+            SequenceTask.from_model(first, name), beam=1, baseline=False
+        )  # in training it is judged as finetune does
         return WritingLesson(task, wanted.beam, wanted.best, wanted.closest, wanted.hard, tuple(others))
 
     @property

@@ -130,7 +130,7 @@ def _windows(
     configs = [teacher.model.config for teacher in request.teachers]
     length = min(min(config.context for config in configs), LONG)
     # Each place has at least half a window before it, or as much as its teacher looks back at.
-    before = min(length // 2, max(getattr(config, "reach", length) for config in configs))
+    before = min(length // 2, max(length if config.reach is None else config.reach for config in configs))
     step = max(1, length - before)
     cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
     for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):

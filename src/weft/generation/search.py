@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
+from typing import Any
 
 import torch
 
@@ -113,9 +114,9 @@ def speech(
         attention=attention,
         device=device,
     )
-    own = getattr(speaker, "search", None)
-    if own is not None:
-        steps = own(talk, choice, [seeds[row] for row in rows], live)
+    if speaker.SEARCHES:
+        engine: Any = speaker
+        steps = engine.search(talk, choice, [seeds[row] for row in rows], live)
     elif isinstance(choice, Beam) and choice.width > 1:
         steps = Searcher(talk, choice).run()
     else:

@@ -13,22 +13,13 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, listed
-from weft.nn.rows import Ragged, Source
-
-
-class State(Protocol):
-    """What a model remembers between two steps.
-
-    Where it was asked for and the model looks at a source, `attention` (B S float32) is how much each source token was
-    looked at for the latest scores.
-    """
-
-    def pick(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be asked for more than once."""
+from weft.nn.rows import DecoderState, Ragged, Source
 
 
 class Speaker(Protocol):
     """A model that writes: n-gram, recurrent, GPT-2, T5, all of them. Scores are logits, B V."""
+
+    SEARCHES: bool  # whether it has `search`, and generates by itself
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
@@ -37,13 +28,10 @@ class Speaker(Protocol):
     def step(self, tokens: Tensor, state: Any) -> Tensor: ...
 
 
-def attention_of(state: State) -> Tensor | None:
-    """B S: what a state looked at, None where the model has no such thing."""
-    return getattr(state, "attention", None)
-
-
 class Ensemble:
     """Several speakers with one vocabulary that speak as one: the mean of their chances at every step."""
+
+    SEARCHES = False
 
     def __init__(self, speakers: Sequence[Speaker]) -> None:
         if not speakers:
@@ -66,7 +54,7 @@ class Ensemble:
         return mean_chances([speaker.step(tokens, own) for speaker, own in pairs])
 
 
-class States:
+class States(DecoderState):
     """What the speakers of an ensemble remember."""
 
     def __init__(self, states: list[Any]) -> None:
@@ -80,7 +68,7 @@ class States:
     @property
     def attention(self) -> Tensor | None:
         """B S: the mean over the speakers that look at the source."""
-        seen = [found for state in self.states if (found := attention_of(state)) is not None]
+        seen = [state.attention for state in self.states if state.attention is not None]
         return torch.stack(seen).mean(0) if seen else None
 
 
@@ -121,7 +109,7 @@ class Voice:
 
     @property
     def attention(self) -> Tensor | None:
-        return attention_of(self.state)
+        return self.state.attention
 
     def pick(self, rows: Sequence[int]) -> None:
         """Keep these rows, with their scores; a row may be asked for more than once."""

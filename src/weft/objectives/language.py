@@ -89,5 +89,5 @@ class MaskedWords:
         # The table of all words is by far the largest matrix: it is read only at masks.
         sums = {"words": cross_entropy(network.words(hidden[batch.targets["places"]]), batch.targets["words"])}
         if self.pairs:
-            sums["pairs"] = cross_entropy(network.scores("next", hidden, batch.rows), batch.targets["follows"])
+            sums["pairs"] = cross_entropy(network.logits("next", hidden, batch.rows), batch.targets["follows"])
         return sums

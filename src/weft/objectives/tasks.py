@@ -26,7 +26,7 @@ LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, an
 
 def text_scores(network: Any, hidden: Tensor, batch: Batch, examples: int) -> Tensor:
     """E C: the logits of each example: the mean over its windows, each by the tokens that are its own."""
-    logits = in_full(network.scores("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
+    logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
     return logits.new_zeros(examples, logits.shape[1]).index_add(0, batch.targets["owners"], logits)
 
 
@@ -113,7 +113,7 @@ class Tags:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)[batch.targets["places"]]
-        logits, tags = network.scores("tag", hidden, batch.rows), batch.targets["tags"]  # P C
+        logits, tags = network.logits("tag", hidden, batch.rows), batch.targets["tags"]  # P C
         if not self.soft:
             return {"tags": cross_entropy(logits, tags)}
         logits = in_full(logits)
@@ -143,7 +143,7 @@ class Ends:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         rows, ends = batch.rows, batch.targets["ends"]  # R 2
-        logits = in_full(network.scores("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
+        logits = in_full(network.logits("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
         right = -by_row(logits, rows).gather(0, rows.firsts()[:, None] + ends.clamp_min(0))
         labeled = ends[:, :1] != NOTHING
         if not self.soft:

@@ -20,7 +20,7 @@ from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
 from weft.runs.sections import Vocabulary
 from weft.runs.word_vectors_start import Start, check_vectors
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import LARGEST, learn, learn_like
@@ -81,14 +81,14 @@ def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def size_of(config: Any) -> str:
     """A model's size in short: layers x width, or what it has of these."""
-    sizes = [str(getattr(config, name)) for name in ("layers", "width") if hasattr(config, name)]
+    sizes = [str(size) for size in (config.layers, config.width) if size]
     return " x ".join(sizes) if len(sizes) == 2 else f"width {sizes[0]}" if sizes else "counts"
 
 
 def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dict[str, Any]:
     """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
     found = dict(model)
-    fields = getattr(family.config, "__dataclass_fields__", {})
+    fields = family.config.__dataclass_fields__
     chosen = {"size", "width", "layers"} & set(found) or found.get("family") != family.name
     if chosen or "base" in found or not {"layers", "heads", "inner"} <= set(fields) or pairs >= MANY:
         return found

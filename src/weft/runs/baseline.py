@@ -25,13 +25,12 @@ from weft.runs.dataset import Material
 from weft.runs.driver import report
 from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
-from weft.tasks.classify import TextTask, task_of
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
-from weft.tasks.forward import Prediction
-from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
-from weft.text.tfidf import LARGEST, Bags, Tfidf
+from weft.text.tfidf import LARGEST, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -123,7 +122,7 @@ def _less(used: int, there: int, what: str) -> str:
     return f", {used:,} of {there:,} {what}" if used < there else ""
 
 
-def _sparse(bags: Bags) -> Product:
+def _sparse(bags: SparseRows) -> Product:
     starts = torch.from_numpy(bags.starts)
     columns, values = torch.from_numpy(bags.columns), torch.from_numpy(bags.values)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
@@ -205,7 +204,7 @@ def _judged(
     if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
         scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
     predictions = [Prediction(row * task.spread + task.center, 0, 1, False) for row in scores]
-    tuned = task.tuned(predictions, dev)
+    tuned = task.tune(predictions, dev)
     metrics = tuned.metrics()
     tuned.add(metrics, predictions, dev)
     return metrics
@@ -224,7 +223,7 @@ def judged_again(model: Model, name: str, material: Material, framing: Framing, 
     """A saved model on the held-out rows."""
     model.to(device)
     try:
-        return judged(task_of(model.opened, name), model.opened, framing, material.dev, tune=True)
+        return judged(TextTask.from_model(model.opened, name), model.opened, framing, material.dev, tune=True)
     finally:
         model.to("cpu")
 

@@ -26,7 +26,7 @@ from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
-from weft.picture import Line, line_chart, page, paragraph, table
+from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather
@@ -188,7 +188,7 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress:
             texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
             hidden = network(texts.tokens, texts.rows)[:-1]
             asked = torch.from_numpy((np.diff(documents) == 0) & (places[1:] >= first))
-            found = network.said(hidden[asked], texts.tokens[1:][asked])
+            found = network.target_logprobs(hidden[asked], texts.tokens[1:][asked])
             lost = int(found.isinf().sum())
             never, tokens = never + lost, tokens + len(found)
             nats.append(-float(found[~found.isinf()].sum()))
@@ -233,9 +233,11 @@ def _picture(run: Run, config: NgramConfig, rows: list[tuple[int, int, int, int]
     growth = line_chart(
         "What is stored, by order",
         [
-            Line("n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]),
-            Line("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
-            Line("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+            ChartLine(
+                "n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]
+            ),
+            ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+            ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
         ],
         "order",
         "numbers",

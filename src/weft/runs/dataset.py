@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.data.tables import Table
-from weft.errors import UserError, listed
+from weft.errors import UserError
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import TaskRecipe
-from weft.tasks import seq2seq as sequences
-from weft.tasks.answer import AnswerTask
-from weft.tasks.classify import TextTask
-from weft.tasks.describe import DescribeTask
-from weft.tasks.judging import Task
-from weft.tasks.parallel import swapped, swapped_line
-from weft.tasks.reading import Example, alike_note, check_rows, examples_of, long_note, split, split_whole
-from weft.tasks.registry import WRITES
-from weft.tasks.tag import TagTask, normalized
+from weft.tasks.base import Example, Normalization, Task
+from weft.tasks.reading import check_rows, examples_of, long_note, split, split_whole
+from weft.tasks.registry import task_class
 from weft.text.column_names import USUAL, folded
 from weft.text.row_problems import Problems, Skipped
-from weft.text.tags import Normalizer
 from weft.text.windows import Framing
 from weft.training.signals import Stop
 
 
 def fresh_task(recipe: TaskRecipe) -> Task:
-    """The task of a recipe, before anything is known of its rows."""
-    work = recipe.task
-    balanced = work.class_weights == "balanced"
-    if balanced and work.name not in ("classify", "pair"):
-        raise UserError(f"class_weights balanced means nothing for {work.name}")
-    if work.words and work.name in ("tag", "answer", *WRITES):
-        raise UserError(f"next words are learned beside what is said of whole texts, not beside {work.name}")
-    if work.labels and work.name in ("regress", "answer", *WRITES):
-        raise UserError(f"{work.name} has no labels, so none can be given")
-    if work.name == "describe":
-        if work.prefix is not None:
-            raise UserError("a prefix is put before texts that are read, and describe reads vectors")
-        return DescribeTask("describe", smoothing=work.smoothing, judged=work.judged)
-    if work.name in WRITES:
-        return sequences.fresh(recipe.task, recipe.data)
-    if work.prefix is not None:
-        raise UserError(f"a prefix is put before what an encoder-decoder reads, not before texts to {work.name}")
-    if work.name == "tag":
-        return TagTask()
-    if work.name == "answer":
-        return AnswerTask()
-    kind = {"multilabel": "labels", "regress": "value"}.get(work.name, "label")
-    return TextTask(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)  # type: ignore[arg-type]
+    """The task of a recipe, before its rows are read."""
+    return task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
 
 
 def files_of(recipe: TaskRecipe, dev: bool = False) -> Table:
@@ -74,9 +46,9 @@ def read_examples(
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    task, needed = task.needed(first, files.columns)
-    if isinstance(task, TextTask) and task.indicators and "labels" not in needed:
-        log(f"weft: note: {where}: the columns {listed(task.indicators, 12)} of 0 and 1 are taken for the labels")
+    task, needed = task.columns(first, files.columns)
+    if note := task.column_note(needed):
+        log(f"weft: note: {where}: {note}")
     with progress(f"reading {where}", "rows") as read:
 
         def heard(more: int) -> None:
@@ -111,34 +83,27 @@ def gather(recipe: TaskRecipe, log: Log, progress: Progress, stop: Stop) -> Mate
     where = files.name
     check_rows(len(rows), where)
     hashes = {"data": files.hash()}
-    scheme = task.normalizer(rows, recipe.task.labels) if isinstance(task, TagTask) else None
-    rows = in_one_scheme(rows, scheme, where, log)
-    if isinstance(task, sequences.SequenceTask):
-        rows = task.sifted(rows, lambda note: log(f"weft: note: {where}: {note}"))
-        check_rows(len(rows), where)
+    normalization = task.normalization(rows, recipe.task.labels)
+    rows = normalized(rows, normalization, where, log)
+    rows = task.select(rows, lambda note: log(f"weft: note: {where}: {note}"))
+    check_rows(len(rows), where)
     if recipe.data.dev or recipe.data.dev_source or recipe.data.dev_target:
         other = files_of(recipe, dev=True)
         _, dev = read_examples(task, other, Skipped(), log, progress, stop)
-        scheme = None if scheme is None else Normalizer(scheme.scheme, scheme.bilou)
-        dev = in_one_scheme(dev, scheme, other.name, log)
+        dev = normalized(dev, normalization.renewed(), other.name, log)
         task = _learned(task, rows, recipe, where, log)
         rows, dev = checked(task, rows, files, log), checked(task, dev, other, log)
         check_rows(len(rows), where)
         check_dev(len(dev), other)
-        if (
-            isinstance(task, sequences.SequenceTask)
-            and task.profiles
-            and swapped([row.texts[0] for row in dev], [row.target for row in dev], task.profiles)
-        ):
-            log(f"weft: note: {swapped_line(other.name)}")
+        if note := task.swap_note(dev, other.name):
+            log(f"weft: note: {note}")
         return Material(task, rows, dev, {**hashes, "dev": other.hash()}, None, columns)
     task = _learned(task, rows, recipe, where, log)
     rows = checked(task, rows, files, log)
     check_rows(len(rows), where)
     groups = task.groups(rows)
-    if groups is None or isinstance(task, DescribeTask):
-        together = groups or [row.texts[1] for row in rows]
-        kept, held = split_whole(together, recipe.data.holdout, recipe.data.split)
+    if task.whole_groups:
+        kept, held = split_whole(groups, recipe.data.holdout, recipe.data.split)
     else:
         kept, held = split(groups, recipe.data.holdout, recipe.data.split)
         learned = {rows[number].texts for number in kept}  # a row that is there twice must not be on both sides
@@ -151,18 +116,16 @@ def gather(recipe: TaskRecipe, log: Log, progress: Progress, stop: Stop) -> Mate
 
 def _learned(task: Task, rows: list[Example], recipe: TaskRecipe, where: str, log: Log) -> Task:
     """The task with what its rows say; a note where labels look like one that is written in several ways."""
-    task = task.learned(rows, recipe.task.labels)
-    if isinstance(task, TextTask) and (note := alike_note(task.labels)):
+    task = task.fit_labels(rows, recipe.task.labels)
+    if note := task.label_note():
         log(f"weft: note: {where}: {note}")
     return task
 
 
-def in_one_scheme(rows: list[Example], scheme: Normalizer | None, where: str, log: Log) -> list[Example]:
-    """The rows with their tags in one scheme, and a note where they were written otherwise."""
-    if scheme is None:
-        return rows
-    rows = [normalized(row, scheme) for row in rows]
-    if note := scheme.note():
+def normalized(rows: list[Example], normalization: Normalization, where: str, log: Log) -> list[Example]:
+    """The rows with their targets in one form, and a note where they had another."""
+    rows = [normalization(row) for row in rows]
+    if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return rows
 
@@ -175,23 +138,16 @@ def announce_long(material: Material, framing: Framing, log: Log) -> None:
         log(f"weft: note: {note}")
 
 
-def warn_swapped(material: Material, profiles: Mapping[str, Sequence[str]], log: Log) -> None:
-    """A note where rows look as if they were to teach a base the other way round."""
-    rows = material.train
-    if profiles and swapped([row.texts[0] for row in rows], [row.target for row in rows], profiles):
-        log(f"weft: note: {swapped_line('the rows, beside those of the base')}")
-
-
 def checked(task: Task, rows: list[Example], files: Table, log: Log) -> list[Example]:
     """The rows whose labels the task knows; others stop, all told at once, or are passed over and counted."""
     skipped, problems = Skipped(), Problems()
     with suppress(UserError):  # most often all is well
-        task.check(rows)
+        task.check_targets(rows)
         return rows
     kept = []
     for row in rows:
         try:
-            task.check([row])
+            task.check_targets([row])
             kept.append(row)
         except UserError as error:
             if files.on_bad_row == "stop":

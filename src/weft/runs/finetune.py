@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -17,36 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.card import Made, Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.batching import Feed
-from weft.data.examples import Examples, batch_of
-from weft.data.pairs import Sequences, VectorSide
+from weft.data.examples import batch_of
 from weft.data.tables import RunRows, Table, is_section
 from weft.errors import UserError, one_of
 from weft.files import write_json
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.runs.baseline import BASELINES, announce_baselines, compare_baselines, judged_again, train_baselines
-from weft.runs.dataset import Material, announce_long, gather, warn_swapped
+from weft.runs.dataset import Material, announce_long, gather
 from weft.runs.driver import Altered, begin, begun, device_for, drive, scratch_folder
 from weft.runs.initial import begun_model, check_model
 from weft.runs.plan import announce, resolved
 from weft.runs.recipes import Rows, TaskRecipe, Tuning, overlaid, task_recipe
 from weft.runs.word_vectors_start import Start, begun_from, fill_table
-from weft.tasks.classify import TextTask, can_shift, folded, rescale
-from weft.tasks.describe import DescribeTask
+from weft.tasks.base import Task
 from weft.tasks.evaluate import evaluation_of
-from weft.tasks.forward import framing_for, tokenizer_of, window_for
-from weft.tasks.judging import Judgement, Task, judged
+from weft.tasks.forward import framing_for
+from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model, load
-from weft.tasks.reading import Example
 from weft.tasks.registry import FROM_TEXT
-from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
-from weft.text.windows import Framing
 from weft.training.freezing import freeze
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup, Verdict
@@ -189,19 +183,21 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
         raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
     material = gather(recipe, log, progress, stop)
     task = material.task
-    metric = one_of(recipe.task.metric, task.names, "metric") if recipe.task.metric else task.chosen
-    if metric in ("bleu", "chrf", "exact") and isinstance(task, SequenceTask) and find_spec("sacrebleu") is None:
+    metric = one_of(recipe.task.metric, task.metric_names, "metric") if recipe.task.metric else task.default_metric
+    package = task.metric_package(metric)
+    if package is not None and find_spec(package) is None:
         if recipe.task.metric:
-            raise UserError(f"{metric} needs the package sacrebleu: pip install 'weft[evaluate]'")
+            raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
         metric = "loss"
-        log("weft: note: without the package sacrebleu the best model is chosen by its loss alone")
+        log(f"weft: note: without the package {package} the best model is chosen by its loss alone")
     tokenizers: tuple[Any, ...] = ()
     start: Start | None = None
     if "base" not in recipe.model:
         family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
         if family.reads:
-            known = {"features": task.features} if isinstance(task, DescribeTask) else {}
-            recipe = replace(recipe, model=known | sized(recipe.model, family, len(material.train), log))
+            recipe = replace(
+                recipe, model=task.network_settings() | sized(recipe.model, family, len(material.train), log)
+            )
         elif not recipe.task.words:
             recipe = replace(recipe, model=both_ways(recipe.model, family, log))
         if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
@@ -212,30 +208,21 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
     opened = begun_with.opened
     if fresh and begun_with.note:
         log(f"weft: note: {begun_with.note}")
-    if isinstance(task, DescribeTask) and begun_with.fresh:
-        task.settle(opened, material.train)
     if start is not None:
         fill_table(opened.network, tokenizers[0], start, recipe.seed, log)
-    if isinstance(task, SequenceTask) and task.prefix is None and opened.card.prefix:
-        task = replace(task, prefix=opened.card.prefix)  # what it was taught to read stays; --prefix "" takes it off
-    if isinstance(task, SequenceTask):
-        warn_swapped(material, opened.card.profiles, log)
-    network: Any = opened.network
-    if isinstance(task, TextTask) and task.kind == "value":
-        if not can_shift(network):
-            task = replace(task, center=0.0, spread=math.hypot(task.center, task.spread))
-        if not begun_with.fresh:  # it says values as people write them; here they are distances from the middle
-            rescale(network, 1 / task.spread, -task.center / task.spread)
+    if note := task.swap_note(material.train, "the rows, beside those of the base", opened.card.profiles):
+        log(f"weft: note: {note}")
+    task = task.prepare(opened, material.train, begun_with.fresh)
     if recipe.task.freeze is not None:
         freeze(opened.network, recipe.task.freeze)
-    window = _window(recipe, opened, task)
+    window = task.window(opened, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(opened, window)
     announce_long(material, framing, log)
     with progress("tokenizing", "rows") as told:
-        train = tabled(task, material.train, opened, framing)
+        train = task.dataset(material.train, opened, framing)
         told(len(material.train))
         stop.check("stopped while tokenizing")
-        dev = tabled(task, material.dev, opened, framing)
+        dev = task.dataset(material.dev, opened, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
         log(f"weft: note: {note}")
     capture = device.type == "cuda" and not recipe.training.compile
@@ -253,9 +240,9 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
     begun = begin(run, plan.keep, plan.pass_tokens or 0, log)
     steps = plan.steps or 1
     card = replace(
-        task.carded(opened.card),
+        task.to_card(opened.card),
         task=recipe.task.name,
-        window=read_window(window, train),
+        window=task.card_window(window, train),
         pooling=None,
         normalize=None,
         columns={**material.columns, **recipe.data.columns},
@@ -273,8 +260,7 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
     best: list[Judgement] = []
 
     def judge() -> Verdict:
-        rows = task.sample(material.dev) if isinstance(task, SequenceTask) else material.dev
-        found = judged(task, opened, framing, rows, tune=True)
+        found = judged(task, opened, framing, task.sample(material.dev), tune=True)
         last[:] = [found]
         return Verdict({name: score.value for name, score in found.scores.items()}, metric)
 
@@ -286,15 +272,15 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
         metrics = tuple(Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items())
         if metric == "loss" and "loss" in found:
             metrics = (Metric(data=data, name="loss", value=found["loss"]),)
-        with folded(opened.network, settled):
-            run.save_model(replace(opened, card=settled.carded(card)), metrics)
+        with settled.saving(opened.network):
+            run.save_model(replace(opened, card=settled.to_card(card)), metrics)
         best[:] = last
         if last:
             evaluation_of(last[0], recipe.task.name, "held-out rows", data).save(run.evaluation)
 
     setup = Setup(
         network=opened.network,
-        objective=task.objective,
+        objective=task.objective(),
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
@@ -320,15 +306,6 @@ def _go(run: Run, recipe: TaskRecipe, fresh: bool, stop: Stop, log: Log, progres
     return trained
 
 
-def _window(recipe: TaskRecipe, opened: LoadedModel, task: Task) -> Window:
-    work = recipe.task
-    length, stride = work.length, work.stride
-    if work.name == "answer":
-        length = length or min(384, opened.config.context)
-        stride = stride or max(1, length // 3)
-    return window_for(opened, length, stride, work.long, task.overlap)
-
-
 def _faster(plan: Tuning, task: Task) -> dict[str, float]:
     """Weights that learn at a multiple of the learning rate: those of a new head."""
     return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
@@ -342,21 +319,6 @@ def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[
     if "own" not in inspect.signature(opened.network.forward).parameters:
         raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
-
-
-def read_window(window: Window, train: Examples | Sequences) -> Window:
-    """What a card says of long texts: an encoder-decoder reads at once no more than it has read in training."""
-    if not isinstance(train, Sequences):
-        return window
-    length = min(window.length, (train.written if isinstance(train.read, VectorSide) else train.read).longest)
-    return Window(length=length, stride=length)
-
-
-def tabled(task: Task, rows: Sequence[Example], opened: LoadedModel, framing: Framing) -> Examples | Sequences:
-    """The rows as a source of batches."""
-    if isinstance(task, SequenceTask):
-        return task.table(rows, opened, framing)
-    return task.table(rows, tokenizer_of(opened), framing)
 
 
 def _base_name(recipe: TaskRecipe) -> str | None:

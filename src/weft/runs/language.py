@@ -71,7 +71,7 @@ def learn_text(
     if length > opened.config.context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {opened.config.context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
-    begin_with = getattr(opened.config, "begin", None)
+    begin_with = opened.config.begin
     filled = recipe.training.compile or (capture and device.type == "cuda")
     material = gather(recipe, name, tokenizer, length, begin_with, stop, log, progress, filled)
     plan = _resolved(recipe, material, opened, device, share)
@@ -102,7 +102,7 @@ def learn_text(
         if before.text != about["text"] or before.held_out != about["held_out"]:
             raise Altered(f"{run.folder}: the text is not the one that the run began with")
         for key, value in also.items():
-            if getattr(before, key) != value:
+            if vars(before)[key] != value:
                 raise Altered(f"{run.folder}: the {key} is not the one that the run began with")
     begun = begin(run, plan.keep, plan.pass_tokens or 0, log)
     known = plan.steps if plan.minutes is None else begun.state.steps
@@ -140,7 +140,7 @@ def learn_text(
         minutes=plan.minutes,
         most=plan.steps,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=(capture or hasattr(opened.network, "beginning")) and material.source.even and not plan.compile,
+        capture=(capture or opened.network.CARRIES) and material.source.even and not plan.compile,
     )
     kept = material.dev.hash if material.dev else material.corpus.hash
 

@@ -14,9 +14,8 @@ from weft.progress import Log
 from weft.runs.dataset import Material
 from weft.runs.driver import half_precision, pass_tokens
 from weft.runs.recipes import TaskRecipe, Tuning
+from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.judging import Task
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run
 
@@ -46,7 +45,7 @@ def resolved(
     if not from_scratch and not static and isinstance(train, Examples):
         return _from_base(recipe, train, opened, task, dev_rows, new_head, device)
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
-    if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
+    if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
     usual = (
         2e-3 if static else opened.family.learning_rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
@@ -175,7 +174,7 @@ def announce(
     held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
     if len(material.dev) < FEW_JUDGES:
         held += "; so few say little, and their intervals tell how little"
-    if isinstance(material.task, SequenceTask) and recipe.task.metric != "loss":
+    if material.task.writes and recipe.task.metric != "loss":
         written = len(material.task.sample(material.dev))
         held += f", of which {written:,} are written out" if written < len(material.dev) else ""
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)

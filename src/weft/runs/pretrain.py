@@ -99,10 +99,10 @@ def _family(recipe: Recipe) -> Family:
         )
     if family.counts:
         check_counting(recipe)
-    if recipe.training.watch_gradients and not hasattr(family.network, "unrolled"):
+    if recipe.training.watch_gradients and not family.network.CARRIES:
         raise UserError(f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru")
     if (recipe.objective.rows or family.rows) == "carried":
-        if not hasattr(family.network, "beginning"):
+        if not family.network.CARRIES:
             raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
         if recipe.objective.short is not None:
             raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")

@@ -241,11 +241,11 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) 
         "bits_per_byte": _score(found.bits_per_byte),
         "perplexity_per_token": _score(found.per_token),
         "held_out": {"tokens": found.n_tokens, "bytes": found.n_bytes, "windows": found.n_windows},
-        "parameters": weights or sum(getattr(opened.config, "entries", ())),
+        "parameters": weights or sum(opened.config.entries),
         "counted": not weights,
         "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
         "family": opened.family.name,
-        "reach": getattr(opened.config, "reach", None),
+        "reach": opened.config.reach,
         "context": opened.config.context if opened.config.context < 1 << 20 else None,
         "by_context": None
         if context is None

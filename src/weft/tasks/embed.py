@@ -121,9 +121,9 @@ class Embedder:
         if self.pooling == "first" and opened.family.speaks:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers = Layers.of(str(layers), getattr(opened.config, "layers", 0))
+        self.layers = Layers.of(str(layers), opened.config.layers)
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        width: int = getattr(opened.network, "features", opened.config.width)  # of what the last layer says
+        width: int = opened.network.features  # of what the last layer says
         self.width = width * side_by_side
         self.before, self.after = frame(opened.tokenizer)
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))

@@ -10,16 +10,11 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.metrics.bootstrap import Score
-from weft.metrics.worst_rows import Worst
-from weft.tasks.answer import AnswerTask
-from weft.tasks.classify import TextTask
-from weft.tasks.forward import CHUNK, Prediction
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.metrics.worst_rows import WorstRows
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import CHUNK
 from weft.text.windows import Framing
 
-Task = TextTask | TagTask | AnswerTask | SequenceTask
 T = TypeVar("T")
 CHARACTERS = 1 << 19  # of texts that are held at a time
 
@@ -74,12 +69,11 @@ def judged(
     progress: Callable[[int], None] = lambda more: None,
 ) -> Judgement:
     """Judge a model; with `tune`, thresholds are first chosen on these very examples, which are then all held."""
-    reading, worst = Reading(), Worst(10)
+    reading, worst = Reading(), WorstRows(10)
     held: list[tuple[list[Prediction], list[Example]]] = []
     metrics: Any = None
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        asked: list[Any] = [task.asked(example) for example in some]
-        found = task.outcomes(opened, framing, asked)
+        found = task.predict(opened, framing, [task.inputs(example) for example in some])
         progress(len(some))
         for each in found:
             reading.add(each)
@@ -89,7 +83,7 @@ def judged(
         metrics = metrics or task.metrics()
         _add(task, metrics, worst, found, some)
     if tune and held:
-        task = task.tuned([each for found, _ in held for each in found], [each for _, some in held for each in some])
+        task = task.tune([each for found, _ in held for each in found], [each for _, some in held for each in some])
         metrics = task.metrics()
         for found, some in held:
             _add(task, metrics, worst, found, some)
@@ -98,7 +92,7 @@ def judged(
     return Judgement(task, metrics.result(), metrics, worst.rows(), reading)
 
 
-def _add(task: Task, metrics: Any, worst: Worst, found: list[Prediction], some: list[Example]) -> None:
+def _add(task: Task, metrics: Any, worst: WorstRows, found: list[Prediction], some: list[Example]) -> None:
     task.add(metrics, found, some)
     for each, example in zip(found, some, strict=True):
         mistake = task.mistake(each, example)

@@ -8,7 +8,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of, find_columns
 from weft.errors import UserError, did_you_mean, listed, shown
+from weft.tasks.base import Example
 from weft.text.long_texts import check_length
 from weft.text.records import Record
 from weft.text.row_problems import Problems, Skipped
@@ -23,16 +23,6 @@ from weft.text.table_layout import ZERO_ONE
 
 LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 FEW = 4  # rows; from fewer nothing can be learned
-
-
-@dataclass(frozen=True)
-class Example:
-    """One row of somebody's data as a task takes it."""
-
-    texts: tuple[str, ...]  # one, or two for a pair; question and context
-    target: Any  # what is to be said of it; None where nobody knows
-    where: str
-    numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
 
 
 Read = Callable[[Record, Mapping[str, str]], Example]

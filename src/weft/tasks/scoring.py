@@ -59,9 +59,9 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
 @torch.inference_mode()
 def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
-    if hasattr(opened.network, "foreseen"):  # an engine that hands out no states, but scores whole texts by itself
+    if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
         whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
-        said = opened.network.foreseen(whole_texts)  # type: ignore[operator]
+        said = opened.network.text_logprobs(whole_texts)
         return [
             check_finite(opened, -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64))
             for chances, reading in zip(said, readings, strict=True)
@@ -80,8 +80,8 @@ def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
 def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
     """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
     network: Any = opened.network
-    if hasattr(network, "said"):  # it knows the chance of one word without those of all others
-        return check_numbers(opened, -network.said(hidden[places], targets).double().cpu())
+    if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
+        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu())
     most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))

@@ -96,7 +96,7 @@ def suggest(
 
 
 def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], most: int, size: int) -> Suggestions:
-    scores, _ = opened.network.start(Ragged.of([prompt], opened.device))  # type: ignore[operator]
+    scores, _ = opened.network.start(Ragged.of([prompt], opened.device))
     chances = _chances(check_numbers(opened, scores))[0]
     best = np.argsort(-chances, kind="stable")[:most].tolist()
     texts = _Spelling.of(tokenizer).texts
@@ -187,7 +187,7 @@ class _Search:
         self.after_word = bool(text) and inside(text[-1]) and not closed
         self.longest = min(LONGEST, opened.config.context - len(prompt))
         begun = Ragged.of([prompt], self.device)
-        scores, state = self.network.start(begun, room=len(prompt) + self.longest)  # type: ignore[operator]
+        scores, state = self.network.start(begun, room=len(prompt) + self.longest)
         chances = _chances(check_numbers(opened, scores))
         spelling = self.spelling
         if closed or (self.after_word and not endings):  # a word that is complete does not go on
@@ -247,7 +247,7 @@ class _Search:
                 return
             state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
             tokens = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
-            chances = _chances(self.network.step(tokens, state))  # type: ignore[operator]
+            chances = _chances(self.network.step(tokens, state))
             open_ones = [begun for _, begun in kept]
 
     def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:

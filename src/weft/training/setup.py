@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from weft.data.batching import Feed
 from weft.data.rows import ExampleSource
+from weft.models.base import Network
 from weft.objectives.language import Objective
 from weft.training.plan import Training
 
@@ -18,7 +19,7 @@ from weft.training.plan import Training
 class Setup:
     """The values that make one run differ from another; a step needs no more than the first three."""
 
-    network: nn.Module
+    network: Network
     objective: Objective
     feed: Feed
     held_out: ExampleSource | None = None  # what the run is judged by
