@@ -98,8 +98,8 @@ def steps_of(
     network, objective, table = network_of(kind), Writing(smoothing=0.1), table_of(0, 8)
     feed = Feed(table, with_targets, 0, 10)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
-    plan = Training(epsilon=1e-3, weight_decay=0.1)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
+    plan = Training(epsilon=1e-3, weight_decay=0.1, learning_rate=1e-2)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for number, batch in enumerate(batches):

@@ -21,7 +21,8 @@ from weft.distillation.teacher_outputs import teacher_outputs
 from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.language import NextToken, Objective
+from weft.objectives.base import Objective
+from weft.objectives.language import NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
