@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
@@ -25,7 +26,6 @@ from weft.objectives.tasks import TextVectors
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.reading import text_in
 from weft.text.records import Record
 from weft.text.windows import Framing, pieces
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
 from weft.metrics.answers import AnswerMetrics, answer_scores
@@ -19,7 +20,6 @@ from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, listed
@@ -26,17 +27,7 @@ from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import (
-    alike_note,
-    check_labels,
-    in_order,
-    is_one,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
+from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -15,6 +15,7 @@ import torch
 
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import list_in, text_in
 from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError, shown
 from weft.generation.decoding import Ensemble
@@ -23,7 +24,6 @@ from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
 from weft.tasks.generation import TextGenerator, check_beam_size
-from weft.tasks.reading import list_in, text_in
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
 from weft.text.records import Record

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.data.cells import value_in
 from weft.data.columns import NAMES, file_of, find_columns, paired_columns
+from weft.data.reading import LONG, long_note
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.describe import vector_in
 from weft.tasks.forward import framing_for
-from weft.tasks.reading import LONG, long_note, value_in
 from weft.tasks.registry import FROM_TEXT
 from weft.tasks.tag import words_of
 from weft.tasks.understand import wants_two

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
@@ -19,7 +20,6 @@ from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
-from weft.tasks.reading import text_in
 from weft.tasks.translate import WIDTH, around, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
