@@ -15,7 +15,8 @@ from weft.comparison.compare import NOT_FINITE
 from weft.comparison.ensemble import joint
 from weft.comparison.kinds import OfAnswers
 from weft.comparison.rows import asked_of
-from weft.distillation.report import Report, report_of
+from weft.distillation.report import StudentReport, report_of
+from weft.distillation.teacher_cache import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
@@ -34,11 +35,12 @@ def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
     return list(asked_of(task, {}, written(case, folder, 12)).examples)
 
 
-def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> Report:
+def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> StudentReport:
     *teachers, student = models
     monkeypatch.setattr("weft.distillation.report.compared", uncosted)
-    named = [(f"t{number}", each.opened, Path(f"t{number}")) for number, each in enumerate(teachers)]
-    return report_of(named, ("s", student, Path("s")), examples, by_labels=True, forwards=0, texts=12, memory=False)
+    named = [Teacher(each.opened, Path(f"t{number}"), "") for number, each in enumerate(teachers)]
+    more: dict[str, Any] = {"forwards": 0, "texts": 12, "metric": None}
+    return report_of(named, student, Path("s"), examples, by_labels=True, memory=False, **more)
 
 
 def uncosted(*given: Any, **more: Any) -> Any:
@@ -65,8 +67,8 @@ def test_labels_by_the_mean_of_the_chances(tmp_path: Path, monkeypatch: pytest.M
     alone = [each.label for each in models[0](texts)]
     assert mean != alone  # else the first of them alone would have passed
     assert found.student.agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
-    assert found.values()["held_to"] == "2 teachers together" and "of 2 teachers together" in found.words()
-    assert "held to what they say together" in found.page()
+    assert found.values()["held_to"] == "2 teachers together" and "of 2 teachers together" in found.summary()
+    assert "compared with all of them together" in found.page()
 
 
 def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +130,11 @@ def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: py
     next(models[1].network.parameters()).data.fill_(float("nan"))
     found = told(models, rows_of(case, models[0], tmp_path), monkeypatch)
     assert [each.damaged for each in found.comparison.models[:3]] == [NOT_FINITE, None, NOT_FINITE]
-    assert found.student.kept is None and "keeps" not in found.words()
+    assert found.student.kept is None and "keeps" not in found.summary()
 
 
 def test_language_models_are_held_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = BY_TASK["complete"]
     models = three(case)
     found = told(models, rows_of(case, models[0], tmp_path)[:4], monkeypatch)
-    assert not found.together and found.values()["held_to"] == "t0" and "the first of them" in found.page()
+    assert not found.together and found.values()["held_to"] == "t0 (teacher)" and "the first of them" in found.page()

@@ -64,7 +64,7 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
     batch = whole(table)
     network: Any = teacher.network
     with torch.inference_mode():
-        scores = network.scores("answer", network(batch.tokens, batch.rows, batch.segments), batch.rows)
+        scores = network.logits("answer", network(batch.tokens, batch.rows, batch.segments), batch.rows)
     for number, (example, found) in enumerate(zip(examples, by_rows(table), strict=True)):
         size = len(tokenizer_of(teacher).encode(example.texts[1], specials=False))
         first, last = int(table.starts[number]), int(table.starts[number + 1])

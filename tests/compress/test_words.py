@@ -46,7 +46,7 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
     network = teacher.network
     with torch.inference_mode():
         hidden = network(batch.tokens, batch.rows, batch.segments)
-        own = network.scores("tag", hidden, batch.rows)[batch.targets["places"]]  # type: ignore[operator]
+        own = network.logits("tag", hidden, batch.rows)[batch.targets["places"]]  # type: ignore[operator]
     assert torch.allclose(batch.targets[LOGITS], own, atol=1e-5) and own.std() > 0.1
     assert batch.targets[TAUGHT].all() and len(own) == sum(len(row.texts[0].split()) for row in examples)
 

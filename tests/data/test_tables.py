@@ -14,10 +14,10 @@ import pytest
 
 from tests.data import messy
 from weft.data.columns import find_columns
+from weft.data.reading import examples_of
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import examples_of
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped
 

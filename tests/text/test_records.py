@@ -296,13 +296,13 @@ def test_squad_questions_that_nobody_has_answered() -> None:
     [
         ("words", "a.json: 'w' where a JSON array of objects, or an object, is expected"),
         ('{"a": 1}', "a.json: no rows: give an array of objects, an object with such an array under data, rows"),
-        ('{"data": [{"a": tru}]}', "a.json: ends too early: not JSON or cut short"),
+        ('{"data": [{"a": tru}]}', "a.json row 1: ends too early: not JSON or cut short"),
         ('[{"a": 1}, tru]', "a.json row 2: ends too early: not JSON or cut short"),
         ('[{"a": 1}, {"a"', "a.json row 2: ends too early: not JSON or cut short"),
         ('{"data": [{"paragraphs": []}, {"title": "x', "a.json article 2: ends too early: not JSON or cut short"),
         ('{"data": [{"paragraphs": []} 1]}', "a.json after article 1: '1' where ',' is expected"),
         ('{"data": [{"paragraphs": []}', "a.json after article 1: ends too early: cut short"),
-        ('{"data": [' + "[" * 100_000, "a.json: nested too deeply"),
+        ('{"data": [' + "[" * 100_000, "a.json row 1: nested too deeply"),
         (b'{"data": [{"x": "\xff"}]}', "a.json line 1: byte 0xff is not UTF-8 text"),
         (b'{"data":\n ["\xc3', "a.json line 2: ends in the middle of a character"),
     ],
@@ -315,7 +315,7 @@ def test_files_that_are_not_squad(text: str | bytes, words: str) -> None:
 def test_squad_article_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "LIMIT", 1_000_000)
     write("a.json.gz", '{"data": [{"title": "' + "x" * 5_000_000)
-    assert message("a.json.gz").startswith("a.json.gz: this value is longer than")
+    assert message("a.json.gz").startswith("a.json.gz row 1: this value is longer than")
 
 
 def test_parquet(monkeypatch: pytest.MonkeyPatch) -> None:

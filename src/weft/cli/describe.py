@@ -97,7 +97,7 @@ def describe(
         written = None if out is None else stack.enter_context(_table(out))
         ticked = stack.enter_context(progress("writing", "texts"))
         for some in chunked(source, CHUNK) if data or given not in ([], ["-"]) else as_they_come(source, CHUNK):
-            drawn = {"seed": seed + seen, "n": n_best, "most": tokens, "beam": beam}
+            drawn = {"seed": seed + seen, "n": n_best, "max_tokens": tokens, "beam_size": beam}
             answers: list[Any] = model(some, others=others, **drawn, **options)
             ticked(len(some))
             for number, (vector, answer) in enumerate(zip(some, answers, strict=True), seen + 1):
@@ -146,10 +146,10 @@ def _rows(
     on_bad_row: str,
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.reading import examples_of
     from weft.data.tables import Table
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.reading import examples_of
     from weft.tasks.vector_inputs import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped

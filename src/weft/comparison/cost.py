@@ -143,7 +143,7 @@ def answered(model: Model, given: Any) -> Any:
         mask = model.tokenizer.roles.mask if model.tokenizer is not None else None
         given = [_gapped(each, mask) for each in given] if isinstance(given, list) else _gapped(given, mask)
     if model.task == "complete":  # as many words of each model: one that ends early is no faster
-        return model(given, most=WORDS, least=WORDS)
+        return model(given, max_tokens=WORDS, min_tokens=WORDS)
     return model(given)
 
 
@@ -175,7 +175,7 @@ def parameters_of(model: Model) -> int | None:
     opened = model.opened
     if opened.card.backend in (None, "torch"):
         weights = sum(parameter.numel() for parameter in opened.network.parameters())
-        return weights or sum(getattr(opened.config, "entries", ())) or None
+        return weights or sum(opened.config.entries) or None
     try:
         return outlined(opened.family, opened.config, opened.heads).parameters
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError):

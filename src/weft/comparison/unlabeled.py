@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.comparison.kinds import Kind, Ratios
-from weft.metrics.bootstrap import Sampled, Sampling
-from weft.metrics.regression import Numbers
+from weft.metrics.bootstrap import Metrics, Replicates
+from weft.metrics.regression import RegressionMetrics
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction
@@ -25,12 +25,12 @@ from weft.tasks.scoring import SCORES, Reading, beginning, surprises, tokenizer_
 BITS = 8.0  # of a byte, for who knows nothing
 
 
-class Likeness(Sampling):
+class Likeness(Metrics):
     """How alike the vectors of two models are: their cosine where they are equally wide, and their similarities."""
 
     def __init__(self) -> None:
         self.cosines = Ratios(["cosine"], shares=False)
-        self.similarities = Numbers()
+        self.similarities = RegressionMetrics()
         self.before: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def add(self, mine: NDArray[Any], first: NDArray[Any]) -> None:
@@ -40,7 +40,7 @@ class Likeness(Sampling):
             self.similarities.add([cosine(mine, self.before[0])], [cosine(first, self.before[1])])
         self.before = (mine, first)
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         found = self.cosines.sampled()
         if len(self.similarities.gold) > 1:
             found["similarities"] = self.similarities.sampled()["pearson"]
@@ -119,7 +119,7 @@ class OfWords(Kind):
     def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         tokenizer = tokenizer_of(opened)
         begin, length = beginning(tokenizer), min(opened.config.context, LONG)
-        reach = getattr(opened.config, "reach", None)
+        reach = opened.config.reach
         stride = max(1, length - reach) if reach is not None else max(1, length // 2)
         texts = [example.texts[0] for example in examples]
         readings: list[Reading] = []
@@ -190,7 +190,7 @@ class OfWords(Kind):
 @torch.inference_mode()
 def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
     """The token that the model thinks likeliest at each place; nothing of one that knows single chances only."""
-    if hasattr(opened.network, "said") or hasattr(opened.network, "foreseen"):
+    if opened.network.SCORES_TARGETS or opened.network.SCORES_TEXTS:
         return [np.zeros(0, dtype=np.int64)] * len(readings)
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
@@ -200,6 +200,6 @@ def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray
     most, found = max(1, SCORES // opened.heads["words"]), []
     for first in range(0, len(places), most):
         some = torch.tensor(places[first : first + most], device=device)
-        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())  # type: ignore[operator]
+        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())
     whole = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
     return [part.numpy() for part in torch.split(whole, [len(reading.targets) for reading in readings])]

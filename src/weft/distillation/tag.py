@@ -20,7 +20,7 @@ from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import head_outputs, tokenizer_of
-from weft.tasks.reading import number_of
+from weft.tasks.labels import number_of
 from weft.tasks.tag import Tagged, TagTask, first_tokens, raw
 from weft.text.windows import Framing, pieces
 
@@ -99,7 +99,7 @@ class TagLesson(Lesson):
                 for piece in pieces(framing, tokens.ids):
                     own = np.flatnonzero((begins >= piece.cut.first) & (begins < piece.cut.last) & (begins >= 0))
                     places = (piece.lead + begins[own] - piece.cut.start).tolist()
-                    gathering.add([piece], said=[zip(places, (tags[word] for word in own), strict=True)])
+                    gathering.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {

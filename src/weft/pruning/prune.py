@@ -175,7 +175,7 @@ def _parameters(model: Model) -> int:
 
 def _shallower(opened: LoadedModel, stayed: tuple[int, ...], count: int) -> LoadedModel:
     """The model with these layers; what writes has as many of its own, evenly."""
-    decoder = getattr(opened.network, "decoder", None) if opened.family.reads else None
+    decoder = opened.network.decoder if opened.family.reads else None
     written = None if decoder is None else evenly(min(count, len(decoder)), len(decoder))
     return with_layers(opened, stayed, written)
 
@@ -184,7 +184,7 @@ def _fewer_tokens(
     opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], judge: _Judge
 ) -> tuple[LoadedModel, Coverage]:
     """The model with the tokens that texts use most, and what those texts lose by it."""
-    if text and getattr(opened.config, "source_vocabulary", None) is not None:
+    if text and opened.config.source_vocabulary is not None:
         raise UserError("this model reads and writes with two vocabularies: their tokens are counted in the rows alone")
 
     def read() -> Iterator[str]:

@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model
-from weft.text.tfidf import LARGEST, Bags, Tfidf
+from weft.text.tfidf import LARGEST, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -122,7 +122,7 @@ def _less(used: int, there: int, what: str) -> str:
     return f", {used:,} of {there:,} {what}" if used < there else ""
 
 
-def _sparse(bags: Bags) -> Product:
+def _sparse(bags: SparseRows) -> Product:
     starts = torch.from_numpy(bags.starts)
     columns, values = torch.from_numpy(bags.columns), torch.from_numpy(bags.values)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())

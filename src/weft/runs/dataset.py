@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from weft.data.reading import check_rows, examples_of, long_note, split, split_whole
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Normalization, Task
-from weft.tasks.reading import check_rows, examples_of, long_note, split, split_whole
 from weft.tasks.registry import task_class
 from weft.text.column_names import USUAL, folded
 from weft.text.row_problems import Problems, Skipped

@@ -39,7 +39,7 @@ def check_model(recipe: TaskRecipe) -> None:
             raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
         able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
-    if recipe.tokenizer.apart and not hasattr(family.config, "source_vocabulary"):
+    if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):
         raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
     if work.words and not family.speaks:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
@@ -91,7 +91,7 @@ def from_folder(
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
     keeps = (there.card.task, there.card.labels or ()) == same
     keep = [head for head in heads if there.heads.get(head) == heads[head] and (keeps or head == "words")]
-    if mix and not getattr(there.config, "mix", False):
+    if mix and not there.config.mix:
         keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there

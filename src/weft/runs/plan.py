@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +18,7 @@ from weft.runs.recipes import TaskRecipe, Tuning
 from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, special_tokens
+from weft.training.plan import Training
 from weft.training.run import Run
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
@@ -26,6 +28,7 @@ BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a ste
 STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
 JUDGES = 50  # held-out rows from which on a metric can stop a run
 PATIENCE = 5  # evaluations, of ten
+P = TypeVar("P", bound=Training)
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
@@ -45,7 +48,7 @@ def resolved(
     if not from_scratch and not static and isinstance(train, Examples):
         return _from_base(recipe, train, opened, task, dev_rows, new_head, device)
     usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
-    if from_scratch and not isinstance(train, Sequences) and not hasattr(opened.config, "heads"):
+    if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
         usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
     usual = (
         2e-3 if static else opened.family.learning_rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
@@ -113,16 +116,21 @@ def decided(
     # Writing takes long: a run of many short epochs is judged ten times, not after each.
     often = max(in_epoch, math.ceil(steps / 10)) if isinstance(train, Sequences) else in_epoch
     every = plan.evaluate_every or max(1, min(often, steps))
+    return settled(plan, device, batch, steps, every, usual_learning_rate)
+
+
+def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
+    """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
     return replace(
         plan,
         steps=steps,
         epochs=None,
         batch=batch,
         pass_tokens=plan.pass_tokens or pass_tokens(device),
-        learning_rate=plan.learning_rate or usual_learning_rate,
+        learning_rate=plan.learning_rate or learning_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps),
+        log_every=min(plan.log_every, steps or plan.log_every),
         precision=half_precision(device) if plan.precision == "auto" else plan.precision,
         threads=plan.threads or torch.get_num_threads(),
     )

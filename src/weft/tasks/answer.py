@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
-from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
@@ -255,7 +255,7 @@ class AnswerTask(Task):
     # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> Any:
-        return Answers()
+        return AnswerMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
@@ -303,7 +303,7 @@ class AnswerTask(Task):
 
 
 def candidates(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> Candidates:
     """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
     spans: dict[tuple[int, int], float] = {}
@@ -327,7 +327,7 @@ def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tup
     return questions, [known[context] for _, context in pairs]
 
 
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -346,7 +346,7 @@ def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None
     return (inside[0], inside[-1]) if inside else None
 
 
-def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
     """The best pairs of a first and a last token in a window, as tokens of the context."""
     size = piece.cut.end - piece.cut.start
     inside = ends[piece.lead : piece.lead + size]

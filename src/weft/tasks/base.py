@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import loose_text
 from weft.data.columns import find_columns
 from weft.errors import UserError, listed, shown
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
-from weft.tasks.reading import loose_text
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

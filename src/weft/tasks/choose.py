@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
-from weft.metrics.bootstrap import Resampled, Score, share
+from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Option
 from weft.tasks.base import Task
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
@@ -217,7 +217,7 @@ def judge(
     **options: Any,
 ) -> Score:
     """The share of questions whose right choice was chosen; `told` hears of each, `options` are those of `choose`."""
-    sums, waiting = Resampled(1, seed), iter(questions)
+    sums, waiting = Bootstrap(1, seed), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(opened, [(question.prompt, question.choices) for question in some], **options)
         right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]

@@ -16,31 +16,22 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, listed
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import (
-    alike_note,
-    check_labels,
-    in_order,
-    is_one,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
+from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces
+from weft.text.windows import Framing, TextWindow, pieces
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
@@ -309,8 +300,8 @@ class TextTask(Task):
 
     def metrics(self) -> Any:
         if self.kind == "value":
-            return Numbers()
-        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+            return RegressionMetrics()
+        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
@@ -353,7 +344,7 @@ class TextTask(Task):
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
     for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
         firsts = tokenizer.ids([each[0] for each in some], specials=False)
@@ -394,7 +385,7 @@ def can_shift(network: Any) -> bool:
     """Whether the head of values can be given another mean."""
     if last_linear(network.heads["classify"]).bias is not None:
         return True
-    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    alone = set(network.heads) == {"classify"} and network.mix is None
     return alone and getattr(last_norm(network), "bias", None) is not None
 
 

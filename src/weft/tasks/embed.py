@@ -13,14 +13,14 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.errors import UserError, did_you_mean, one_of, shown
-from weft.metrics.vectors import Likeness
+from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.finite import check_finite
-from weft.tasks.reading import text_in
 from weft.text.records import Record
 from weft.text.windows import Cut, Framing, cut, frame
 
@@ -128,9 +128,9 @@ class Embedder:
         if self.pooling == "first" and opened.family.speaks:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers = Layers.of(str(layers), getattr(opened.config, "layers", 0))
+        self.layers = Layers.of(str(layers), opened.config.layers)
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        width: int = getattr(opened.network, "features", opened.config.width)  # of what the last layer says
+        width: int = opened.network.features  # of what the last layer says
         self.width = width * side_by_side
         self.before, self.after = frame(opened.tokenizer)
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
@@ -264,8 +264,8 @@ class EmbedTask(Task):
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    def metrics(self) -> Likeness:
-        return Likeness()
+    def metrics(self) -> SimilarityMetrics:
+        return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):

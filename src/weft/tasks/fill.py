@@ -54,7 +54,7 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
         starts = ragged.rows.firsts().tolist()
         places = [start + gap for start, view in zip(starts, batch, strict=True) for gap in view.gaps]
         hidden = opened.network(ragged.tokens, ragged.rows)[torch.tensor(places, device=ragged.tokens.device)]
-        logits = check_finite(opened, opened.network.words(hidden).float())  # type: ignore[operator]
+        logits = check_finite(opened, opened.network.words(hidden).float())
         best = logits.softmax(-1).topk(top)
         owners = [view.text for view in batch for _ in view.gaps]
         for owner, tokens, chances in zip(owners, best.indices.tolist(), best.values.tolist(), strict=True):

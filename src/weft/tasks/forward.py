@@ -17,7 +17,7 @@ from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.tasks.finite import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
+from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
 
 T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
@@ -54,7 +54,7 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
-def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
+def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
     budget = ON_GPU if device.type == "cuda" else BUDGET
@@ -73,7 +73,7 @@ def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> It
 def through(
     opened: LoadedModel,
     framing: Framing,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TextWindow],
     head: Callable[[Tensor, Batch], Tensor],
     by_token: bool,
 ) -> list[Tensor]:
@@ -96,7 +96,7 @@ class InputWindows:
     """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
 
     framing: Framing
-    pieces: list[list[Piece]]  # by input
+    pieces: list[list[TextWindow]]  # by input
     lengths: list[tuple[int, ...]]  # tokens of the texts of each input
     places: list[Any]  # by input: where its words or tokens stand, for tasks that answer by place
 
@@ -111,5 +111,5 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     """The logits of a head for every window of every input."""
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    logits = iter(through(model, windows.framing, flat, lambda h, b: network.scores(head, h, b.rows), by_token))
+    logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]

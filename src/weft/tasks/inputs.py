@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.data.columns import file_of
+from weft.data.reading import LONG, long_note
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.forward import framing_for
-from weft.tasks.reading import LONG, long_note
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 

@@ -51,7 +51,7 @@ class Model:
 
     def __repr__(self) -> str:
         parts = [f"{self.task}: {self.opened.family.name}"]
-        layers, width = (getattr(self.config, name, None) for name in ("layers", "width"))
+        layers, width = self.config.layers, self.config.width
         parts[0] += f" {layers}x{width}" if layers and width else ""
         if not self.opened.exported:
             parts.append(f"{sum(parameter.numel() for parameter in self.network.parameters()):,} parameters")
@@ -348,7 +348,7 @@ def new(
         told = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
         config = replace(config, **told)
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
-    if padding is not None and hasattr(config, "padding"):  # positions are counted from it
+    if padding is not None and config.has("padding"):  # positions are counted from it
         config = replace(config, padding=padding)
     config = changed(config, settings or {}, where)
     check_config(family, config)
@@ -357,7 +357,7 @@ def new(
         outputs = usual_heads(family, config)
     else:
         outputs = {head: config.vocabulary if given is None else given for head, given in heads.items()}
-        if hasattr(config, "pooler"):  # only where something learns from it
+        if config.has("pooler"):  # only where something learns from it
             config = replace(config, pooler=any(head in family.network.POOLED for head in outputs))
         check_heads(family, outputs)
     needed, there = measure(family, config, outputs).bytes("fp32"), memory_here()
@@ -390,7 +390,7 @@ def vocabularies_of(
             f"one that has: weft tokenizer learn --model {family.name}"
         )
     found["begin"] = begin
-    if "source_vocabulary" not in settings and hasattr(config, "source_vocabulary"):
+    if "source_vocabulary" not in settings and config.has("source_vocabulary"):
         found["source_vocabulary"] = None  # one vocabulary for both, whatever the paper of a size had
     if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
         found["source_vocabulary"] = tokenizer.vocabulary

@@ -53,10 +53,10 @@ def follows(opened: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follo
             border = len(before) + len(kept) + len(between)
             segments += [0] * border + [1] * (len(rows[-1]) - border)
         ragged = Ragged.of(rows, device)
-        told_apart = getattr(config, "segments", 1) > 1
+        told_apart = config.segments > 1
         told = torch.tensor(segments, device=device) if told_apart else None
         hidden = opened.network(ragged.tokens, ragged.rows, told)
-        scores = check_finite(opened, opened.network.scores("next", hidden, ragged.rows).float())  # type: ignore[operator]
+        scores = check_finite(opened, opened.network.logits("next", hidden, ragged.rows).float())
         for (first, second), chance in zip(batch, scores.softmax(-1)[:, 0].tolist(), strict=True):
             count = len(first) + len(second)
             answers.append(

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import list_in
 from weft.errors import UserError, shown
 from weft.tasks.base import Task
-from weft.tasks.reading import list_in
 from weft.text.records import Record
 
 MIN_LIMIT = 32  # tokens that a text may always have

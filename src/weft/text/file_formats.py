@@ -9,7 +9,7 @@ from itertools import islice
 from typing import IO, cast
 
 from weft.text.column_names import known_name
-from weft.text.sources import Source, again, first_bytes, read_lines
+from weft.text.sources import TextSource, again, first_bytes, read_lines
 from weft.text.table_layout import DELIMITERS, delimiter_of, split_rows
 
 LINES = 500  # that are looked at
@@ -17,7 +17,7 @@ CHARACTERS = 1 << 17  # and characters at most
 TAG = re.compile(r"O|[BIESLUM]-\S+")
 
 
-def format_of(source: Source, loose: bool) -> str | None:
+def format_of(source: TextSource, loose: bool) -> str | None:
     """The format that the content shows beyond doubt; `loose`: the name says nothing, so that a table may be one too.
 
     A file named .txt is most likely text, so that only what is hardly text is taken for something else.
@@ -94,7 +94,7 @@ def is_conll(lines: list[str]) -> bool:
     return blank > 1 and len(rows) >= 20 and len(set(last)) <= min(60, len(rows) // 3) and len(rows) / blank < 100
 
 
-def _is_workbook(source: Source) -> bool:
+def _is_workbook(source: TextSource) -> bool:
     try:
         with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             found = "xl/workbook.xml" in archive.namelist()

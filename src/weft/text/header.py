@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import UserError, listed
 from weft.text.column_names import known_name
 from weft.text.rows import check_columns, check_names
-from weft.text.sources import Source
+from weft.text.sources import TextSource
 from weft.text.table_layout import lacks_header, names_for
 
 TWO = "text,label or --names source,target"
@@ -38,7 +38,7 @@ def _is_header(row: Sequence[str], cells: Sequence[str], below: Sequence[Sequenc
     return named and len(below) > 0 and alike >= 0.8 * len(below)
 
 
-def header_of(source: Source, rows: Cells, unit: str) -> tuple[list[str], int]:
+def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], int]:
     """The names of the columns, and how many rows come before the first one of data; `unit`: line or row."""
     blank = next((place for place, (_, cells) in enumerate(rows) if any(cell.strip() for cell in cells)), len(rows))
     skipped = title_rows([cells for _, cells in rows]) or blank

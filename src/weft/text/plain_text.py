@@ -10,12 +10,12 @@ from weft.errors import UserError
 from weft.files import MEGABYTE
 from weft.text.documents import look
 from weft.text.rows import COLUMNS, Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, Line, Source, read_lines
+from weft.text.sources import LIMIT, Line, TextSource, read_lines
 
 # ------------------------------------------------------------------------------------------------------ documents
 
 
-def read_txt(source: Source, options: Options) -> Rows:
+def read_txt(source: TextSource, options: Options) -> Rows:
     """A document per line, per block of lines between blank ones, per file, or as the text looks."""
     need_columns(["text"], options, source.name)
     documents, lines = options.documents, read_lines(source)
@@ -36,7 +36,7 @@ def read_txt(source: Source, options: Options) -> Rows:
         yield fault or Record({"text": text}, f"{source.name} line {began}")
 
 
-def _whole(source: Source, lines: Iterable[Line]) -> Rows:
+def _whole(source: TextSource, lines: Iterable[Line]) -> Rows:
     """The whole file as one document, line ends and blank lines kept."""
     texts, size = list[str](), 0
     for _, text, fault in lines:
@@ -55,7 +55,7 @@ def _whole(source: Source, lines: Iterable[Line]) -> Rows:
         yield Record({"text": text}, f"{source.name} line 1")
 
 
-def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
+def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
     """Runs of lines between blank ones: where each begins, its lines, and the first bad byte in it."""
     block, size = list[Line](), 0
     end: Line = (0, "", None)
@@ -78,7 +78,7 @@ CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner"
 CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
 
 
-def read_conll(source: Source, options: Options) -> Rows:
+def read_conll(source: TextSource, options: Options) -> Rows:
     """Sentences of a word per line with columns beside it; the last column is the tag."""
     need_columns(["words", "tags", "columns"], options, source.name)
     shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns

@@ -20,12 +20,20 @@ from weft.text.paths import Patterns, find_files
 from weft.text.plain_text import read_conll, read_txt
 from weft.text.row_problems import Problems, Skipped
 from weft.text.rows import SUFFIXES, UNREAD, Options, Record, Rows
-from weft.text.sources import STANDARD_INPUT, BadBytes, Source, open_sources, read_lines, telling_suffix, zip_and_member
+from weft.text.sources import (
+    STANDARD_INPUT,
+    BadBytes,
+    TextSource,
+    open_sources,
+    read_lines,
+    telling_suffix,
+    zip_and_member,
+)
 from weft.text.squad import read_contexts, read_squad
 
 __all__ = ["FORMATS", "Document", "Record", "Skipped", "find_files", "read_records", "read_texts"]
 
-READERS: dict[str, Callable[[Source, Options], Rows]] = {
+READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
     "txt": read_txt,
     "csv": read_csv,
     "tsv": read_tsv,
@@ -49,7 +57,7 @@ class Document(NamedTuple):
     where: str
 
 
-def _format(source: Source, otherwise: str | None) -> str:
+def _format(source: TextSource, otherwise: str | None) -> str:
     """The format that a source's name tells, or its content."""
     known = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), None)
     if known is not None and (known != "txt" or otherwise is not None):
@@ -163,7 +171,7 @@ def _read(
     encoding = None if encoding is None else known_encoding(encoding)
     told = Skipped() if skipped is None else skipped
 
-    def sources(path: Path) -> Iterator[tuple[Source, str]]:
+    def sources(path: Path) -> Iterator[tuple[TextSource, str]]:
         for source in open_sources(path):
             source = replace(source, encoding=encoding, note=lambda text: told.note(short(text, path)))
             yield source, format or _format(source, "txt" if path == STANDARD_INPUT else otherwise)
@@ -194,7 +202,7 @@ def _tells(path: Path) -> bool:
     return any(telling_suffix(each) in SUFFIXES for each in (path, archive))
 
 
-def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
+def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
     """The rows of a source that can be read; at the first that cannot, all of them are told, or they are counted."""
     problems, count, damaged = Problems(), 0, 0
     while True:
@@ -228,7 +236,7 @@ def _good(source: Source, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iter
     problems.check()
 
 
-def _texts(source: Source, kind: str, options: Options) -> Rows:
+def _texts(source: TextSource, kind: str, options: Options) -> Rows:
     """The records of a source with nothing but their text."""
     if kind == "json" and json_kind(source) == "squad":
         kind = "squad"

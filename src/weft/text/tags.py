@@ -23,7 +23,7 @@ OTHERS = {ours: theirs for theirs, ours in SAME.items()}
 NO_TYPE = "_"
 
 
-class Span(NamedTuple):
+class TagSpan(NamedTuple):
     """A run of words that belong together: words[first:last]."""
 
     first: int
@@ -53,11 +53,11 @@ def scheme_of(labels: Iterable[str]) -> Scheme:
     return "bioes" if any(part is not None and part[0] in "ES" for part in parts) else "bio"
 
 
-def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Span]:
+def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[TagSpan]:
     """The spans of one sentence, read kindly: what goes on with nothing before it begins a span (seqeval's default)."""
     if (scheme or scheme_of(tags)) == "plain":
-        return [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
-    spans, first = list[Span](), 0
+        return [TagSpan(place, place + 1, tag) for place, tag in enumerate(tags)]
+    spans, first = list[TagSpan](), 0
     before, label = "O", ""
     for place, tag in enumerate(tags):
         parts = _parts(tag)
@@ -66,15 +66,15 @@ def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Span]:
         now, kind = parts
         if not (before in "BI" and now in "IE" and kind == label):
             if before != "O":
-                spans.append(Span(first, place, label))
+                spans.append(TagSpan(first, place, label))
             first = place
         before, label = now, kind
     if before != "O":
-        spans.append(Span(first, len(tags), label))
+        spans.append(TagSpan(first, len(tags), label))
     return spans
 
 
-def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
+def tags_of(spans: Iterable[TagSpan], length: int, scheme: Scheme) -> list[str]:
     """The tags of a sentence of so many words, O outside the spans; the way back from `spans_of`."""
     one_of(scheme, SCHEMES, "scheme")
     tags, end = ["O"] * length, 0
@@ -93,7 +93,7 @@ def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
 
 
 @dataclass
-class Normalizer:
+class TagNormalizer:
     """Writes the tags of sentences as one scheme has them, and counts what was written otherwise.
 
     In IOB1 (CoNLL-2003 as published) an entity begins with I- unless another of its type stands right before it; where
@@ -108,7 +108,7 @@ class Normalizer:
     letters: str = ""  # of the other schemes, those that were seen
 
     @classmethod
-    def of(cls, labels: Iterable[str]) -> Normalizer | None:
+    def of(cls, labels: Iterable[str]) -> TagNormalizer | None:
         """For the scheme of these labels; None where they have none."""
         labels = set(labels)
         scheme, letters = scheme_of(labels), {label[:1] for label in labels}
@@ -149,7 +149,7 @@ class Normalizer:
         return f"{self.changed:,} stray {tags} rewritten to fit {target}"
 
 
-class Decoder:
+class TagDecoder:
     """Scores of every tag at every word -> the best tags that the scheme allows in this order."""
 
     def __init__(self, labels: Sequence[str]) -> None:

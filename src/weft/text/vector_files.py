@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason, whole_file
 from weft.text.row_problems import Skipped
-from weft.text.sources import Line, Source, find_members, open_sources, read_lines, zip_and_member
+from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
 from weft.text.tokenizers.limits import LONGEST_TOKEN
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
@@ -71,7 +71,7 @@ def read_binary(path: Path) -> WordVectors:
     raise UserError(f"{path}: holds no vector")
 
 
-def _binary(source: Source, path: Path) -> WordVectors:
+def _binary(source: TextSource, path: Path) -> WordVectors:
     name, stream = source.name, source.stream
     line = stream.readline(64)
     parts = line.split()

@@ -105,7 +105,7 @@ def framing_of(
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextWindow:
     """One window of one example, as the network reads it."""
 
     tokens: list[int]
@@ -114,7 +114,7 @@ class Piece:
     cut: Cut  # of that text
 
 
-def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[Piece]:
+def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[TextWindow]:
     """The windows of a text or of a pair; of a pair, the longer text is cut and the shorter stands in every window.
 
     Where both are too long they are cut side by side, so that each token of both is read.
@@ -124,7 +124,7 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         before, after = framing.before, framing.after
         room = _room(framing, len(before) + len(after))
         return [
-            Piece(whole := [*before, *first[c.start : c.end], *after], len(whole), len(before), c)
+            TextWindow(whole := [*before, *first[c.start : c.end], *after], len(whole), len(before), c)
             for c in _cuts(framing, len(first), room)
         ]
     if framing.pair is None:
@@ -132,10 +132,10 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     before, between, after = framing.pair
     room = _room(framing, len(before) + len(between) + len(after))
 
-    def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> Piece:
+    def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
         whole = [*before, *a, *between, *b, *after]
         border = len(before) + len(a) + len(between)
-        return Piece(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
+        return TextWindow(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
 
     if len(first) + len(second) <= room or len(first) <= room // 2:
         return [
@@ -172,7 +172,7 @@ def special_tokens(framing: Framing, texts: int) -> int:
     return sum(map(len, framing.pair))
 
 
-def left_out(framing: Framing, found: Sequence[Piece], *lengths: int) -> bool:
+def left_out(framing: Framing, found: Sequence[TextWindow], *lengths: int) -> bool:
     """Whether the windows of an example leave some of its tokens out."""
     return framing.cutting and len(found[0].tokens) - special_tokens(framing, len(lengths)) < sum(lengths)
 
