@@ -59,7 +59,7 @@ class Saying(nn.Module):
     def forward(self, tokens: Tensor, rows: Any, segments: Any = None) -> Tensor:
         return self.said
 
-    def scores(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
+    def logits(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
         return hidden
 
 

@@ -66,13 +66,13 @@ def test_vectors_are_described(made: Path, here: Path) -> None:
     assert scores["exact"] == 1 and scores["chrf"] == 100 and scores["bleu"] == 100
     new = rows(12, seed=5)
     for given in (vectors_in(new), numpy.array(vectors_in(new))):
-        for options in ({}, {"beam": 1}, {"beam": 4, "n": 2}):
+        for options in ({}, {"beam_size": 1}, {"beam_size": 4, "n": 2}):
             answers = model(given, **options)
             assert [answer.text for answer in answers] == [row["text"] for row in new]
             assert all(answer.finish_reason == "end" for answer in answers)
-    alone = model(new[0]["vector"], beam=4, n=2)
+    alone = model(new[0]["vector"], beam_size=4, n=2)
     assert alone.text == new[0]["text"] and len(alone.best) == 2 and alone.best[0].score > alone.best[1].score
-    assert alone.score == pytest.approx(model(vectors_in(new), beam=4, n=2)[0].score, abs=1e-5)
+    assert alone.score == pytest.approx(model(vectors_in(new), beam_size=4, n=2)[0].score, abs=1e-5)
     found = model.evaluate(write_rows(here / "test.jsonl", new))
     assert found.scores["exact"].value == 1 and found.examples == 12 and not found.worst and not found.by_length
 
@@ -88,10 +88,10 @@ def test_texts_are_drawn_and_streamed(made: Path) -> None:
     vector = rows(1)[0]["vector"]
     pieces = model.stream(vector)
     assert "".join(pieces) == "a red hut there" == pieces.answer.text
-    some = {model(vector, temperature=3.0, seed=seed, most=6).text for seed in range(8)}
+    some = {model(vector, temperature=3.0, seed=seed, max_tokens=6).text for seed in range(8)}
     assert len(some) > 3 and model(vector, temperature=3.0, seed=1).text == model(vector, temperature=3.0, seed=1).text
     assert weft.load(made, task="complete")(vector).text == "a red hut there"
-    together = model([vector], others=[model], beam=2)
+    together = model([vector], others=[model], beam_size=2)
     assert together[0].text == "a red hut there"
 
 

@@ -20,7 +20,7 @@ from weft.data.examples import batch_of as with_targets
 from weft.data.pairs import Sequences, TextSide
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Batch
 from weft.objectives.sequences import Writing
 from weft.runs.finetune import finetune
@@ -168,11 +168,11 @@ def test_what_is_written_is_what_the_cpu_writes(kind: str, device: torch.device)
             if parameter.dim() == 1:
                 parameter += 1.0
     sources = [[5, 9, 2, 31, 7, END], [8, END], [3, 3, 4, 12, 30, 11, 6, 9, 10, END], [6, 2, END]]
-    options: dict[str, Any] = {"sources": sources, "context": 32, "most": 12, "ends": [END]}
+    options: dict[str, Any] = {"sources": sources, "context": 32, "max_tokens": 12, "ends": [END]}
     looks = KINDS[kind][1].get("attention") != "none"
     for choice in (Sampling(), Beam(width=4, n=4), Beam(width=6, n=2, groups=2, diversity=0.5)):
-        here = speak(network.cpu(), [[0]] * 4, choice=choice, attention=looks, **options)
-        there = speak(network.to(device), [[0]] * 4, choice=choice, attention=looks, device=device, **options)
+        here = generate(network.cpu(), [[0]] * 4, choice=choice, attention=looks, **options)
+        there = generate(network.to(device), [[0]] * 4, choice=choice, attention=looks, device=device, **options)
         for one, other in zip(here, there, strict=True):
             assert [each.tokens for each in one] == [each.tokens for each in other]
             assert [each.finish_reason for each in one] == [each.finish_reason for each in other]

@@ -97,7 +97,7 @@ def describe(
         written = None if out is None else stack.enter_context(_table(out))
         ticked = stack.enter_context(progress("writing", "texts"))
         for some in chunked(source, CHUNK) if data or given not in ([], ["-"]) else as_they_come(source, CHUNK):
-            drawn = {"seed": seed + seen, "n": n_best, "most": tokens, "beam": beam}
+            drawn = {"seed": seed + seen, "n": n_best, "max_tokens": tokens, "beam_size": beam}
             answers: list[Any] = model(some, others=others, **drawn, **options)
             ticked(len(some))
             for number, (vector, answer) in enumerate(zip(some, answers, strict=True), seen + 1):

@@ -76,8 +76,8 @@ def translate(
         source = from_input(lines)
         for some in chunked(source, CHUNK) if lines and lines != ["-"] else as_they_come(source, CHUNK):
             answers: list[Any] = model(
-                some, others=others, beam=beam, n=n_best, length_penalty=length_penalty, coverage=coverage,
-                most=tokens, prefix=prefix, alignments=alignments or picture is not None,
+                some, others=others, beam_size=beam, n=n_best, length_penalty=length_penalty, coverage=coverage,
+                max_tokens=tokens, prefix=prefix, alignments=alignments or picture is not None,
             )  # fmt: skip
             ticked(len(some))
             for number, (text, answer) in enumerate(zip(some, answers, strict=True), seen + 1):

@@ -144,7 +144,7 @@ def answered(model: Model, given: Any) -> Any:
         mask = model.tokenizer.roles.mask if model.tokenizer is not None else None
         given = [_gapped(each, mask) for each in given] if isinstance(given, list) else _gapped(given, mask)
     if model.task == "complete":  # as many words of each model: one that ends early is no faster
-        return model(given, most=WORDS, least=WORDS)
+        return model(given, max_tokens=WORDS, min_tokens=WORDS)
     return model(given)
 
 

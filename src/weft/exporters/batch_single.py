@@ -96,9 +96,9 @@ def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
 
 def _check_written(model: Model, prompts: Sequence[str]) -> None:
     """Refuse a model that writes something else for a prompt in a batch, unless two tokens were equally likely."""
-    together: list[Any] = complete(model.opened, prompts, most=MAX_TOKENS)
+    together: list[Any] = complete(model.opened, prompts, max_tokens=MAX_TOKENS)
     for prompt, first in zip(prompts, together, strict=True):
-        second: Any = complete(model.opened, [prompt], most=MAX_TOKENS)[0]
+        second: Any = complete(model.opened, [prompt], max_tokens=MAX_TOKENS)[0]
         if first.tokens != second.tokens and not _tied(model, prompt, list(first.tokens), list(second.tokens)):
             raise UserError(
                 f"its answers depend on the batch: {shown(first.text, 40)!r} among {len(prompts)} prompts, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.generation.spoken import Reason
+from weft.generation.completion import Reason
 
 
 @dataclass(frozen=True, kw_only=True)

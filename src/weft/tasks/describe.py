@@ -18,11 +18,12 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import list_in, text_in
 from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError, shown
-from weft.generation.speaker import Ensemble
+from weft.generation.decoding import Ensemble
+from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
-from weft.tasks.generation import Writer, check_width, manner_of
+from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
 from weft.text.records import Record
@@ -30,7 +31,6 @@ from weft.text.windows import Framing
 
 BEAM = 3  # as Vinyals et al. (2017) found best
 LEAST = 32  # tokens that a text may always have
-DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical")  # options with which nothing is searched for
 
 
 # ------------------------------------------------------------------------------------------------------------ vectors
@@ -103,35 +103,30 @@ def describe(
     *,
     task: str = "describe",
     others: Sequence[LoadedModel] = (),
-    beam: int | None = None,
-    most: int | None = None,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Text]:
-    """Write a text from each vector; `options` are those of `Manner`, `others` models that write together with it.
+    """Write a text from each vector; `options`: `GenerationOptions`; `others`: further models of an ensemble.
 
-    A beam of 3 looks for the best text, unless it is to be drawn (`temperature`, `top_p` ...). `most`: tokens of a
-    text; unless given, twice as many as the longest had that the model has learned from.
+    Default: a beam of 3, unless a sampling option is given; twice as many tokens as the longest training text had.
     """
-    writer = describer_of(opened, others)
-    found = vectors_of(opened, vectors)
-    if beam is None and not any(options.get(name) is not None for name in DRAWN):
-        beam = min(BEAM, opened.config.vocabulary)
-    if beam is not None:
-        check_width(beam, opened.config.vocabulary)
-        options = {"n": 1, **options, "beam": beam}
-    if most is not None and most < 1:
-        raise UserError(f"a number of new tokens cannot be {most}")
-    return writer.write(
-        [[opened.config.begin]] * len(found),
-        manner_of(options),
-        most=limit_for(opened) if most is None else most,
-        sources=[[vector] for vector in found],
-        heard=heard,
+    generator, chosen = describer_of(opened, others), options_of(options)
+    features = vectors_of(opened, vectors)
+    if chosen.beam_size is None and not chosen.given(SAMPLING):
+        chosen = replace(chosen, beam_size=min(max(BEAM, chosen.n), opened.config.vocabulary))
+    check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
+    if chosen.max_tokens is not None and chosen.max_tokens < 1:
+        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
+    return generator.write(
+        [[opened.config.begin]] * len(features),
+        chosen,
+        max_tokens=limit_for(opened),
+        sources=[[vector] for vector in features],
+        on_progress=on_progress,
     )
 
 
-def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Writer:
+def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
     """What writes from vectors with this model, and with others."""
     if not opened.family.numbers or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write from vectors")
@@ -140,8 +135,8 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Wri
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
-    return Writer(
-        speaker=networks[0] if len(networks) == 1 else Ensemble(networks),
+    return TextGenerator(
+        decoder=networks[0] if len(networks) == 1 else Ensemble(networks),
         tokenizer=writer_of(opened),
         context=min(each.config.context for each in (opened, *others)),
         device=opened.device,
@@ -171,7 +166,7 @@ class DescribeTask(SequenceTask):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
-        return cls("describe", beam=BEAM, features=model.config.features)
+        return cls("describe", beam_size=BEAM, features=model.config.features)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         return ("vector",)
@@ -265,7 +260,7 @@ class DescribeTask(SequenceTask):
     # ------------------------------------------------------------------------------------------------------ answering
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = describe(model, inputs, beam=self.beam, others=self.others)
+        texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     # -------------------------------------------------------------------------------------------------------- judging

@@ -41,7 +41,7 @@ class SequenceTask(Task):
     copies: bool = True
     judged: int = 500  # examples that are written out to evaluate a run by
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beam: int = 1
+    beam_size: int = 1
     baseline: bool = False  # metrics of the first sentences, beside those of a summary
     others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is evaluated
 
@@ -60,7 +60,7 @@ class SequenceTask(Task):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
-        return cls(name, model.card.prefix, profiles=model.card.profiles, beam=WIDTH, baseline=True)
+        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=WIDTH, baseline=True)
 
     def to_card(self, card: Card) -> Card:
         profiles = dict(self.profiles) or card.profiles
@@ -166,7 +166,7 @@ class SequenceTask(Task):
     # ------------------------------------------------------------------------------------------------------ answering
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = translate(model, inputs, beam=self.beam, prefix=self.prefix, others=self.others, watch=False)
+        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     # -------------------------------------------------------------------------------------------------------- judging
