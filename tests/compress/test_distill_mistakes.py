@@ -66,7 +66,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--text", "texts.txt", "--stages", "finetune"], "in this order, with distill, not finetune"),
         (["t", "--text", "few.txt"], "few.txt: 2 texts are too few to learn from; 4 are the least"),
         (["t", "--text", "lost.txt"], "lost.txt: no such file"),
-        (["base", "--text", "texts.txt"], "is made for no task (fill), so it teaches none"),
+        (["base", "--text", "texts.txt"], "a model for fill teaches no task"),
         (["t", "--data", "pairs.jsonl"], "its rows have text)"),
         (["pair", "--data", "rows.jsonl"], "(the teacher's task is pair: its rows have text, pair)"),
         (["pair", "--text", "texts.txt"], "reads two texts at a time: give rows (--data FILE"),

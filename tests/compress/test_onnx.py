@@ -41,7 +41,7 @@ def model_of(family: str, task: str, **settings: Any) -> LoadedModel:
     found, config = FAMILIES[family], CASES[family].config(**settings)
     head, outputs = HEADS.get(task, (None, 0))
     heads = {} if head is None else {head: outputs}
-    if hasattr(config, "pooler"):
+    if config.has("pooler"):
         config = replace(config, pooler=any(name in found.network.POOLED for name in heads))
     torch.manual_seed(0)
     network = found.network(config, heads)

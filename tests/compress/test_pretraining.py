@@ -187,7 +187,7 @@ def test_on_the_command_line(
     said = capsys.readouterr().err
     assert "from layer 0 of the teacher" in said and "plan: 4 steps" in said and "held-out loss" in said
     model: Any = weft.load("small")
-    assert model.task == "complete" and model("ada goes", most=3).text
+    assert model.task == "complete" and model("ada goes", max_tokens=3).text
     assert losses(tmp_path / "small")[-1] < losses(tmp_path / "small")[0]
     assert run([*command, "--student", "lstm:1x64", "--out", "lstm"]) == 0
     assert run(["resume", "small"]) == 0 and "finished already" in capsys.readouterr().err

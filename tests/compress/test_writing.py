@@ -94,9 +94,9 @@ def test_arrays_hold_any_text() -> None:
 
 
 def test_of_several_texts_each_counts_by_its_chance(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, best=3)
+    lesson, model = lesson_of(teacher, n=3)
     framing = framed(model)
-    found = translate(model.opened, [source for source, _ in PAIRS], beam=5, n=3)
+    found = translate(model.opened, [source for source, _ in PAIRS], beam_size=5, n=3)
     table = lesson.dataset(SOURCES, model.opened, framing, lesson.teacher_outputs(model.opened, framing, SOURCES))
     assert table.ways is not None and table.count == len(PAIRS)
     for number, each in enumerate(found):
@@ -165,10 +165,10 @@ def test_steps_of_a_feed_are_the_same_in_any_passes() -> None:
 
 
 def test_the_closest_to_the_right_text_is_taken(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, closest=True, beam=4)
+    lesson, model = lesson_of(teacher, closest=True, beam_size=4)
     framing = framed(model)
     right = [Example((source,), f"{target} Kuh", "") for source, target in PAIRS]
-    found = translate(model.opened, [source for source, _ in PAIRS], beam=4, n=4)
+    found = translate(model.opened, [source for source, _ in PAIRS], beam_size=4, n=4)
     table = lesson.dataset(right, model.opened, framing, lesson.teacher_outputs(model.opened, framing, right))
     best = [max((way.text for way in each.best), key=lambda text: chrf_near(text, example.target))
             for each, example in zip(found, right, strict=True)]  # fmt: skip
@@ -183,7 +183,7 @@ def test_the_closest_to_the_right_text_is_taken(teacher: Path) -> None:
 
 
 def test_right_texts_have_their_share() -> None:
-    lesson = SequenceTask("translate", soft=TeacherTexts(best=2, hard=0.25))
+    lesson = SequenceTask("translate", soft=TeacherTexts(n=2, hard=0.25))
     written = [("a b", math.log(0.3)), ("a c", math.log(0.1)), ("a b", math.log(0.2))]
     known = lesson.teacher_targets(Example(("x",), "right", ""), written)
     assert known == pytest.approx({"a b": 0.75 * 5 / 6, "a c": 0.75 / 6, "right": 0.25})
@@ -191,12 +191,12 @@ def test_right_texts_have_their_share() -> None:
     assert lesson.teacher_targets(Example(("x",), None, ""), written) == pytest.approx({"a b": 5 / 6, "a c": 1 / 6})
     assert lesson.teacher_targets(Example(("x",), None, ""), [("", 0.0)]) == {}  # nothing to learn
     assert lesson.teacher_targets(Example(("x",), "right", ""), [("", 0.0)]) == {"right": 1.0}
-    hard = replace(lesson, soft=TeacherTexts(best=2, hard=1.0))
+    hard = replace(lesson, soft=TeacherTexts(n=2, hard=1.0))
     assert hard.teacher_targets(Example(("x",), "right", ""), written) == {"right": 1.0}
 
 
 def test_a_student_with_other_tokens_learns_the_same_texts(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, best=2)
+    lesson, model = lesson_of(teacher, n=2)
     framing = framed(model)
     said = lesson.teacher_outputs(model.opened, framing, SOURCES)
     tokens = learn([text for each in said for text, _ in unpack_texts(each)] + [s for s, _ in PAIRS], "bpe", 320)
@@ -226,7 +226,7 @@ def test_several_teachers_write_together(teacher: Path) -> None:
         DistillSettings(), [model.opened, other.opened]
     )
     found = lesson.teacher_outputs(model.opened, framed(model), SOURCES[:6])
-    wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam=5)
+    wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam_size=5)
     assert [unpack_texts(each)[0][0] for each in found] == [each.text for each in wanted]
     assert [unpack_texts(each)[0][1] for each in found] == pytest.approx([each.logprob for each in wanted])
 
@@ -281,7 +281,7 @@ def test_a_student_learns_to_write_what_its_teacher_writes(teacher: Path) -> Non
     student = ("--student", "transformer:1x64", "--start", "scratch", "--set", "student.settings.dropout=0.0")
     assert distilled(teacher, "out", "--text", sources, *student, *learning_rate, steps=150) == 0
     texts = [source for source, _ in PAIRS]
-    ours, theirs = (weft.load(name)(texts, beam=1) for name in ("out", teacher))
+    ours, theirs = (weft.load(name)(texts, beam_size=1) for name in ("out", teacher))
     assert sum(one.text == two.text for one, two in zip(ours, theirs, strict=True)) >= 18  # type: ignore[attr-defined]
 
 
@@ -300,7 +300,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both learned from and judged by"),
-        (("--text", sources, "--best", "9", "--student", "1x64"), "best must be between 1 and beam"),
+        (("--text", sources, "--best", "9", "--student", "1x64"), "n and beam_size must hold"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
         found = capsys.readouterr().err.strip()

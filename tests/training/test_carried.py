@@ -257,7 +257,7 @@ def test_it_learns_more_than_how_common_words_are(family: str, tmp_path: Path) -
     shares = np.bincount(ids)[np.bincount(ids) > 0] / len(ids)
     unigram = -float((shares * np.log(shares)).sum())
     assert found[-1] < unigram - 0.3, (found, unigram)
-    answer = model("once", most=5)
+    answer = model("once", max_tokens=5)
     assert answer.text
 
 

@@ -39,7 +39,7 @@ class OnnxNetwork(Network):
         super().__init__(told.config)
         self.heads, self.folder = dict(told.heads), folder
         # Of what each token is given out as, where no head reads it.
-        self.width = outline(told.family, told.config, told.heads).features
+        self.wide = outline(told.family, told.config, told.heads).features
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
@@ -51,6 +51,11 @@ class OnnxNetwork(Network):
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
         self.word_graph = started(folder / WORDS, told.config, traced)[0] if "words" in self.heads else None
         self._check(folder)
+
+    @property
+    def features(self) -> int:
+        """Width of the states that a graph without a head gives."""
+        return self.wide
 
     def _check(self, folder: Path) -> None:
         """Refuse a graph that is not what the folder says."""
@@ -65,7 +70,7 @@ class OnnxNetwork(Network):
                 f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
             )
         named = next((self.heads[name] for name in ("classify", "tag") if name in self.heads), None)
-        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.width,)
+        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.wide,)
         ranks = {len(each.shape) for each in self.graph.get_outputs()}
         if ranks != {1 + self.by_token + len(self.widths)}:
             raise UserError(f"{folder / GRAPH}: gives outputs of {shown(str(ranks))} dimensions")

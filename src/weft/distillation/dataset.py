@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.data.columns import file_of
+from weft.data.reading import FEW, read_table, split, split_whole
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
@@ -16,7 +17,6 @@ from weft.progress import Log, Progress, log_notes
 from weft.runs.dataset import normalized
 from weft.tasks.base import Example, Task
 from weft.tasks.partial_rows import Reader
-from weft.tasks.reading import FEW, read_all, split, split_whole
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.training.signals import Stop
@@ -36,7 +36,7 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
         return reader.asked, reader.read
 
     with progress(f"reading {where}", "rows") as told:
-        for example in read_all(files, begin, skipped, told):
+        for example in read_table(files, begin, skipped, told):
             stop.check("stopped while reading")
             found.append(example)
     log_notes(skipped.lines(), log)

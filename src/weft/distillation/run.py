@@ -41,7 +41,7 @@ from weft.runs.selection import Selection
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model, load
-from weft.tasks.registry import CLASSES, task_for
+from weft.tasks.registry import task_class, task_for
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
 from weft.training.run import Run, tokenizer_hash
@@ -87,11 +87,6 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
 
 def student_task(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) -> Task:
     """The task of a student of these teachers, whose outputs must mean the same."""
-    if name not in CLASSES:
-        raise UserError(
-            f"{recipe.teacher.folders[0]}: is made for no task ({name}), so it teaches none: weft finetune makes it a "
-            "teacher, and --pretrain hands on its language model"
-        )
     tasks = [task_for(teacher.model, name) for teacher in teachers]
     task = tasks[0].learning_from(recipe.distill, [teacher.model for teacher in teachers])
     for teacher, other in zip(teachers, tasks, strict=True):
@@ -112,7 +107,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
-    if name == "complete":
+    if task_class(name).language_model:
         return _language(run, recipe, log, lambda: distill_language(run, recipe, teachers, device, stop, log, progress))
     context = Context(run, recipe, teachers, device, stop, log, progress)
     student = prepare(context, student_task(recipe, name, teachers))

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.metrics.vectors import SimilarityMetrics
@@ -24,15 +25,14 @@ from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, stacked
 from weft.tasks.finite import check_finite
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.reading import text_in
 from weft.text.records import Record
 from weft.text.windows import Cut, Framing, cut, frame
 from weft.text.windows import pieces as pieces_of
 
+Pooling = Literal["mean", "first", "max"]
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
 TOKENIZED = 1024  # texts that are tokenized at a time
-Pooling = Literal["mean", "first", "max"]
 
 
 def embed(
@@ -234,7 +234,9 @@ class EmbedTask(Task):
 
     name = "embed"
     supervised = False  # its targets are the vectors of a teacher
+    embeds = True
     overlap = 0.25
+    prediction_columns = ("vector",)
     default_metric = "spearman"
     metric_names = ("spearman", "pearson", "neighbors")
 
@@ -262,6 +264,9 @@ class EmbedTask(Task):
         embedded = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
         read = zip(embedded.vectors.numpy(), embedded.n_tokens, embedded.n_windows, strict=True)
         return [Prediction(vector, tokens, count, False) for vector, tokens, count in read]
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return embed(model, inputs, **options)
 
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)

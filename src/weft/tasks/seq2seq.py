@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
+from weft.data.columns import find_columns, paired_columns
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
@@ -18,9 +21,10 @@ from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, le
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays
+from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
+from weft.tasks.generation import Stream
 from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
-from weft.tasks.reading import text_in
 from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
@@ -39,8 +43,8 @@ class TeacherTexts:
     needs a beam search any more. Of several texts each is read as often as its probability among them says.
     """
 
-    beam: int = 5
-    best: int = 1  # texts that are learned for each source ...
+    beam_size: int = 5
+    n: int = 1  # texts that are learned for each source ...
     closest: bool = False  # ... or, where there is a target, the one that is closest to it
     hard: float = 0.0  # share of the epochs in which the target is learned, where there is one
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is run
@@ -48,7 +52,7 @@ class TeacherTexts:
     @property
     def count(self) -> int:
         """Texts that the teacher writes; the closest is sought among all of its beam."""
-        return self.beam if self.closest else self.best
+        return self.beam_size if self.closest else self.n
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class SequenceTask(Task):
     copies: bool = True
     judged: int = 500  # examples that are written out to evaluate a run by
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beam: int = 1
+    beam_size: int = 1
     baseline: bool = False  # metrics of the first sentences, beside those of a summary
     others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is evaluated
     soft: TeacherTexts = TeacherTexts()  # how a student learns from its teacher
 
     head = "words"
+    needs = "reads one text and writes another"
     writes = True
     joint_teachers = True
 
@@ -83,7 +88,11 @@ class SequenceTask(Task):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
-        return cls(name, model.card.prefix, profiles=model.card.profiles, beam=WIDTH, baseline=True)
+        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=WIDTH, baseline=True)
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and not family.numbers
 
     def to_card(self, card: Card) -> Card:
         profiles = dict(self.profiles) or card.profiles
@@ -94,6 +103,16 @@ class SequenceTask(Task):
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
         return self, ("source", "target")
+
+    def find_inputs(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
+        """Sources beside targets, else texts."""
+        if "text" not in given:
+            both = paired_columns(list(record.values))
+            given = ({"source": both[0]} if both else {}) | dict(given)
+        source = "text" not in given and ("source" in given or "source" in record.values)
+        return find_columns(("source" if source else "text",), given, record, note)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
@@ -207,8 +226,14 @@ class SequenceTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ answering
 
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return translate(model, inputs, **options)
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
+        return stream(model, input, **options)
+
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = translate(model, inputs, beam=self.beam, prefix=self.prefix, others=self.others, watch=False)
+        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     # -------------------------------------------------------------------------------------------------------- judging
@@ -253,15 +278,17 @@ class SequenceTask(Task):
         first, *others = teachers
         check_writer(first)
         together(first, others)
-        soft = TeacherTexts(settings.beam, settings.best, settings.closest, settings.hard, tuple(others))
-        return replace(self, beam=1, baseline=False, soft=soft)  # while it learns, it is evaluated as in fine-tuning
+        soft = TeacherTexts(settings.beam_size, settings.n, settings.closest, settings.hard, tuple(others))
+        return replace(
+            self, beam_size=1, baseline=False, soft=soft
+        )  # while it learns, it is evaluated as in fine-tuning
 
     def same_outputs(self, other: Task) -> bool:
         return True  # whether they can write together is checked above
 
     @property
     def teacher_settings(self) -> dict[str, Any]:
-        return {"beam": self.soft.beam, "number": self.soft.count, "prefix": self.prefix}
+        return {"beam": self.soft.beam_size, "number": self.soft.count, "prefix": self.prefix}
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The best texts for each source, best first, with their log-probabilities.
@@ -271,7 +298,7 @@ class SequenceTask(Task):
         translations = translate(
             model,
             [example.texts[0] for example in examples],
-            beam=self.soft.beam,
+            beam_size=self.soft.beam_size,
             n=self.soft.count,
             prefix=self.prefix,
             others=self.soft.others,
@@ -306,7 +333,7 @@ class SequenceTask(Task):
         target = example.target if isinstance(example.target, str) and example.target.strip() else None
         if target is not None and self.soft.closest and logprobs:  # the likeliest of those that are equally close
             logprobs = {max(logprobs, key=lambda text: (self.similarity(text, target), logprobs[text])): 0.0}
-        best = list(logprobs)[: self.soft.best]  # in the order of the teacher's scores, not of probabilities alone
+        best = list(logprobs)[: self.soft.n]  # in the order of the teacher's scores, not of probabilities alone
         highest = max((logprobs[text] for text in best), default=0.0)
         weights = {text: math.exp(logprobs[text] - highest) for text in best}
         total, hard = sum(weights.values()), self.soft.hard if target is not None else 0.0
