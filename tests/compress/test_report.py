@@ -16,8 +16,8 @@ from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.rows import asked_of
+from weft.data.reading import Dataset
 from weft.distillation.curve import part_of
-from weft.distillation.dataset import Material
 from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillData
 from weft.distillation.report import read_table
@@ -210,13 +210,13 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
 
 def test_a_greater_part_holds_every_smaller_one() -> None:
     rows = [Example((str(n),), None, "") for n in range(100)]
-    whole = Material(rows, (100,), list(range(0, 100, 2)), [1, 3], False, {}, None)
+    whole = Dataset(rows, list(range(0, 100, 2)), [1, 3], {})
     parts = [part_of(whole, share, 0) for share in (0.125, 0.25, 0.5, 1.0)]
-    assert [len(part.learned) for part in parts] == [6, 12, 25, 50] and parts[-1] is whole
+    assert [len(part.train_numbers) for part in parts] == [6, 12, 25, 50] and parts[-1] is whole
     for less, more in zip(parts, parts[1:], strict=False):
-        assert set(less.learned) < set(more.learned) and less.learned == sorted(less.learned)
-    assert all(part.judged == [1, 3] and part.rows is rows for part in parts)
-    assert part_of(whole, 0.25, 1).learned != parts[1].learned
+        assert set(less.train_numbers) < set(more.train_numbers) and less.train_numbers == sorted(less.train_numbers)
+    assert all(part.dev_numbers == [1, 3] and part.examples is rows for part in parts)
+    assert part_of(whole, 0.25, 1).train_numbers != parts[1].train_numbers
 
 
 def test_what_a_teacher_said_is_taken_out_again() -> None:

@@ -16,11 +16,12 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
+from weft.data.reading import Dataset
 from weft.distillation import masked_language
 from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
 from weft.distillation.curve import curve_of, part_of
-from weft.distillation.dataset import Material, gather
+from weft.distillation.dataset import gather
 from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
 from weft.distillation.language_dataset import held_texts
@@ -138,7 +139,7 @@ class Student:
     task: Task
     model: LoadedModel
     windows: Framing
-    material: Material
+    dataset: Dataset[Example]
     train: Any  # sources of batches
     dev: Any
     judges: Sequence[Example]  # held out, with targets or else with the teacher's answers
@@ -150,7 +151,7 @@ class Student:
 
     def kept_scores(self, scores: Mapping[str, Score]) -> Mapping[str, Score]:
         """The metrics of the student; where the teacher's answers are the targets, its agreement with them."""
-        if self.material.by_labels:
+        if self.dataset.labeled_dev:
             return scores
         agreement = {AGREEMENT: scores[self.task.default_metric]}
         return agreement if self.task.supervised else {**agreement, **scores}
@@ -161,17 +162,17 @@ def prepare(context: Context, task: Task) -> Student:
     begins to read, which may take hours."""
     recipe, log = context.recipe, context.log
     find_student(recipe, context.models[0], lambda text: None)
-    material = gather(task, recipe, log, context.progress, context.stop)
-    material = part_of(_augmented(context, task, material), recipe.data.share, recipe.data.split)
-    if not any(map(task.has_target, material.train)):  # labels do not count
+    dataset = gather(task, recipe, log, context.progress, context.stop)
+    dataset = part_of(_augmented(context, task, dataset), recipe.data.share, recipe.data.split)
+    if not any(map(task.has_target, dataset.train)):  # labels do not count
         task = task.learning_from(replace(recipe.distill, hard=0.0), context.models)
-    metric = decided_metric(_with_package(recipe.distill.metric, task, log), task, material.by_labels)
+    metric = decided_metric(_with_package(recipe.distill.metric, task, log), task, dataset.labeled_dev)
     reads = TeacherReads(context.run.inside)
 
     @cache
     def outputs() -> TeacherOutputs:
         return teacher_outputs(
-            task, context.teachers, material.rows, material.parts, context.stop, log, context.progress, reads
+            task, context.teachers, dataset.examples, dataset.parts, context.stop, log, context.progress, reads
         ).outputs
 
     beginning = begun_student(
@@ -180,7 +181,7 @@ def prepare(context: Context, task: Task) -> Student:
         context.models,
         task.objective().heads,
         task.head,
-        lambda: task.vocabulary_texts(material.train, lambda: outputs().select(material.learned)),
+        lambda: task.vocabulary_texts(dataset.train, lambda: outputs().select(dataset.train_numbers)),
         context.stop,
         log,
         context.progress,
@@ -189,12 +190,12 @@ def prepare(context: Context, task: Task) -> Student:
     window = window_of(recipe, context.models[0], model, task)
     windows = framing_for(model, window)
     matched(task.objective(), context.models[0], model, recipe.distill)  # whether their layers can be compared
-    learned, held_out = outputs().select(material.learned), outputs().select(material.judged)
-    judges: Sequence[Example] = material.dev
-    if not material.by_labels:
-        judges = [task.with_teacher_answer(*pair) for pair in zip(material.dev, held_out, strict=True)]
-    task = task.fit_teacher(material.train, learned).prepare(model, material.train, beginning.fresh)
-    train, dev = _tokenized(context, task, material, model, windows, learned, held_out)
+    learned, held_out = outputs().select(dataset.train_numbers), outputs().select(dataset.dev_numbers)
+    judges: Sequence[Example] = dataset.dev
+    if not dataset.labeled_dev:
+        judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
+    task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
+    train, dev = _tokenized(context, task, dataset, model, windows, learned, held_out)
     plan = planned(recipe, task, train, context.device, beginning)
     settings = replace(recipe.distill, metric=metric, length=window.length, stride=window.stride)
     recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
@@ -206,13 +207,13 @@ def prepare(context: Context, task: Task) -> Student:
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
     )
-    return Student(recipe, task, replace(model, card=card), windows, material, train, dev, judges, reads.total)
+    return Student(recipe, task, replace(model, card=card), windows, dataset, train, dev, judges, reads.total)
 
 
 def _tokenized(
     context: Context,
     task: Task,
-    material: Material,
+    dataset: Dataset[Example],
     model: LoadedModel,
     windows: Framing,
     learned: TeacherOutputs,
@@ -220,10 +221,10 @@ def _tokenized(
 ) -> tuple[Any, Any]:
     """Sources of batches: of the texts to learn from, and of those held out."""
     with context.progress("tokenizing", "texts") as advance:
-        train = task.dataset(material.train, model, windows, learned)
-        advance(len(material.train))
+        train = task.dataset(dataset.train, model, windows, learned)
+        advance(len(dataset.train))
         context.stop.check("stopped while tokenizing")
-        dev = task.dataset(material.dev, model, windows, held_out)
+        dev = task.dataset(dataset.dev, model, windows, held_out)
     for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
         context.log(f"weft: note: {note}")
     train = train.for_training(MOST_WINDOWS, context.recipe.seed, _captures(context))
@@ -234,11 +235,11 @@ def _captures(context: Context) -> bool:
     return context.device.type == "cuda" and not context.recipe.training.compile
 
 
-def _augmented(context: Context, task: Task, material: Material) -> Material:
-    """The material with copies of its texts, some of their words replaced."""
+def _augmented(context: Context, task: Task, dataset: Dataset[Example]) -> Dataset[Example]:
+    """The dataset with copies of its texts, some of their words replaced."""
     data = context.recipe.data
     if not data.augment:
-        return material
+        return dataset
     by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
     with context.progress("replacing words", "texts") as advance:
 
@@ -246,8 +247,8 @@ def _augmented(context: Context, task: Task, material: Material) -> Material:
             context.stop.check("stopped while replacing words")
             advance(more)
 
-        copies = augmented(task, material.train, data.augment, by, context.recipe.seed, progress)
-    return material.with_more(copies)
+        copies = augmented(task, dataset.train, data.augment, by, context.recipe.seed, progress)
+    return dataset.with_more(copies)
 
 
 def _with_package(metric: str | None, task: Task, log: Log) -> str | None:
@@ -313,16 +314,16 @@ def _name_of(name: str) -> str:
 
 def train(context: Context, student: Student) -> State:
     """Train a prepared student to the end, or until somebody stops it."""
-    run, recipe, model, material = context.run, student.recipe, student.model, student.material
-    data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
+    run, recipe, model, dataset = context.run, student.recipe, student.model, student.dataset
+    data = dataset.hashes.get("dev", dataset.hashes.get("data", dataset.hashes.get("text", "")))
     selection = Selection(
         run, student.task, model, student.windows, student.judges, student.metric, data, student.kept_scores
     )
 
     def start(state: State) -> None:
         announce(context, student, recipe.training.steps or 1)
-        if material.held is not None:
-            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+        if dataset.held_out is not None:
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": dataset.held_out})
 
     setup = Setup(
         network=model.network,
@@ -335,14 +336,14 @@ def train(context: Context, student: Student) -> State:
         evaluate=None if student.metric == "loss" else selection.evaluate,
         capture=_captures(context),
     )
-    hashes = {**material.hashes, "teacher": [teacher.digest for teacher in context.teachers]}
+    hashes = {**dataset.hashes, "teacher": [teacher.digest for teacher in context.teachers]}
     job = Job(
         recipe=recipe,
         model=model,
         setup=setup,
         data=data,
         same={"data": hashes, "tokenizer": tokenizer_hash(model)},
-        about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": student.reads},
+        about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}, "teacher_forwards": student.reads},
         announce=start,
         save=selection.save,
         metric=student.metric,
@@ -352,13 +353,13 @@ def train(context: Context, student: Student) -> State:
 
 def announce(context: Context, student: Student, steps: int) -> None:
     """What is about to be learned, from what and how."""
-    material, recipe = student.material, student.recipe
-    labeled = sum(map(student.task.has_target, material.train))
-    held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
-    by = "" if material.by_labels else ", by the teacher's answers"
+    dataset, recipe = student.dataset, student.recipe
+    labeled = sum(map(student.task.has_target, dataset.train))
+    held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
+    by = "" if dataset.labeled_dev else ", by the teacher's answers"
     context.log(
-        f"{context.run.folder}: {len(material.train):,} texts to learn from, {labeled:,} of them labeled; "
-        f"{len(material.dev):,} held out{by}{held}\n"
+        f"{context.run.folder}: {len(dataset.train):,} texts to learn from, {labeled:,} of them labeled; "
+        f"{len(dataset.dev):,} held out{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, "
         f"learning rate {recipe.training.learning_rate:.1e}, on "
         f"{recipe.device} in {recipe.training.precision}, kept by {student.metric}"
@@ -367,7 +368,7 @@ def announce(context: Context, student: Student, steps: int) -> None:
 
 def _reported(context: Context, student: Student, state: State) -> Model:
     """The trained student, with its learning curve and its report."""
-    run, count, metric = context.run, len(student.material.train), student.metric
+    run, count, metric = context.run, len(student.dataset.train), student.metric
     model = load(run.folder).to(context.device)
     curve = curve_of(run, student.recipe, count, go, context.stop, context.log, context.progress)
     if student.recipe.data.share == 1:

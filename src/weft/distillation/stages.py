@@ -17,8 +17,9 @@ from typing import Any
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import read_toml, write_toml
+from weft.data.reading import Dataset
 from weft.distillation import report as reporting
-from weft.distillation.dataset import Material, gather
+from weft.distillation.dataset import gather
 from weft.distillation.recipe import DistillRecipe, StudentSection
 from weft.distillation.report import JSON, point_of, read_curve
 from weft.distillation.run import AGREEMENT, go, open_teachers, student_task
@@ -31,7 +32,7 @@ from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
 from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
 from weft.runs.sections import Words
-from weft.tasks.base import Task
+from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -48,11 +49,11 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     name, teachers = open_teachers(recipe, device)
     task = student_task(recipe, name, teachers)
     find_student(recipe, teachers[0].model, lambda _: None)  # mistakes in it are named before anything else
-    material = gather(task, recipe, log, progress, stop)
+    dataset = gather(task, recipe, log, progress, stop)
     stages, names = run.inside / "stages", recipe.stages.names
     if "finetune" in names:
-        check_labels(task, material)
-    write_rows(stages, task, material)
+        check_labels(task, dataset)
+    write_rows(stages, task, dataset)
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
@@ -67,7 +68,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
 
     student = recipe.student
     if "pretrain" in names:
-        base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
+        base, fresh = begun_folder(stages, recipe, teachers, dataset, stop, log, progress)
         stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     distilling = Run(stages / "distill")
@@ -75,21 +76,21 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     alone = replace(recipe, out=out, student=student, stages=replace(recipe.stages, names=("distill",)))
     model = stage("distill", alone, go)
     metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
-    reached = [{"stage": "distill", **point_of(model, metric, len(material.train))}]
+    reached = [{"stage": "distill", **point_of(model, metric, len(dataset.train))}]
     if "finetune" in names:
         tuning = finetuning(recipe, name, task, stages, model, None if metric == AGREEMENT else metric)
         model = stage("finetune", tuning, finetune.go)
-        reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, material.train)))})
+        reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, dataset.train)))})
     reporting.write_report(
         run,
         teachers,
         load(run.folder).to(device),
-        material.dev,
+        dataset.dev,
         (time.perf_counter() - began) / 2,
         log,
-        by_labels=material.by_labels,
+        by_labels=dataset.labeled_dev,
         forwards=distilling.info().teacher_forwards,
-        texts=len(material.train),
+        texts=len(dataset.train),
         metric=metric,
         curve=read_curve(distilling.inside / JSON),
         stages=reached,
@@ -133,20 +134,20 @@ def check_unchanged(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------- rows of each stage
 
 
-def check_labels(task: Task, material: Material) -> None:
+def check_labels(task: Task, dataset: Dataset[Example]) -> None:
     """Mistakes of the last stage are named before the first."""
-    known = [row for row in material.train if task.has_target(row)]
-    if not known or not material.by_labels:
+    known = [row for row in dataset.train if task.has_target(row)]
+    if not known or not dataset.labeled_dev:
         raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
     task.fit_labels(known, task.labels)
 
 
-def write_rows(stages: Path, task: Task, material: Material) -> None:
+def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
     """The texts of the first stage and the rows of the last, without those that are held out."""
     stages.mkdir(parents=True, exist_ok=True)
-    texts = (" ".join(text.split()) for row in material.train for text in row.texts)
+    texts = (" ".join(text.split()) for row in dataset.train for text in row.texts)
     write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
-    for name, rows in (("rows", material.train), ("dev", material.dev)):
+    for name, rows in (("rows", dataset.train), ("dev", dataset.dev)):
         known = [task.to_record(row) for row in rows if task.has_target(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
 
@@ -158,7 +159,7 @@ def begun_folder(
     stages: Path,
     recipe: DistillRecipe,
     teachers: Sequence[Teacher],
-    material: Material,
+    dataset: Dataset[Example],
     stop: Stop,
     log: Log,
     progress: Progress,
@@ -178,7 +179,7 @@ def begun_folder(
             [each.model for each in teachers],
             {"words": None},
             "words",
-            lambda: (text for row in material.train for text in row.texts),
+            lambda: (text for row in dataset.train for text in row.texts),
             stop,
             log,
             progress,
