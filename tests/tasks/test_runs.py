@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 import weft
 from tests.tasks.small import kinds, pairs, prices, questions, quiet, sentences, several, write_conll, write_rows
 from tests.training.test_resume import contents, same
+from weft.data.reading import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune
 from weft.runs.recipes import Tuning
 from weft.runs.seeds import with_seeds
-from weft.tasks.reading import split, split_whole
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
 from weft.training.run import Run

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
+from weft.data.reading import examples_of, long_note
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
@@ -25,7 +26,6 @@ from weft.tasks.base import Example
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.reading import examples_of, long_note
 from weft.tasks.registry import task_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped

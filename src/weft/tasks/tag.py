@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import list_in, text_in, value_in
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
@@ -23,7 +24,7 @@ from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import check_labels, list_in, number_of, text_in, value_in
+from weft.tasks.labels import check_labels, number_of
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -153,6 +154,19 @@ class TagTask(Task):
 
     def has_target(self, example: Example) -> bool:
         return example.target.tags is not None
+
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        words = next((values[name] for name in NAMES["words"] if name in values), None)
+        return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+    def check_item(self, number: int, value: Any) -> None:
+        """`check_input` says what is wrong."""
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        return (value if isinstance(value, str) else " ".join(value),)
 
     def check_input(self, number: int, value: Any) -> Tagged:
         if isinstance(value, str):
