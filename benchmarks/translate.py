@@ -23,9 +23,9 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
-from weft.metrics.generation import Written
+from weft.metrics.generation import GenerationMetrics
 from weft.nn.rows import Rows
-from weft.picture import Line, heading, line_chart, page, table
+from weft.picture import ChartLine, heading, line_chart, page, table
 from weft.text.records import read_texts
 from weft.text.tokenizers.training import learn
 from weft.timing import medians
@@ -119,9 +119,9 @@ def judge(model: weft.Model, data: Path) -> dict[str, Any]:
     for split in ("test_2016_flickr", "test_2017_flickr"):
         sources, targets = map(lines, files(data, split))
         begin = time.perf_counter()
-        answers: list[Any] = model(sources, beam=5)
+        answers: list[Any] = model(sources, beam_size=5)
         seconds = time.perf_counter() - begin
-        scores = Written(edges=EDGES)
+        scores = GenerationMetrics(edges=EDGES)
         scores.add([answer.text for answer in answers], targets, [len(source.split()) for source in sources])
         found[split] = {
             "scores": {key: [score.value, score.low, score.high] for key, score in scores.result().items()},
@@ -155,7 +155,7 @@ def tabled(folder: Path) -> None:
     for row in [header, *rows]:
         print("| " + " | ".join(row) + " |")
     charts = [
-        Line(
+        ChartLine(
             each["name"],
             [
                 (row[0] if row[1] is None else (row[0] + row[1] - 1) / 2, row[3])
@@ -192,7 +192,7 @@ def speed(folder: Path, data: Path, device: str, batches: list[int], repeats: in
         groups = [some[first : first + batch] for first in range(0, len(some), batch)]
 
         def ours(groups: list[list[str]] = groups) -> list[str]:
-            answers: list[Any] = [answer for group in groups for answer in model(group, beam=5)]
+            answers: list[Any] = [answer for group in groups for answer in model(group, beam_size=5)]
             return [answer.text for answer in answers]
 
         @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""A speaker small enough to try out all that it might say: its chances come from a table of random numbers."""
+"""A decoder small enough to try out all that it might say: its chances come from a table of random numbers."""
 
 from __future__ import annotations
 

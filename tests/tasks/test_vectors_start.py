@@ -123,7 +123,7 @@ def test_a_language_model_begins_from_vectors_too(here: Path) -> None:
         log=said.append,
     )
     assert model.config.width == WIDTH and any("7 of 13 words found; missing 6: " in line for line in said)
-    assert model.config.context == 1 << 24 and model("the cat", most=3).text is not None
+    assert model.config.context == 1 << 24 and model("the cat", max_tokens=3).text is not None
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
@@ -158,7 +158,7 @@ def test_mistakes(data: Path, here: Path, capsys: pytest.CaptureFixture[str]) ->
     strange = write_vectors(here / "w.txt", ["zebra", "yak", "xylem"])
     assert "w.txt: has none of the 12 words of the data: " in refused(capsys, *start, strange, *cnn)
     vectors.write_text(vectors.read_text() + "short 1 2 3\n")
-    assert "v.txt line 9: 'short': expected 6 numbers, found 3" in refused(capsys, *start, vectors, *cnn)
+    assert "v.txt line 9: 'short': expected 6 numbers, got 3" in refused(capsys, *start, vectors, *cnn)
     assert not (here / "out").exists()
 
 

@@ -21,13 +21,14 @@ from weft.distillation.teacher_outputs import teacher_outputs
 from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.language import NextToken, Objective
+from weft.generation.options import GenerationOptions
+from weft.objectives.base import Objective
+from weft.objectives.language import NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.base import Example
-from weft.tasks.complete import begun, writer_of
-from weft.tasks.generation import Manner
+from weft.tasks.complete import begun, generator_of
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
 from weft.text.row_problems import Skipped
@@ -220,7 +221,8 @@ class Continued:
         limits = [max(1, min(size, room) - len(prompt)) for size, prompt in zip(sizes, prompts, strict=True)]
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
         with unseen_in_words(teacher):
-            found = writer_of(teacher).write(prompts, Manner(temperature=1.0, seed=seeds), most=limits)
+            options = GenerationOptions(temperature=1.0, seed=seeds)
+            found = generator_of(teacher).write(prompts, options, max_tokens=limits)
         return [packed([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, found, strict=True)]
 
     @staticmethod

@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.objectives.soft import SoftTargets
 
 CELLS = 1 << 23  # numbers of attention maps in memory at once
@@ -238,7 +238,7 @@ class TeacherNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class MatchedStates:
+class MatchedStates(Objective):
     """An objective, and beside it a student whose hidden states match those of its teacher.
 
     states: the mean square between the states of matched layers (Jiao et al., 2020: TinyBERT);

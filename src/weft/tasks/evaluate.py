@@ -13,11 +13,12 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
+from weft.data.reading import examples_of, long_note
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.metrics.regression import Numbers
+from weft.metrics.regression import RegressionMetrics
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -25,7 +26,6 @@ from weft.tasks.base import Example
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.reading import examples_of, long_note
 from weft.tasks.registry import task_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
@@ -151,7 +151,7 @@ def evaluate(
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
-    beam: int | None = None,
+    beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
@@ -162,14 +162,14 @@ def evaluate(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Evaluation:
-    """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
+    """LogitsProcessor a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
-    Of models that write: `source` and `target` are files that belong together line for line; `beam` is the width of
-    the search; `others` are models that write together with this one.
+    Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
+    of the search; `others` are further models of an ensemble.
     """
     task: Any = task_for(opened, name)
     sides = _names(source), _names(target)
-    if not task.writes and (any(sides) or beam is not None or others):
+    if not task.writes and (any(sides) or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
     if any(sides) and opened.family.numbers:
         raise UserError("describe reads vectors: they come from a table, with a text beside each")
@@ -182,7 +182,7 @@ def evaluate(
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if task.writes:
-        task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
+        task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
@@ -217,7 +217,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
     skipped = skipped or Skipped()
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
-    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, Numbers) else []
+    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, RegressionMetrics) else []
     points = [point for point in points if all(map(math.isfinite, point))]
     some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
     return Evaluation(
