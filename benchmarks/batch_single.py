@@ -130,8 +130,8 @@ def writers(data: Path, options: argparse.Namespace, scratch: Path) -> dict[str,
     texts = captions(folder / "test_2016_flickr.en.gz", options.captions)
     found = {}
     for name, each in engines.items():
-        together: list[Any] = each(texts, beam=1)
-        alone: list[Any] = [each(text, beam=1) for text in texts]
+        together: list[Any] = each(texts, beam_size=1)
+        alone: list[Any] = [each(text, beam_size=1) for text in texts]
         other = sum(one.text != two.text for one, two in zip(together, alone, strict=True))
         found[name] = {"captions": len(texts), "texts that differ": other, "ok": other == 0}
     return found

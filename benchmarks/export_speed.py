@@ -27,7 +27,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.exporters.ct2_export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.generation.beam import Beam
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Ragged
 from weft.timing import medians
 
@@ -65,7 +65,7 @@ def encoders(size: str, repeats: int) -> dict[str, Any]:
         def answer(network: Any, batch: Ragged = batch) -> Callable[[], Any]:
             def run() -> Any:
                 with torch.inference_mode():
-                    return network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+                    return network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
 
             return run
 
@@ -86,8 +86,8 @@ def writers(size: str, repeats: int) -> dict[str, Any]:
 
         def write(network: Any, sources: list[list[int]] = sources) -> Callable[[], Any]:
             begins = [[opened.config.begin]] * len(sources)
-            return lambda: speak(
-                network, begins, sources=sources, choice=Beam(width=WIDTH), most=WRITTEN, ends=(1,), context=128
+            return lambda: generate(
+                network, begins, sources=sources, choice=Beam(width=WIDTH), max_tokens=WRITTEN, ends=(1,), context=128
             )
 
         said = {name: [each[0].tokens for each in write(network)()] for name, network in networks.items()}

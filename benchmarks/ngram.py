@@ -151,7 +151,7 @@ def scores(opened: LoadedModel, lines: list[str]) -> torch.Tensor:
     hidden = network(batch.tokens, batch.rows)[asked]
     given = torch.ones(len(batch.tokens), dtype=torch.bool)
     given[batch.rows.firsts()] = False
-    return network.said(hidden, batch.tokens[given]) / TEN
+    return network.target_logprobs(hidden, batch.tokens[given]) / TEN
 
 
 def kenlm_scores(path: Path, lines: list[str]) -> torch.Tensor:
@@ -256,7 +256,9 @@ def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
             ids = [tokenizer.id_of("start"), *tokenizer.ids([" ".join(lines)], specials=False)[0]][:ALONE]
             batch = Ragged.of([ids])
             pairs = list(zip(network(batch.tokens, batch.rows)[:-1, None], batch.tokens[1:, None], strict=True))
-            _, _, single = timed(lambda network=network, pairs=pairs: [network.said(*pair) for pair in pairs])
+            _, _, single = timed(
+                lambda network=network, pairs=pairs: [network.target_logprobs(*pair) for pair in pairs]
+            )
             one = len(pairs)
             rows.append(
                 {

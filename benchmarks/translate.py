@@ -119,7 +119,7 @@ def judge(model: weft.Model, data: Path) -> dict[str, Any]:
     for split in ("test_2016_flickr", "test_2017_flickr"):
         sources, targets = map(lines, files(data, split))
         begin = time.perf_counter()
-        answers: list[Any] = model(sources, beam=5)
+        answers: list[Any] = model(sources, beam_size=5)
         seconds = time.perf_counter() - begin
         scores = GenerationMetrics(edges=EDGES)
         scores.add([answer.text for answer in answers], targets, [len(source.split()) for source in sources])
@@ -192,7 +192,7 @@ def speed(folder: Path, data: Path, device: str, batches: list[int], repeats: in
         groups = [some[first : first + batch] for first in range(0, len(some), batch)]
 
         def ours(groups: list[list[str]] = groups) -> list[str]:
-            answers: list[Any] = [answer for group in groups for answer in model(group, beam=5)]
+            answers: list[Any] = [answer for group in groups for answer in model(group, beam_size=5)]
             return [answer.text for answer in answers]
 
         @torch.inference_mode()

@@ -142,6 +142,6 @@ def read_of(name: str, tokens: list[int]) -> Any:
 
 PLAIN = [name for name in CASES if name not in READERS]
 PEERED = [name for name, case in CASES.items() if case.peer is not None]
-ATTENTIVE = [name for name in PLAIN if hasattr(CASES[name].config(), "heads")]
+ATTENTIVE = [name for name in PLAIN if CASES[name].config().heads]
 LEARNED = [name for name in PLAIN if not FAMILIES[name].counts]  # by steps, so that they have gradients
 SPEAKERS = [name for name in PLAIN if FAMILIES[name].speaks]

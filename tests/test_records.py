@@ -120,13 +120,13 @@ def test_json_of_a_run(name: str, runs: Path) -> None:
 def test_reports_of_a_student(runs: Path) -> None:
     path = runs / "task/run/distill.json"
     point = {"texts": 8, "score": 0.5, "low": 0.4, "high": 0.6}
-    path.write_text(json.dumps({"words": "as good", "table": {"header": ["a"], "rows": [["b"]]}, "curve": [point]}))
+    path.write_text(json.dumps({"summary": "as good", "table": {"header": ["a"], "rows": [["b"]]}, "curve": [point]}))
     check_sweep(path, lambda: (read_table(runs / "task"), read_curve(path)), 20)
 
 
 def test_a_tally(runs: Path) -> None:
     path = runs / "task/run/teacher_reads.json"
-    path.write_text(json.dumps({"read": 3, "asking": {"shard": "nowhere", "count": 2}}))
+    path.write_text(json.dumps({"read": 3, "pending": {"shard": "nowhere", "count": 2}}))
     check_sweep(path, lambda: TeacherReads(path.parent), 30)
 
 

@@ -30,6 +30,7 @@ FLOORS = {
     "files": 1,
     "config": 1,
     "checksums": 1,
+    "plugins": 1,
     "timing": 1,
     "budget": 1,
     "picture": 1,
@@ -164,7 +165,7 @@ def test_one_module_writes_safetensors() -> None:
 def test_files_can_be_read_in_one_sitting() -> None:
     for room, path in rooms():
         lines = len(path.read_text().splitlines())
-        assert lines <= (250 if room == "models" else 400), f"{path}: {lines} lines"
+        assert lines <= {"models": 250, "tasks": 600}.get(room, 400), f"{path}: {lines} lines"
 
 
 # Class names that still exist twice; this list only shrinks.
@@ -196,7 +197,7 @@ def test_a_verb_does_not_load_the_compiler() -> None:
     code = (
         "import sys, weft; from weft.text.tokenizers.training import learn; "
         "m = weft.new('gpt2', learn(['a b c'] * 3, 'bpe', 270), size='1x64', settings={'context': 8}); "
-        "m.save(sys.argv[1]); weft.load(sys.argv[1])('a', most=2); print('torch._dynamo' in sys.modules)"
+        "m.save(sys.argv[1]); weft.load(sys.argv[1])('a', max_tokens=2); print('torch._dynamo' in sys.modules)"
     )
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", code, f"{folder}/m"]

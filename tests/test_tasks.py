@@ -35,27 +35,27 @@ def bert() -> Any:
 
 
 def test_complete(gpt: Any) -> None:
-    answer = gpt("The weaver said", most=5)
+    answer = gpt("The weaver said", max_tokens=5)
     assert answer.finish_reason == "length" and len(answer.tokens) == 5 and not answer.truncated
     assert gpt.tokenizer.decode([*gpt.tokenizer.encode("The weaver said").ids, *answer.tokens]).endswith(answer.text)
-    assert gpt("The weaver said", most=5) == answer
-    one, two = gpt(["The weaver", "She sang"], most=8, top_k=20, seed=5)
+    assert gpt("The weaver said", max_tokens=5) == answer
+    one, two = gpt(["The weaver", "She sang"], max_tokens=8, top_k=20, seed=5)
     for together, prompt, seed in ((one, "The weaver", 5), (two, "She sang", 6)):
-        alone = gpt(prompt, most=8, top_k=20, seed=seed)
+        alone = gpt(prompt, max_tokens=8, top_k=20, seed=seed)
         assert alone.tokens == together.tokens and alone.text == together.text
         assert alone.score == pytest.approx(together.score, abs=1e-6)
-    nothing = gpt("", most=3, temperature=1.0)  # no prompt: from the token that parts documents
+    nothing = gpt("", max_tokens=3, temperature=1.0)  # no prompt: from the token that parts documents
     assert nothing.n_tokens == 1 and len(nothing.tokens) == 3
     whole = gpt("The weaver said")
     assert whole.finish_reason in ("context", "end")
 
 
 def test_stop_strings_across_tokens(gpt: Any) -> None:
-    whole = gpt("The loom", most=30, temperature=1.0, seed=2)
+    whole = gpt("The loom", max_tokens=30, temperature=1.0, seed=2)
     text = whole.text
     assert len(text) > 6
     stop = text[3:6]
-    answer = gpt("The loom", most=30, temperature=1.0, seed=2, stop=[stop, "never in there"])
+    answer = gpt("The loom", max_tokens=30, temperature=1.0, seed=2, stop=[stop, "never in there"])
     assert answer.finish_reason == "stop" and stop not in answer.text
     assert text.startswith(answer.text) and text[len(answer.text) :].startswith(stop)
     assert len(answer.tokens) < len(whole.tokens)
@@ -150,7 +150,7 @@ def test_windows_hold_every_token_once(length: int, size: int, stride: int) -> N
 
 
 def test_a_model_does_only_what_it_can(gpt: Any, bert: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not write text"):
+    with pytest.raises(UserError, match="does not generate text"):
         weft.Model(bert.opened, "complete")("x")
     with pytest.raises(UserError, match="has seen nothing of the text"):
         weft.Model(gpt.opened, "embed")("x", pooling="first")
@@ -166,7 +166,7 @@ def test_a_model_does_only_what_it_can(gpt: Any, bert: Any, tmp_path: Path) -> N
     ):
         weft.load(tmp_path / "g", task="embedd")
     again = weft.load(tmp_path / "g")
-    assert again("The weaver said", most=9) == gpt("The weaver said", most=9)
+    assert again("The weaver said", max_tokens=9) == gpt("The weaver said", max_tokens=9)
 
 
 def test_all_minilm_equals_sentence_transformers() -> None:
@@ -227,13 +227,13 @@ def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
     """Vocabularies that end a text with a token of their own: it must not stand between prompt and answer."""
     model = weft.new("gpt2", learn(LINES, "wordpiece", 120), size="1x64", settings={"context": 24})
     start = model.tokenizer.id_of("start")
-    answer = model("the loom", most=4)
+    answer = model("the loom", max_tokens=4)
     ids = [start, *model.tokenizer.ids(["the loom"], specials=False)[0]]
     assert answer.n_tokens == len(ids)
     from weft.generation.sampling import Sampling
-    from weft.generation.search import speak
+    from weft.generation.search import generate
 
-    spoken = speak(model.network, [ids], choice=Sampling(), context=24, most=4)
+    spoken = generate(model.network, [ids], choice=Sampling(), context=24, max_tokens=4)
     assert spoken[0][0].tokens == list(answer.tokens)
 
 
@@ -256,15 +256,17 @@ def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size:
 
 
 def test_one_stop_string_is_one_string(gpt: Any) -> None:
-    assert gpt("The loom", most=12, temperature=1.0, stop="never there") == gpt("The loom", most=12, temperature=1.0)
+    assert gpt("The loom", max_tokens=12, temperature=1.0, stop="never there") == gpt(
+        "The loom", max_tokens=12, temperature=1.0
+    )
 
 
 def test_odd_numbers_from_outside(gpt: Any, bert: Any) -> None:
     assert gpt([]) == [] and bert([]) == [] and weft.Model(bert.opened, "embed")([]) == []
-    assert gpt("a", most=2, top_k=5, seed=numpy.int64(3)) == gpt("a", most=2, top_k=5, seed=3)
+    assert gpt("a", max_tokens=2, top_k=5, seed=numpy.int64(3)) == gpt("a", max_tokens=2, top_k=5, seed=3)
     for seed in (-1, 1 << 64):
         with pytest.raises(UserError, match="a seed must be between 0 and"):
-            gpt("a", most=1, seed=seed)
+            gpt("a", max_tokens=1, seed=seed)
     with pytest.raises(UserError, match="a model of 698"):
         weft.new("gpt3-175b")
     with pytest.raises(UserError, match="weight_scale must be between 0 and 100, not nan"):

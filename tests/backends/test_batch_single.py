@@ -111,8 +111,8 @@ def test_what_is_written_greedily_is_the_same(family: str, engine: str, tmp_path
     model = drawn(family)
     model = model if engine == "torch" else carried(model, tmp_path / "model")
     prompts = texts(12)
-    together: list[Any] = complete(model.opened, prompts, most=12)
-    alone: list[Any] = [complete(model.opened, [prompt], most=12)[0] for prompt in prompts]
+    together: list[Any] = complete(model.opened, prompts, max_tokens=12)
+    alone: list[Any] = [complete(model.opened, [prompt], max_tokens=12)[0] for prompt in prompts]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     assert [answer.logprob for answer in together] == pytest.approx([answer.logprob for answer in alone], abs=1e-4)
 

@@ -18,7 +18,7 @@ from tests.backends.engines import carried, drawn, texts
 from weft.generation.beam import Beam
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Ragged
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.translate import translate
@@ -62,11 +62,11 @@ def test_every_encoder_and_head(family: str, head: str, tmp_path: Path) -> None:
 
 def same_scores(ours: Any, theirs: Any, head: str) -> None:
     batch = Ragged.of(TEXTS)
-    two = getattr(ours.config, "segments", 1) > 1
+    two = ours.config.segments > 1
     marks = torch.tensor([place % 2 for text in TEXTS for place in range(len(text))]) if two else None
     with torch.inference_mode():
         states = [each.network(batch.tokens, batch.rows, marks) for each in (ours, theirs)]
-        scores = [each.network.scores(head, x, batch.rows) for each, x in zip((ours, theirs), states, strict=True)]
+        scores = [each.network.logits(head, x, batch.rows) for each, x in zip((ours, theirs), states, strict=True)]
         torch.testing.assert_close(states[1], states[0], atol=1e-4, rtol=0)
         torch.testing.assert_close(scores[1], scores[0], atol=1e-4, rtol=1e-5)
         for row, text in enumerate(TEXTS):  # alone as among others
@@ -142,7 +142,7 @@ def test_the_same_words_greedy_and_by_beams(family: str, blocks: dict[str, Any],
         {"beam": 2, "length_penalty": 1.7, "n": 2},
     ):
         some = texts(8, seed=3)
-        same_words(*(complete(each.opened, some, most=9, **options) for each in (ours, theirs)))
+        same_words(*(complete(each.opened, some, max_tokens=9, **options) for each in (ours, theirs)))
 
 
 def test_rules_stops_and_streams(tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
         theirs = carried(ours, tmp_path / family)
         for options in ({"least": 4}, {"least": 40}, {"stop": ["t", "e"]}):
             some = texts(6, seed=1)
-            same_words(*(complete(each.opened, some, most=8, **options) for each in (ours, theirs)))
+            same_words(*(complete(each.opened, some, max_tokens=8, **options) for each in (ours, theirs)))
         written = []
         for text in some:
-            one, two = (each.stream(text, most=7, least=3) for each in (ours, theirs))
+            one, two = (each.stream(text, max_tokens=7, min_tokens=3) for each in (ours, theirs))
             written.append(pieces := list(two))
             assert "".join(one) == "".join(pieces) and one.answer.tokens == two.answer.tokens
             same_words([one.answer], [two.answer])
@@ -167,12 +167,14 @@ def test_banned_tokens_do_not_come_and_scores_stay_ours(family: str, tmp_path: P
     ours = drawn(family)
     theirs = carried(ours, tmp_path / "x")
     some, opened = texts(5, seed=1), ours.opened
-    usual = [answer.tokens[0] for answer in complete(opened, some, most=1)]
+    usual = [answer.tokens[0] for answer in complete(opened, some, max_tokens=1)]
     rules = Rules(banned=tuple((token,) for token in {*usual, *opened.never}))
     sources = read(opened, some) if opened.family.reads else None
     begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
     found = [
-        speak(each.network, begins, sources=sources, choice=Sampling(), rules=rules, most=5, context=48, ends=(0,))
+        generate(
+            each.network, begins, sources=sources, choice=Sampling(), rules=rules, max_tokens=5, context=48, ends=(0,)
+        )
         for each in (ours, theirs)
     ]
     for one, two in zip(*found, strict=True):
@@ -187,19 +189,21 @@ def test_answers_end_where_ours_end(family: str, tmp_path: Path) -> None:
     theirs = carried(ours, tmp_path / "x")
     theirs.network.patience = 1000.0  # type: ignore[assignment]
     some, opened = texts(9, seed=2), ours.opened
-    said = Counter(token for answer in complete(opened, some, most=3) for token in answer.tokens)
+    said = Counter(token for answer in complete(opened, some, max_tokens=3) for token in answer.tokens)
     liked = [said.most_common(1)[0][0]]
     sources = read(opened, some) if opened.family.reads else None
     begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
     ways: list[tuple[Any, Rules]] = [
         (Sampling(), Rules()),
-        (Sampling(), Rules(least=3)),
+        (Sampling(), Rules(min_tokens=3)),
         (Beam(width=3, length_penalty=0.0, n=3), Rules()),
         (Beam(width=3, length_penalty=1.0, n=2), Rules()),
     ]
     for choice, rules in ways:
         one, two = (
-            speak(each.network, begins, sources=sources, choice=choice, rules=rules, most=6, context=48, ends=liked)
+            generate(
+                each.network, begins, sources=sources, choice=choice, rules=rules, max_tokens=6, context=48, ends=liked
+            )
             for each in (ours, theirs)
         )
         for mine, other in zip(one, two, strict=True):
@@ -215,16 +219,16 @@ def test_limits_are_each_texts_own(tmp_path: Path) -> None:
     ours = drawn("transformer", context=40)
     theirs = carried(ours, tmp_path / "x")
     some = ["cat", "the small fox runs home and again and again"]
-    together, alone = translate(theirs.opened, some, beam=1), translate(theirs.opened, some[:1], beam=1)
+    together, alone = translate(theirs.opened, some, beam_size=1), translate(theirs.opened, some[:1], beam_size=1)
     assert together[0] == alone[0]
-    assert [answer.text for answer in together] == [answer.text for answer in translate(ours.opened, some, beam=1)]
+    assert [answer.text for answer in together] == [answer.text for answer in translate(ours.opened, some, beam_size=1)]
 
 
 def test_a_least_length_beyond_the_context_is_all_there_is(tmp_path: Path) -> None:
     ours = drawn("gpt2", context=12)
     theirs = carried(ours, tmp_path / "x")
-    one, two = (complete(model.opened, ["the cat"], most=20, least=20)[0] for model in (ours, theirs))
-    heard = list(theirs.stream("the cat", most=20, least=20))
+    one, two = (complete(model.opened, ["the cat"], max_tokens=20, min_tokens=20)[0] for model in (ours, theirs))
+    heard = list(theirs.stream("the cat", max_tokens=20, min_tokens=20))
     assert one.text == two.text == "".join(heard) and one.finish_reason == two.finish_reason
 
 
@@ -232,7 +236,7 @@ def test_chance_has_a_seed_and_no_neighbors(tmp_path: Path) -> None:
     model = carried(drawn("gpt2"), tmp_path / "x")
 
     def said(count: int, **options: Any) -> list[str]:
-        return [each.text for each in complete(model.opened, ["the cat"] * count, most=8, **options)]
+        return [each.text for each in complete(model.opened, ["the cat"] * count, max_tokens=8, **options)]
 
     assert said(3, temperature=0.9, seed=5) == said(3, temperature=0.9, seed=5)
     assert said(3, temperature=0.9, seed=5)[:1] == said(1, temperature=0.9, seed=5)
@@ -258,7 +262,7 @@ def test_what_the_engine_cannot_is_said_in_one_line(tmp_path: Path) -> None:
     model = carried(drawn("gpt2"), tmp_path / "x")
     for options, told in REFUSED:
         with pytest.raises(weft.UserError, match=told) as found:
-            complete(model.opened, ["the cat"], most=4, **options)
+            complete(model.opened, ["the cat"], max_tokens=4, **options)
         assert "CTranslate2 cannot" in str(found.value) and "\n" not in str(found.value)
     reader = carried(drawn("transformer"), tmp_path / "y")
     for more in ({"coverage": 0.1}, {"alignments": True}, {"others": [reader.opened]}):
@@ -364,9 +368,9 @@ def test_an_engine_that_fails_is_one_line_with_its_folder(family: str, tmp_path:
     calls = [lambda: network(one.tokens, one.rows) if family == "bert" else model("the cat")]
     if family != "bert":
         sources = [[5]] if family == "transformer" else None
-        calls.append(lambda: list(model.stream("the cat", most=3)))
+        calls.append(lambda: list(model.stream("the cat", max_tokens=3)))
         calls.append(lambda: network.scored([[5]], sources, [[6, 7]]))
-        calls.append(lambda: network.foreseen([[5, 6]]))
+        calls.append(lambda: network.text_logprobs([[5, 6]]))
     for call in calls:
         with pytest.raises(weft.UserError, match="x/ctranslate2: CTranslate2 failed: vector::_M_range_check") as found:
             call()

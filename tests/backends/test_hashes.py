@@ -35,7 +35,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def answer(model: Model) -> Any:
-    return model(TEXT, most=4) if model.task in ("translate", "complete") else model(TEXT)
+    return model(TEXT, max_tokens=4) if model.task in ("translate", "complete") else model(TEXT)
 
 
 @pytest.mark.parametrize("name", ["onnx", "ctranslate2", "transformers", "writes"])

@@ -56,7 +56,7 @@ def scored(opened: LoadedModel, text: str) -> torch.Tensor:
     assert start is not None and end is not None
     ids = [start, *tokenizer.ids([text], specials=False)[0], end]
     batch = Ragged.of([ids])
-    return opened.network.said(opened.network(batch.tokens, batch.rows)[:-1], batch.tokens[1:])  # type: ignore[operator]
+    return opened.network.target_logprobs(opened.network(batch.tokens, batch.rows)[:-1], batch.tokens[1:])  # type: ignore[operator]
 
 
 SENTENCES = ["the loom sang .", "the weaver broke the loom", "a zebra wept .", "and"]
@@ -101,11 +101,11 @@ def test_one_token_for_begin_and_end(tmp_path: Path) -> None:
     ids = made.tokenizer.ids(["the loom sang"], specials=False)[0]
     end = made.tokenizer.id_of("end")
     assert end is not None
-    ours = made.network.said(made.network(*_batch([end, *ids]))[:, :], torch.tensor([*ids, end]))  # type: ignore[operator]
+    ours = made.network.target_logprobs(made.network(*_batch([end, *ids]))[:, :], torch.tensor([*ids, end]))  # type: ignore[operator]
     words = ["<s>", *(str(made.tokenizer.token(number)) for number in ids), "</s>"]
     known = [theirs.tokenizer.id(word) for word in words]
     assert None not in known
-    found = theirs.network.said(theirs.network(*_batch(known[:-1])), torch.tensor(known[1:]))  # type: ignore[operator, arg-type]
+    found = theirs.network.target_logprobs(theirs.network(*_batch(known[:-1])), torch.tensor(known[1:]))  # type: ignore[operator, arg-type]
     assert torch.allclose(ours, found, atol=1e-6)
 
 

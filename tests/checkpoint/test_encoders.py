@@ -51,7 +51,7 @@ def test_parameters_are_counted_as_the_peer_counts_them(family: str) -> None:
     for architecture, heads in case.heads.items():
         peer = peer_of(case, architecture, "usual", 0.02, torch.float32)
         config = case.config()
-        if hasattr(config, "pooler"):
+        if config.has("pooler"):
             config = replace(config, pooler=any("pooler" in name for name, _ in peer.named_parameters()))
         outputs = {"words": 101, "choose": 1, "answer": 2, "next": 2 if family == "bert" else 3}
         made = {head: outputs.get(head, 3) for head in heads}

@@ -39,7 +39,7 @@ def scores_of(opened: LoadedModel, texts: list[str]) -> Tensor:
     batch = Ragged.of(opened.tokenizer.ids(texts))
     network: Any = opened.network
     with torch.inference_mode():
-        return network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+        return network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
 
 
 @pytest.mark.parametrize("settings", [{}, {"inner": 5, "dropout": 0.2, "word_dropout": 0.3}])
@@ -153,11 +153,11 @@ def test_an_empty_row_and_half_precision() -> None:
     network = network_of({"classify": 2}).eval()
     rows = Rows.of([2, 0, 1])
     hidden = network(torch.tensor([1, 2, 3]), rows)
-    scores = network.scores("classify", hidden, rows)
+    scores = network.logits("classify", hidden, rows)
     assert torch.equal(scores[1], network.heads["classify"].output.bias) and bool(scores.isfinite().all())
     many = Rows.of([5000])
     same = torch.full((5000, 8), 30.0, dtype=torch.float16)
-    assert torch.equal(network.mean(same, many), same[:1])  # their sum, 150,000, is more than float16 can say
+    assert torch.equal(network.pooled(same, many), same[:1])  # their sum, 150,000, is more than float16 can say
 
 
 @pytest.mark.parametrize("inner", [None, 16])
@@ -168,7 +168,7 @@ def test_it_learns_one_batch_by_heart(inner: int | None) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), 3e-2)
     losses = []
     for _ in range(80):
-        scores = network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+        scores = network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
         loss = torch.nn.functional.cross_entropy(scores, targets)
         optimizer.zero_grad()
         loss.backward()

@@ -74,8 +74,8 @@ def test_several_ways_models_and_rows_for_others(made: Path, capsys: pytest.Capt
         (["--data", "v.jsonl", "1 2 3"], "vectors or --data: give one of them"),
         (["1 2 3", "--beam", "1000"], "a beam of 1000 is wider than the vocabulary"),
         (["1 2 3", "--n-best", "0"], "--n-best must be 1 or more, not 0"),
-        (["1 2 3", "--tokens", "0"], "a number of new tokens cannot be 0"),
-        (["1 2 3", "--beam", "3", "--temperature", "1"], "a beam looks for the best answer and draws nothing"),
+        (["1 2 3", "--tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["1 2 3", "--beam", "3", "--temperature", "1"], "beam search does not sample"),
         (["1 2 3", "--out", "x.csv"], "x.csv: rows are written as .tsv or .jsonl"),
     ],
 )

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
 
-from weft.distillation import run as running
+from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.distill import distill
-from weft.distillation.resume import resume
+from weft.runs.resume import resume
 from weft.training.log import RunLog
 
 
@@ -44,7 +44,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 def main() -> None:
     settings, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     teaching.SHARD = 16
-    running.report = lambda *given: None  # it measures, which takes longer than all the rest
+    reporting.write_report = lambda *given, **more: None  # it measures, which takes longer than all the rest
     cache, write, record = os.environ["WEFT_CACHE"], teaching._write, RunLog.record
     os.environ["WEFT_CACHE"] = f"{cache}-whole"  # the broken run has a teacher of its own to ask
     assert in_a_fork(lambda: distill(None, None, {**settings, "out": f"{out}-whole"})) == 0

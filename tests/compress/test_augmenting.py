@@ -12,8 +12,8 @@ import weft
 from tests.tasks.small import LINES
 from weft.distillation.augment import Guesses, augmented
 from weft.errors import UserError
+from weft.tasks.base import Example
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.tag import joined
 from weft.text.tokenizers.training import learn
 from weft.text.windows import words_in

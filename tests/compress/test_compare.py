@@ -23,10 +23,9 @@ from weft.comparison.compare import NOT_FINITE, compare, compared, parties_of
 from weft.comparison.kinds import OfTexts
 from weft.comparison.masked import hidden_of
 from weft.errors import UserError
+from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
-from weft.tasks.forward import Prediction
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 QUICK: dict[str, Any] = {"costs": False}

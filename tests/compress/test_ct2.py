@@ -183,7 +183,7 @@ def test_a_t5_that_fills_gaps_goes_on_writing(tmp_path: Path) -> None:
     theirs = weft.load(tmp_path / "x")
     assert (
         theirs.task == "complete"
-        and theirs("the cat", most=4).text == complete(ours.opened, ["the cat"], most=4)[0].text
+        and theirs("the cat", max_tokens=4).text == complete(ours.opened, ["the cat"], max_tokens=4)[0].text
     )
     for task in ("fill", "embed"):
         with pytest.raises(weft.UserError):

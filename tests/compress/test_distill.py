@@ -17,19 +17,20 @@ from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, write_rows
 from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
+from weft.distillation import report as reporting
 from weft.distillation import run as running
 from weft.distillation.classify import TextLesson
-from weft.distillation.recipe import DistillRecipe, Lessons, Student, Teacher
+from weft.distillation.recipe import DistillRecipe, DistillSettings, StudentSection, TeacherSection
 from weft.distillation.registry import lesson_for
 from weft.distillation.student import begun_student
 from weft.nn.rows import Rows
 from weft.objectives.soft import SoftTargets
 from weft.progress import silent
 from weft.pruning.heads import with_heads
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Stop
@@ -44,7 +45,7 @@ def agreement(teacher: Any, student: Any, texts: list[str]) -> float:
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_students_of_other_families_and_vocabularies(
 
 
 def begun(teacher: Path, here: Path, **student: Any) -> Any:
-    recipe = DistillRecipe(teacher=Teacher(folders=(str(teacher),)), student=Student(**student))
+    recipe = DistillRecipe(teacher=TeacherSection(folders=(str(teacher),)), student=StudentSection(**student))
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
     return begun_student(
@@ -116,7 +117,7 @@ def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, he
     lines = [(row["text"],) for row in kinds_of(30)]
     task = TextTask("classify", "label", labels=tuple(sorted(KINDS)))
     one, other = (
-        np.stack([each.said for each in task.outcomes(opened, framing_for(opened), lines)])
+        np.stack([each.output for each in task.predict(opened, framing_for(opened), lines)])
         for opened in (open_folder(teacher), found.opened)
     )
     assert np.allclose(one, other, atol=1e-5)
@@ -231,7 +232,9 @@ def test_two_teachers_are_heard_together(teacher: Path, texts: Path, here: Path)
 
 
 def recipe_of(**lessons: Any) -> DistillRecipe:
-    return DistillRecipe(teacher=Teacher(folders=("t",)), student=Student(model="1x64"), distill=Lessons(**lessons))
+    return DistillRecipe(
+        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSettings(**lessons)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ losses
@@ -261,7 +264,7 @@ class Scores(torch.nn.Module):
     def forward(self, tokens: Any, rows: Any, segments: Any = None) -> Any:
         return tokens
 
-    def scores(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
+    def logits(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
         return self.said
 
 

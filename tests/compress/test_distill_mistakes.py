@@ -12,6 +12,7 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
+from weft.distillation import report as reporting
 from weft.distillation import run as running
 from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted
@@ -22,7 +23,7 @@ REST = ["--student", "1x64", "--out", "out", "--steps", "1", "--batch", "4"]
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture(scope="module")

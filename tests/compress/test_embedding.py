@@ -13,15 +13,15 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.embed import Directions, EmbedLesson, EmbedTask, task_of
+from weft.distillation.embed import Directions, EmbedLesson
 from weft.errors import UserError
 from weft.metrics.vectors import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
-from weft.tasks.embed import Embedder, embed
+from weft.tasks.base import Example
+from weft.tasks.embed import Embedder, EmbedTask, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
-from weft.tasks.reading import Example
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -33,7 +33,7 @@ def rows(texts: list[str]) -> list[Example]:
 
 
 def lesson(teacher: LoadedModel) -> EmbedLesson:
-    return EmbedLesson(task_of(teacher))
+    return EmbedLesson(EmbedTask.from_model(teacher, "embed"))
 
 
 def wide(heads: int = 2) -> LoadedModel:
@@ -171,7 +171,7 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
-    card = taught.task.carded(student.card)
+    card = taught.task.to_card(student.card)
     assert (card.pooling, card.normalize) == ("mean", normalize)
 
 

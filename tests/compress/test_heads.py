@@ -21,10 +21,10 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.pruning.heads import attentions_of, gated, importance, least, with_heads
 from weft.pruning.layers import with_layers
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
-from weft.tasks.understand import task_of
+from weft.tasks.registry import task_for
 
 KEEP = [[0, 2], [1]]  # of three heads in each of two layers
 
@@ -106,10 +106,10 @@ def test_importance_is_what_a_gate_changes() -> None:
     model = model_for("classify", 3, vocabulary(), labels, length=6, stride=3)  # so that texts take several windows
     model = Model(replace(model.opened, network=model.network.double()), "classify")
     rows = [Example((f"{row['text']} and again {row['text']}",), row["label"], "") for row in kinds(7)]
-    task, opened = task_of(model.opened, "classify"), wider(model.opened)
+    task, opened = task_for(model.opened, "classify"), wider(model.opened)
     framing = framing_for(opened)
     assert opened.tokenizer is not None
-    found = importance(opened, task.objective, task.table(rows, opened.tokenizer, framing))  # type: ignore[call-arg, union-attr, arg-type]
+    found = importance(opened, task.objective(), task.dataset(rows, opened, framing))  # type: ignore[call-arg, union-attr, arg-type]
     attentions = attentions_of(opened)
     expected = [torch.zeros(attention.heads, dtype=torch.float64) for attention in attentions]
     step = 1e-3
@@ -121,7 +121,7 @@ def test_importance_is_what_a_gate_changes() -> None:
                     gates = [torch.ones(each.heads, dtype=torch.float64) for each in attentions]
                     gates[layer][head] += sign * step
                     with gated(attentions, gates):
-                        said = task.outcomes(opened, framing, [row.texts])[0].said  # type: ignore[union-attr]
+                        said = task.predict(opened, framing, [row.texts])[0].output  # type: ignore[union-attr]
                     chances = torch.tensor(said).log_softmax(-1)
                     losses.append(-float(chances[labels.index(row.target)]))
                 expected[layer][head] += abs(losses[0] - losses[1]) / (2 * step)
@@ -149,11 +149,11 @@ def test_a_head_that_says_nothing_goes_first() -> None:
     silent = attentions_of(opened)[1]
     with torch.no_grad():
         silent.output.weight[:, 2 * silent.head_width : 3 * silent.head_width] = 0
-    task = task_of(opened, "classify")
+    task = task_for(opened, "classify")
     rows = examples_for("classify")
     assert opened.tokenizer is not None
-    table = task.table(rows, opened.tokenizer, framing_for(opened))  # type: ignore[call-arg, union-attr, arg-type]
-    found = importance(opened, task.objective, table)  # type: ignore[arg-type]
+    table = task.dataset(rows, opened, framing_for(opened))  # type: ignore[call-arg, union-attr, arg-type]
+    found = importance(opened, task.objective(), table)  # type: ignore[arg-type]
     assert float(found[1][2]) == 0.0 and float(found[1].min()) < float(found[0].min())
     assert least(found, share=0.125) == [[0, 1, 2, 3], [0, 1, 3]]
 

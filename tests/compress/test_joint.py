@@ -15,13 +15,14 @@ from weft.comparison.compare import NOT_FINITE
 from weft.comparison.ensemble import joint
 from weft.comparison.kinds import OfAnswers
 from weft.comparison.rows import asked_of
-from weft.distillation.report import Report, report_of
-from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.forward import Prediction, framing_for
+from weft.distillation.report import StudentReport, report_of
+from weft.distillation.teacher_cache import Teacher
+from weft.tasks.answer import AnswerTask, Candidates
+from weft.tasks.base import Example, Prediction
+from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
+from weft.tasks.registry import task_for
 from weft.tasks.translate import translate
-from weft.tasks.understand import task_of
 
 
 def three(case: Case) -> list[Model]:
@@ -30,15 +31,16 @@ def three(case: Case) -> list[Model]:
 
 
 def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
-    task = None if case.task in ("embed", "complete") else task_of(model.opened, case.task)
+    task = None if case.task in ("embed", "complete") else task_for(model.opened, case.task)
     return list(asked_of(task, {}, written(case, folder, 12)).examples)
 
 
-def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> Report:
+def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> StudentReport:
     *teachers, student = models
     monkeypatch.setattr("weft.distillation.report.compared", uncosted)
-    named = [(f"t{number}", each.opened, Path(f"t{number}")) for number, each in enumerate(teachers)]
-    return report_of(named, ("s", student, Path("s")), examples, by_labels=True, forwards=0, texts=12, memory=False)
+    named = [Teacher(each.opened, Path(f"t{number}"), "") for number, each in enumerate(teachers)]
+    more: dict[str, Any] = {"forwards": 0, "texts": 12, "metric": None}
+    return report_of(named, student, Path("s"), examples, by_labels=True, memory=False, **more)
 
 
 def uncosted(*given: Any, **more: Any) -> Any:
@@ -65,8 +67,8 @@ def test_labels_by_the_mean_of_the_chances(tmp_path: Path, monkeypatch: pytest.M
     alone = [each.label for each in models[0](texts)]
     assert mean != alone  # else the first of them alone would have passed
     assert found.student.agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
-    assert found.values()["held_to"] == "2 teachers together" and "of 2 teachers together" in found.words()
-    assert "held to what they say together" in found.page()
+    assert found.values()["held_to"] == "2 teachers together" and "of 2 teachers together" in found.summary()
+    assert "compared with all of them together" in found.page()
 
 
 def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +76,12 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     models = three(case)
     examples = rows_of(case, models[0], tmp_path)
     found = told(models, examples, monkeypatch)
-    task: Any = task_of(models[0].opened, "tag")
-    said = [task.outcomes(each.opened, framing_for(each.opened), [e.target for e in examples]) for each in models]
+    task: Any = task_for(models[0].opened, "tag")
+    said = [task.predict(each.opened, framing_for(each.opened), [e.target for e in examples]) for each in models]
     same = list[bool]()
     for one, two, ours in zip(*said, strict=True):
-        mean = np.log(np.mean([softmax(each.said, axis=1) for each in (one, two)], axis=0))
-        tags = [task.decided(each) for each in (replace(one, said=mean), ours)]
+        mean = np.log(np.mean([softmax(each.output, axis=1) for each in (one, two)], axis=0))
+        tags = [task.tags(each) for each in (replace(one, output=mean), ours)]
         same += [a == b for a, b in zip(*tags, strict=True)]
     assert found.student.agreement["same"].value == pytest.approx(np.mean(same))
 
@@ -112,12 +114,12 @@ def test_answers_by_the_mean_of_the_chances() -> None:
 
     def said(threshold: float, nothing: float, *chances: tuple[float, int, int]) -> Prediction:
         choices = tuple((float(np.log(chance)), start, end) for chance, start, end in chances)
-        return Prediction(Found(choices, float(np.log(nothing)) + threshold), 1, 1, False)
+        return Prediction(Candidates(choices, float(np.log(nothing)) + threshold), 1, 1, False)
 
     one, two = said(1.0, 0.1, (0.5, 0, 3), (0.4, 7, 9)), said(0.0, 0.1, (0.5, 4, 6), (0.4, 7, 9))
     both = joint(kinds, [one, two])
     assert kinds[0].key(both) == (7, 9)
-    chances, nothing = kinds[0].task.chances(both.said)
+    chances, nothing = kinds[0].task.probabilities(both.output)
     assert chances[:3] == pytest.approx([0.4, 0.25, 0.25]) and nothing == pytest.approx(0.1)
     assert kinds[0].key(joint(kinds, [said(1.0, 0.6, (0.4, 0, 3)), said(0.0, 0.45, (0.55, 0, 3))])) is None
 
@@ -128,11 +130,11 @@ def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: py
     next(models[1].network.parameters()).data.fill_(float("nan"))
     found = told(models, rows_of(case, models[0], tmp_path), monkeypatch)
     assert [each.damaged for each in found.comparison.models[:3]] == [NOT_FINITE, None, NOT_FINITE]
-    assert found.student.kept is None and "keeps" not in found.words()
+    assert found.student.kept is None and "keeps" not in found.summary()
 
 
 def test_language_models_are_held_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = BY_TASK["complete"]
     models = three(case)
     found = told(models, rows_of(case, models[0], tmp_path)[:4], monkeypatch)
-    assert not found.together and found.values()["held_to"] == "t0" and "the first of them" in found.page()
+    assert not found.together and found.values()["held_to"] == "t0 (teacher)" and "the first of them" in found.page()

@@ -17,12 +17,12 @@ from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.distillation.distill import distill
-from weft.distillation.recipe import DistillRecipe, Student, Teacher
-from weft.distillation.resume import resume
+from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run
@@ -86,7 +86,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
     made = weft.new("bert", learn(lines(40), "wordpiece", 120), size="4x64", settings={"context": 32}, seed=4)
     with torch.no_grad():
         made.opened.network.get_submodule("segments").weight.normal_()  # type: ignore[operator]
-    recipe = DistillRecipe(teacher=Teacher(folders=("x",)), student=Student(model="distilbert"))
+    recipe = DistillRecipe(teacher=TeacherSection(folders=("x",)), student=StudentSection(model="distilbert"))
     with listening() as stop:
         begun = begun_student(
             Run(tmp_path),
@@ -187,7 +187,7 @@ def test_on_the_command_line(
     said = capsys.readouterr().err
     assert "from layer 0 of the teacher" in said and "plan: 4 steps" in said and "held-out loss" in said
     model: Any = weft.load("small")
-    assert model.task == "complete" and model("ada goes", most=3).text
+    assert model.task == "complete" and model("ada goes", max_tokens=3).text
     assert losses(tmp_path / "small")[-1] < losses(tmp_path / "small")[0]
     assert run([*command, "--student", "lstm:1x64", "--out", "lstm"]) == 0
     assert run(["resume", "small"]) == 0 and "finished already" in capsys.readouterr().err

@@ -12,8 +12,7 @@ from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import quiet, write_rows
 from weft.cli.main import run
 from weft.config import read_toml
-from weft.distillation import run as running
-from weft.distillation import stages
+from weft.distillation import report as reporting
 from weft.distillation.recipe import DistillRecipe
 
 SMALL = ["--steps", "2", "--batch", "8", "--length", "24", "--out", "r"]
@@ -23,9 +22,7 @@ SHORT = ["--set", "stages.pretrain.steps=1", "--set", "stages.finetune.steps=1"]
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
-    monkeypatch.setattr(stages, "_report", lambda *given: None)
-    monkeypatch.setattr(running, "write_language_report", lambda *given, **more: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.mark.slow

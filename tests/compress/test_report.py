@@ -18,14 +18,14 @@ from weft.cli.main import run as command
 from weft.comparison.rows import asked_of
 from weft.distillation.curve import part_of
 from weft.distillation.dataset import Material
-from weft.distillation.recipe import Texts
-from weft.distillation.report import blanked, held_texts, read_table
-from weft.distillation.stages import row_of
+from weft.distillation.language_dataset import held_texts
+from weft.distillation.recipe import DistillData
+from weft.distillation.report import blanked, read_table
 from weft.errors import UserError
 from weft.runs import finetune
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
+from weft.tasks.registry import task_for
 from weft.tasks.tag import joined
-from weft.tasks.understand import task_of
 from weft.training.signals import Interrupted
 
 TEXTS = 80
@@ -117,7 +117,7 @@ def test_without_labels_a_student_is_held_to_what_its_teacher_says(teacher: Path
     found = told(tmp_path / "small")
     assert found["kept"] is None and found["comparison"]["labeled"] == 0 and not found["curve"]
     assert found["metric"] == "agreement" and "same" in found["comparison"]["models"][1]["agreement"]
-    assert "agrees with big (teacher) by" in found["words"] and "keeps" not in found["words"]
+    assert "agrees with big (teacher) by" in found["summary"] and "keeps" not in found["summary"]
 
 
 @pytest.mark.slow
@@ -186,9 +186,9 @@ def test_stages_that_cannot_be_are_named(teacher: Path, rows: Path, tmp_path: Pa
 @pytest.mark.parametrize("case", [case for case in CASES if case.right], ids=lambda case: case.task)
 def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> None:
     """What a stage writes for the next is the same example again."""
-    task = task_of(drawn(case, tokenizer_for(case), 1).opened, case.task)
+    task = task_for(drawn(case, tokenizer_for(case), 1).opened, case.task)
     examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
-    again = write_rows(tmp_path / "again.jsonl", [row_of(task, example) for example in examples])
+    again = write_rows(tmp_path / "again.jsonl", [task.to_record(example) for example in examples])
     for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
         assert (one.texts, one.target) == (two.texts, two.target)
 
@@ -203,7 +203,7 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
     assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
     assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0
     texts = (rows / "texts.txt").read_text().splitlines()
-    held = [each.texts[0] for each in held_texts(Texts(text=(str(rows / "texts.txt"),), holdout=0.1))]
+    held = [each.texts[0] for each in held_texts(DistillData(text=(str(rows / "texts.txt"),), holdout=0.1))]
     assert held == texts[-len(held) :] and 1 <= len(held) <= 8
 
 

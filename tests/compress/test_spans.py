@@ -19,9 +19,9 @@ from weft.distillation.base import Said
 from weft.errors import UserError
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import Ends
-from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, tokens_of, windows_of
-from weft.tasks.forward import framing_for, tokenizer_of
-from weft.tasks.reading import Example
+from weft.tasks.answer import AnswerTask, candidates, encoded_pairs, tokens_of, windows_of
+from weft.tasks.base import Example
+from weft.tasks.forward import framing_for, head_outputs, tokenizer_of
 
 LESSON = AnswerLesson(AnswerTask(), temperature=2.0, hard=0.5)
 FAR = "so it is now . " * 12
@@ -64,7 +64,7 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
     batch = whole(table)
     network: Any = teacher.network
     with torch.inference_mode():
-        scores = network.scores("answer", network(batch.tokens, batch.rows, batch.segments), batch.rows)
+        scores = network.logits("answer", network(batch.tokens, batch.rows, batch.segments), batch.rows)
     for number, (example, found) in enumerate(zip(examples, by_rows(table), strict=True)):
         size = len(tokenizer_of(teacher).encode(example.texts[1], specials=False))
         first, last = int(table.starts[number]), int(table.starts[number + 1])
@@ -101,7 +101,7 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
 def _heard(opened: Any, ends: tuple[int, int]) -> Said:
     """What a teacher says that is very sure of these two tokens."""
     framing = replace(framing_for(opened), length=48, stride=16)
-    asked, contexts = encoded_pairs(tokenizer_of(opened), [Example(("where ?", ODD), None, "")])
+    asked, contexts = encoded_pairs(tokenizer_of(opened), [("where ?", ODD)])
     found = windows_of(framing, asked[0], contexts[0], "")
     scores = []
     for piece in found:
@@ -111,7 +111,7 @@ def _heard(opened: Any, ends: tuple[int, int]) -> Said:
                 some[piece.lead + token - piece.cut.start, side] = 24.0
         some[0] = 0.0 if some.max() else 9.0
         scores.append(some)
-    return {**by_character(Heard(found, scores, contexts[0].offsets, len(asked[0])), ODD), "answer": np.zeros(0)}
+    return {**by_character(scores, found, ODD, contexts[0].offsets), "answer": np.zeros(0)}
 
 
 def test_windows_of_a_long_context() -> None:
@@ -120,10 +120,8 @@ def test_windows_of_a_long_context() -> None:
     context = FAR + "Ada lives in New York . " + FAR
     example = Example(("where lives Ada ?", context), None, "")
     table = LESSON.table([example], [pointed(context, "New York", 24.0)], student, framing_for(student))
-    right = AnswerTask().table(
-        [replace(example, target=((context.find("New York"), "New York"),))],
-        tokenizer_of(student),
-        framing_for(student),
+    right = AnswerTask().dataset(
+        [replace(example, target=((context.find("New York"), "New York"),))], student, framing_for(student)
     )
     assert table.ends is not None and right.ends is not None and (table.ends == NOTHING).all() and table.count > 6
     assert 0 < (right.ends[:, 0] > 0).sum() < table.count
@@ -136,12 +134,13 @@ def test_a_long_context_is_said_by_all_windows_together() -> None:
     teacher = model("wordpiece", {"answer": 2}, length=24, stride=8)
     framing, example = framing_for(teacher), rows(1, before=FAR)[0]
     said = LESSON.said(teacher, framing, [example])[0]
-    heard = next(iter(AnswerTask().heard(teacher, framing, [example])))
-    found = heard.found(example.texts[1])
-    assert len(heard.pieces) > 3 and len(said["starts"]) == len(heard.offsets)
-    assert tuple(said["answer"]) == found.choices[0][1:]
+    windows = AnswerTask().encode([example.texts], tokenizer_of(teacher), framing)
+    logits, pieces = head_outputs(teacher, windows, "answer", True)[0], windows.pieces[0]
+    found = candidates(logits, pieces, *windows.places[0])
+    assert len(pieces) > 3 and len(said["starts"]) == len(windows.places[0][1])
+    assert tuple(said["answer"]) == found.spans[0][1:]
     assert said["nothing"].sum() == pytest.approx(found.nothing)
-    best = max(float(ends[piece.lead : -1, 0].max()) for piece, ends in zip(heard.pieces, heard.ends, strict=True))
+    best = max(float(ends[piece.lead : -1, 0].max()) for piece, ends in zip(pieces, logits, strict=True))
     assert said["starts"].max() == pytest.approx(best)
     start, end = map(int, said["answer"])
     assert LESSON.answered(example, said).target == ((start, example.texts[1][start:end]),)
@@ -213,6 +212,6 @@ def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     framing = framing_for(student)
     losses = learned(student, lesson.objective, lesson.table(examples, said, student, framing), steps=80)
     assert losses[-1] < 0.05 * losses[0]
-    found = lesson.task.outcomes(student, framing, [row.texts for row in examples])
-    answers = [row.texts[1][slice(*each.said.choices[0][1:])] for row, each in zip(examples, found, strict=True)]
+    found = lesson.task.predict(student, framing, [row.texts for row in examples])
+    answers = [row.texts[1][slice(*each.output.spans[0][1:])] for row, each in zip(examples, found, strict=True)]
     assert answers == [lesson.answered(*each).target[0][1] for each in zip(examples, said, strict=True)]

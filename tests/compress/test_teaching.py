@@ -21,15 +21,15 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
-from weft.distillation import run as running
+from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.base import Said
 from weft.distillation.classify import TextLesson
 from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.progress import silent
+from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import Example
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 
@@ -55,7 +55,7 @@ class Echo(TextLesson):
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports measure how fast models are, which takes longer than these students learn."""
-    monkeypatch.setattr(running, "report", lambda *given: None)
+    monkeypatch.setattr(reporting, "write_report", lambda *given, **more: None)
 
 
 @pytest.fixture
@@ -249,5 +249,5 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) ->
     data = bytearray((here / "mine" / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (here / "mine" / "model.safetensors").write_bytes(data)
-    with pytest.raises(weft.UserError, match="the data, or the teacher, is not what the run began with"):
+    with pytest.raises(weft.UserError, match="the data is not the one that the run began with"):
         weft.resume(here / "run", log=quiet)

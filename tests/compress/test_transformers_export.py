@@ -53,7 +53,7 @@ def test_transformers_says_the_same(family: str, head: str | None, architecture:
         found = peer(input_ids=torch.tensor([TEXT]), **more)
         batch = Ragged.of([begun])
         hidden = ours.network(batch.tokens, batch.rows, **({"source": Ragged.of([TEXT])} if reads else {}))
-        mine = hidden if head is None else ours.network.scores(head, hidden, batch.rows) if not reads else None  # type: ignore[operator]
+        mine = hidden if head is None else ours.network.logits(head, hidden, batch.rows) if not reads else None  # type: ignore[operator]
         mine = ours.network.words(hidden) if reads else mine  # type: ignore[operator]
     theirs = found.last_hidden_state[0] if head is None else None
     if head == "answer":

@@ -180,7 +180,7 @@ def test_every_family(name: str) -> None:
         with pytest.raises(UserError, match="counted its words: its vocabulary cannot be cut down"):
             with_vocabulary(opened_of(name), keep)
         return
-    for changes in ({}, {"tied": False} if hasattr(CASES[name].config(), "tied") else {"both": True}):
+    for changes in ({}, {"tied": False} if CASES[name].config().has("tied") else {"both": True}):
         if changes == {"both": True} and name != "cnn":
             continue
         opened = opened_of(name, **changes)
@@ -197,7 +197,7 @@ def test_every_family(name: str) -> None:
             if head == "words":
                 assert torch.allclose(after.words(hidden), before.words(hidden)[:, keep], atol=1e-12)
             else:
-                assert torch.equal(after.scores(head, hidden, new.rows), before.scores(head, hidden, old.rows))
+                assert torch.equal(after.logits(head, hidden, new.rows), before.logits(head, hidden, old.rows))
 
 
 PUBLISHED = {"bert": "wordpiece", "distilbert": "wordpiece", "roberta": "roberta", "gpt2": "bpe", "t5": "t5"}

@@ -14,8 +14,8 @@ from weft.data.masking import NOTHING
 from weft.distillation.tag import TagLesson
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, tokenizer_of
-from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, first_tokens, joined, raw
 from weft.text.windows import Framing
 
@@ -46,7 +46,7 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
     network = teacher.network
     with torch.inference_mode():
         hidden = network(batch.tokens, batch.rows, batch.segments)
-        own = network.scores("tag", hidden, batch.rows)[batch.targets["places"]]  # type: ignore[operator]
+        own = network.logits("tag", hidden, batch.rows)[batch.targets["places"]]  # type: ignore[operator]
     assert torch.allclose(batch.targets[LOGITS], own, atol=1e-5) and own.std() > 0.1
     assert batch.targets[TAUGHT].all() and len(own) == sum(len(row.texts[0].split()) for row in examples)
 
@@ -164,8 +164,8 @@ def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     losses = learned(student, lesson.objective, lesson.table(examples, said, student, framing))
     assert losses[-1] < 0.02 * losses[0]
     answers = [lesson.answered(*each) for each in zip(examples, said, strict=True)]
-    own = lesson.task.outcomes(student, framing, [each.target for each in answers])
-    ours = [tag for each in own for tag in lesson.task.decided(each)]
+    own = lesson.task.predict(student, framing, [each.target for each in answers])
+    ours = [tag for each in own for tag in lesson.task.tags(each)]
     theirs = [tag for each in answers for tag in each.target.tags]
     same = [one == other for one, other in zip(ours, theirs, strict=True)]
     assert sum(same) >= 0.9 * len(same) and len(set(theirs)) > 2

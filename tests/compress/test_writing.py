@@ -20,13 +20,13 @@ from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TargetSampler, TextSide
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.distillation.seq2seq import WritingLesson, packed, unpacked
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import translate
 from weft.text.tokenizers.training import learn
@@ -56,7 +56,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lesson_of(teacher: Path, **wanted: Any) -> tuple[WritingLesson, Model]:
     model = weft.load(teacher)
-    return WritingLesson.of([model.opened], "translate", Lessons(**{"hard": 0.0, **wanted})), model
+    return WritingLesson.of([model.opened], "translate", DistillSettings(**{"hard": 0.0, **wanted})), model
 
 
 def framed(model: Model) -> Framing:
@@ -95,7 +95,7 @@ def test_arrays_hold_any_text() -> None:
 def test_of_several_texts_each_counts_by_its_chance(teacher: Path) -> None:
     lesson, model = lesson_of(teacher, best=3)
     framing = framed(model)
-    found = translate(model.opened, [source for source, _ in PAIRS], beam=5, n=3)
+    found = translate(model.opened, [source for source, _ in PAIRS], beam_size=5, n=3)
     table = lesson.table(SOURCES, lesson.said(model.opened, framing, SOURCES), model.opened, framing)
     assert table.ways is not None and table.count == len(PAIRS)
     for number, each in enumerate(found):
@@ -164,10 +164,10 @@ def test_steps_of_a_feed_are_the_same_in_any_passes() -> None:
 
 
 def test_the_closest_to_the_right_text_is_taken(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, closest=True, beam=4)
+    lesson, model = lesson_of(teacher, closest=True, beam_size=4)
     framing = framed(model)
     right = [Example((source,), f"{target} Kuh", "") for source, target in PAIRS]
-    found = translate(model.opened, [source for source, _ in PAIRS], beam=4, n=4)
+    found = translate(model.opened, [source for source, _ in PAIRS], beam_size=4, n=4)
     table = lesson.table(right, lesson.said(model.opened, framing, right), model.opened, framing)
     best = [max((way.text for way in each.best), key=lambda text: chrf_near(text, example.target))
             for each, example in zip(found, right, strict=True)]  # fmt: skip
@@ -220,9 +220,9 @@ def test_several_teachers_write_together(teacher: Path) -> None:
     with torch.no_grad():
         for parameter in other.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    lesson = WritingLesson.of([model.opened, other.opened], "translate", Lessons())
+    lesson = WritingLesson.of([model.opened, other.opened], "translate", DistillSettings())
     found = lesson.said(model.opened, framed(model), SOURCES[:6])
-    wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam=5)
+    wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam_size=5)
     assert [unpacked(each)[0][0] for each in found] == [each.text for each in wanted]
     assert [unpacked(each)[0][1] for each in found] == pytest.approx([each.logprob for each in wanted])
 
@@ -277,7 +277,7 @@ def test_a_student_learns_to_write_what_its_teacher_writes(teacher: Path) -> Non
     student = ("--student", "transformer:1x64", "--start", "scratch", "--set", "student.settings.dropout=0.0")
     assert distilled(teacher, "out", "--text", sources, *student, *learning_rate, steps=150) == 0
     texts = [source for source, _ in PAIRS]
-    ours, theirs = (weft.load(name)(texts, beam=1) for name in ("out", teacher))
+    ours, theirs = (weft.load(name)(texts, beam_size=1) for name in ("out", teacher))
     assert sum(one.text == two.text for one, two in zip(ours, theirs, strict=True)) >= 18  # type: ignore[attr-defined]
 
 
@@ -296,7 +296,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both learned from and judged by"),
-        (("--text", sources, "--best", "9", "--student", "1x64"), "best must be between 1 and beam"),
+        (("--text", sources, "--best", "9", "--student", "1x64"), "n and beam_size must hold"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
         found = capsys.readouterr().err.strip()

@@ -16,7 +16,7 @@ from tests.table import CASES, SPEAKERS, read_of
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Ragged
 
 END, MOST = 1, 3
@@ -82,7 +82,7 @@ def test_full_width_is_exhaustive_search(kind: str, seed: int, penalty: float, p
     sources, prompts = [[2, 3], [3, 0, 2, 2, 1]], [[0, *prompt], [0, 3, 3, 2]]
     reads = sources_of(kind, sources)
     choice = Beam(width=4**MOST, length_penalty=penalty, n=5)
-    found = speak(network, prompts, choice=choice, context=40, most=MOST, ends=[END], **reads)
+    found = generate(network, prompts, choice=choice, context=40, max_tokens=MOST, ends=[END], **reads)
     for row, spoken in enumerate(found):
         expected = exhaustive(network, prompts[row], reads["sources"][row] if reads else None, penalty)[:5]
         assert [each.score for each in spoken] == pytest.approx([score for score, _ in expected], abs=1e-6)
@@ -96,14 +96,14 @@ def test_width_one_is_greedy_and_a_batch_is_its_rows(kind: str, seed: int, penal
     network = drawn(kind, 11, seed)
     sources, prompts = [[5, 9, 2], [8], [3, 3, 4, 10, 6]], [[0], [0, 7], [0]]
     reads = sources_of(kind, sources)
-    options: dict[str, Any] = {"context": 40, "most": 5, "ends": [END]}
-    greedy = speak(network, prompts, choice=Sampling(), **options, **reads)
-    one = speak(network, prompts, choice=Beam(width=1, length_penalty=penalty), **options, **reads)
+    options: dict[str, Any] = {"context": 40, "max_tokens": 5, "ends": [END]}
+    greedy = generate(network, prompts, choice=Sampling(), **options, **reads)
+    one = generate(network, prompts, choice=Beam(width=1, length_penalty=penalty), **options, **reads)
     assert [each.tokens for (each,) in one] == [each.tokens for (each,) in greedy]
     wide = Beam(width=3, n=3, length_penalty=penalty)
-    together = speak(network, prompts, choice=wide, **options, **reads)
+    together = generate(network, prompts, choice=wide, **options, **reads)
     for row, spoken in enumerate(together):
         mine = sources_of(kind, sources[row : row + 1])
-        alone = speak(network, prompts[row : row + 1], choice=wide, **options, **mine)
+        alone = generate(network, prompts[row : row + 1], choice=wide, **options, **mine)
         assert [each.tokens for each in spoken] == [each.tokens for each in alone[0]]
         assert [each.score for each in spoken] == pytest.approx([each.score for each in alone[0]], abs=1e-6)

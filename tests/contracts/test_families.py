@@ -51,9 +51,9 @@ def test_batch_equals_single(name: str, dtype: torch.dtype, tolerance: float) ->
         assert close(together[start : start + len(text)], hidden_of(network, [text]), tolerance)
     if "classify" not in network.heads:
         return
-    scores = network.scores("classify", together, rows)
+    scores = network.logits("classify", together, rows)
     for row, text in enumerate(TEXTS):
-        alone = network.scores("classify", hidden_of(network, [text]), Rows.of([len(text)]))
+        alone = network.logits("classify", hidden_of(network, [text]), Rows.of([len(text)]))
         assert close(scores[row : row + 1], alone, tolerance)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from weft.data.columns import find_columns, paired_columns
+from weft.data.reading import examples_of
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import alike_note, examples_of
+from weft.tasks.labels import alike_note
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped
@@ -32,7 +33,7 @@ def targets(task: Any, name: str, text: str | None = None) -> tuple[list[Any], l
     if text is not None:
         Path(name).write_text(text, encoding="utf-8")
     table, skipped = Table(name), Skipped()
-    task, needed = task.needed(next(table.records()), {})
+    task, needed = task.columns(next(table.records()), {})
     return [example.target for example in examples_of(table, needed, task.read, skipped)], skipped.lines()
 
 

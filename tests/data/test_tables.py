@@ -14,10 +14,10 @@ import pytest
 
 from tests.data import messy
 from weft.data.columns import find_columns
+from weft.data.reading import examples_of
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import examples_of
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped
 
@@ -209,7 +209,7 @@ def test_labels_like_ids_are_questioned() -> None:
     write("a.csv", "text,label\n" + "".join(f"words {n} here,{1000 + min(n, 37)}\n" for n in range(40)))
     examples = list(examples_of(Table("a.csv"), ("text", "label"), TextTask("classify", "label").read, Skipped()))
     with pytest.raises(UserError, match="38 different labels for 40 rows, such as '1000': they look like ids"):
-        TextTask("classify", "label").learned(examples)
+        TextTask("classify", "label").fit_labels(examples)
 
 
 # ----------------------------------------------------------------------------------------------------- rows left out

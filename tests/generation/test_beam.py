@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
 from weft.generation.beam import Beam, Searcher
+from weft.generation.completion import best_tokens
+from weft.generation.decoding import Ensemble
 from weft.generation.sampling import Sampling
-from weft.generation.search import Spoken, speak
-from weft.generation.speaker import Ensemble
-from weft.generation.spoken import best_tokens
+from weft.generation.search import Completion, generate
 
 END = 1
 SEEDS = some.integers(0, 10_000)
@@ -23,7 +23,7 @@ PENALTIES = some.sampled_from([-0.7, 0.0, 0.4, 1.0, 2.5])
 few = settings(max_examples=20, deadline=None)
 
 
-def said(spoken: list[Spoken]) -> list[tuple[int, ...]]:
+def said(spoken: list[Completion]) -> list[tuple[int, ...]]:
     return [tuple(each.tokens) for each in spoken]
 
 
@@ -33,7 +33,7 @@ def test_full_width_is_exhaustive_search(seed: int, penalty: float, vocabulary: 
     toy = Toy(vocabulary, seed)
     expected = exhaustive(toy, [0], END, most, penalty)
     beam = Beam(width=max(n, vocabulary**most), length_penalty=penalty, n=n)
-    found = speak(toy, [[0]], choice=beam, context=None, most=most, ends=[END])[0]
+    found = generate(toy, [[0]], choice=beam, context=None, max_tokens=most, ends=[END])[0]
     assert [score for score, _ in expected[:n]] == pytest.approx([each.score for each in found])
     assert said(found) == [tokens for _, tokens in expected[:n]]
     for each in found:
@@ -48,7 +48,9 @@ def test_full_width_with_coverage(seed: int, penalty: float, weight: float, sour
     expected = exhaustive(toy, [0], END, 3, penalty, source, weight)
     beam = Beam(width=27, length_penalty=penalty, n=3, coverage=weight)
     # A longer neighbor: what only fills the row up must not count.
-    found = speak(toy, [[0], [2]], choice=beam, context=None, most=3, ends=[END], sources=[source, [1, 2, 3, 4, 5, 6]])
+    found = generate(
+        toy, [[0], [2]], choice=beam, context=None, max_tokens=3, ends=[END], sources=[source, [1, 2, 3, 4, 5, 6]]
+    )
     assert said(found[0]) == [tokens for _, tokens in expected[:3]]
     assert [each.score for each in found[0]] == pytest.approx([score for score, _ in expected[:3]], abs=1e-5)
 
@@ -63,13 +65,13 @@ def test_an_early_stop_changes_nothing(seed: int, penalty: float, width: int, da
     coverage = data.draw(some.sampled_from([0.0, 0.5]))
     options: dict[str, Any] = {
         "choice": Beam(width=width, length_penalty=penalty, n=n, coverage=coverage, **apart),
-        "context": None, "most": 12, "ends": [END], "sources": [[4, 7], [3, 1, 9]],
+        "context": None, "max_tokens": 12, "ends": [END], "sources": [[4, 7], [3, 1, 9]],
     }  # fmt: skip
-    early = speak(toy, [[0], [3, 4]], **options)
+    early = generate(toy, [[0], [3, 4]], **options)
     steps, toy.steps = toy.steps, 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Searcher, "_settled", lambda self, search: not any(search.alive))
-        late = speak(toy, [[0], [3, 4]], **options)
+        late = generate(toy, [[0], [3, 4]], **options)
     assert early == late
     assert steps <= toy.steps
 
@@ -80,9 +82,9 @@ def test_a_search_goes_on_while_a_longer_answer_may_win() -> None:
     toy.table[:] = -40.0
     toy.table[:, :, 2] = 0.0
     toy.table[0, 0] = torch.tensor([-40.0, 1.0, 0.0, -40.0])
-    found = speak(toy, [[0, 0]], choice=Beam(width=2), context=None, most=12, ends=[END])[0]
+    found = generate(toy, [[0, 0]], choice=Beam(width=2), context=None, max_tokens=12, ends=[END])[0]
     assert found[0].tokens == [2] * 12 and found[0].score == pytest.approx(found[0].logprob / 12)
-    bare = speak(toy, [[0, 0]], choice=Beam(width=2, length_penalty=0.0), context=None, most=12, ends=[END])[0]
+    bare = generate(toy, [[0, 0]], choice=Beam(width=2, length_penalty=0.0), context=None, max_tokens=12, ends=[END])[0]
     assert bare[0].tokens == [END]
 
 
@@ -90,10 +92,10 @@ def test_a_search_stops_early() -> None:
     """Where an end is likely, most searches are over long before their limit."""
     toy = Toy(9, 3)
     toy.table[:, :, END] += 4
-    speak(toy, [[0], [2], [5]], choice=Beam(width=4), context=None, most=60, ends=[END])
+    generate(toy, [[0], [2], [5]], choice=Beam(width=4), context=None, max_tokens=60, ends=[END])
     assert toy.steps < 59
     toy.steps = 0
-    speak(toy, [[0], [2], [5]], choice=Beam(width=4, length_penalty=0.0), context=None, most=60, ends=[END])
+    generate(toy, [[0], [2], [5]], choice=Beam(width=4, length_penalty=0.0), context=None, max_tokens=60, ends=[END])
     assert toy.steps < 12
 
 
@@ -101,13 +103,13 @@ def test_a_search_stops_early() -> None:
 @given(SEEDS, PENALTIES)
 def test_width_one_is_greedy(seed: int, penalty: float) -> None:
     toy = Toy(8, seed, sharp=3)
-    options: dict[str, Any] = {"context": None, "most": 9, "ends": [END]}
-    greedy = speak(toy, [[0], [2, 3]], choice=Sampling(), **options)
-    one = speak(toy, [[0], [2, 3]], choice=Beam(width=1, length_penalty=penalty), **options)
+    options: dict[str, Any] = {"context": None, "max_tokens": 9, "ends": [END]}
+    greedy = generate(toy, [[0], [2, 3]], choice=Sampling(), **options)
+    one = generate(toy, [[0], [2, 3]], choice=Beam(width=1, length_penalty=penalty), **options)
     for (ours,), (theirs,) in zip(one, greedy, strict=True):
         assert ours.tokens == theirs.tokens and ours.logprob == theirs.logprob
         assert ours.score == pytest.approx(ours.logprob / len(ours.tokens) ** penalty)
-    alone = speak(toy, [[0]], choice=Beam(width=3, groups=3, n=3, length_penalty=penalty), **options)
+    alone = generate(toy, [[0]], choice=Beam(width=3, groups=3, n=3, length_penalty=penalty), **options)
     assert said(alone[0]) == said(greedy[0]), "groups of one that do not mind each other all say the same"
 
 
@@ -120,10 +122,10 @@ def test_a_batch_is_its_rows(seed: int, width: int, groups: int, reads: bool) ->
     prompts, most = [[0], [5, 2, 3], [4], [8, 8]], [3, 12, 0, 7]
     sources = [[1], [2, 3, 4, 4], [5], [9, 8]] if reads else None
     options: dict[str, Any] = {"choice": beam, "context": 14, "ends": [END], "alternatives": 2, "attention": reads}
-    together = speak(toy, prompts, most=most, sources=sources, **options)
+    together = generate(toy, prompts, max_tokens=most, sources=sources, **options)
     for row, prompt in enumerate(prompts):
         source = None if sources is None else [sources[row]]
-        alone = speak(toy, [prompt], most=most[row], sources=source, **options)[0]
+        alone = generate(toy, [prompt], max_tokens=most[row], sources=source, **options)[0]
         assert said(alone) == said(together[row])
         for one, two in zip(alone, together[row], strict=True):
             assert one.finish_reason == two.finish_reason and one.score == pytest.approx(two.score, abs=1e-6)
@@ -138,13 +140,13 @@ def test_a_batch_is_its_rows(seed: int, width: int, groups: int, reads: bool) ->
 def test_groups_keep_apart() -> None:
     """A free group says what a narrow beam says; a large penalty makes every group begin with a word of its own."""
     toy = Toy(12, 4, sharp=2)
-    options: dict[str, Any] = {"context": None, "most": 6, "ends": [END]}
-    apart = speak(toy, [[0]], choice=Beam(width=6, groups=3, n=6, diversity=100.0), **options)[0]
+    options: dict[str, Any] = {"context": None, "max_tokens": 6, "ends": [END]}
+    apart = generate(toy, [[0]], choice=Beam(width=6, groups=3, n=6, diversity=100.0), **options)[0]
     assert len({each.tokens[0] for each in apart}) >= 3
     assert [each.score for each in apart] == sorted((each.score for each in apart), reverse=True)
-    narrow = speak(toy, [[0]], choice=Beam(width=2, n=2), **options)[0]
+    narrow = generate(toy, [[0]], choice=Beam(width=2, n=2), **options)[0]
     assert set(said(narrow)) <= set(said(apart)), "the first group pays nothing"
-    together = speak(toy, [[0]], choice=Beam(width=6, groups=3, n=6), **options)[0]
+    together = generate(toy, [[0]], choice=Beam(width=6, groups=3, n=6), **options)[0]
     assert said(together) == said(narrow), "groups that pay nothing all say the same, and it counts once"
     for each in apart:  # scores are the model's own, whatever a group paid
         assert each.logprob == pytest.approx(sum(toy.follow([0], each.tokens)[0]))
@@ -176,7 +178,7 @@ def test_rows_that_stay_are_not_moved() -> None:
         return scores, state
 
     toy.start = watched  # type: ignore[method-assign]
-    speak(toy, [[2, 3]], choice=Beam(width=4, n=4), context=None, most=10)
+    generate(toy, [[2, 3]], choice=Beam(width=4, n=4), context=None, max_tokens=10)
     assert states[0].picks == 1 and toy.steps == 9
 
 
@@ -185,17 +187,17 @@ def test_rows_that_stay_are_not_moved() -> None:
 def test_an_ensemble(seed: int) -> None:
     one, two = Toy(9, seed), Toy(9, seed + 1)
     options: dict[str, Any] = {
-        "choice": Beam(width=3, n=3), "context": None, "most": 6, "ends": [END], "sources": [[1, 2], [3]],
+        "choice": Beam(width=3, n=3), "context": None, "max_tokens": 6, "ends": [END], "sources": [[1, 2], [3]],
         "attention": True,
     }  # fmt: skip
     prompts = [[0], [4]]
-    alone = speak(one, prompts, **options)
-    assert speak(Ensemble([one]), prompts, **options) == alone
-    twice = speak(Ensemble([one, one]), prompts, **options)
+    alone = generate(one, prompts, **options)
+    assert generate(Ensemble([one]), prompts, **options) == alone
+    twice = generate(Ensemble([one, one]), prompts, **options)
     # Not the tokens: ways whose steps are the same in another order score alike, and rounding decides between them.
     for one_row, other_row in zip(alone, twice, strict=True):
         assert [each.score for each in other_row] == pytest.approx([each.score for each in one_row], abs=1e-5)
-    both = speak(Ensemble([one, two]), prompts, **options)
+    both = generate(Ensemble([one, two]), prompts, **options)
     best = both[0][0]
     scores = []
     for toy in (one, two):
@@ -207,7 +209,7 @@ def test_an_ensemble(seed: int) -> None:
 
 def test_an_ensemble_needs_one_vocabulary() -> None:
     with pytest.raises(UserError, match="need one vocabulary, not 5, 6 tokens"):
-        speak(Ensemble([Toy(5, 0), Toy(6, 0)]), [[0]], choice=Beam(), context=None, most=2)
+        generate(Ensemble([Toy(5, 0), Toy(6, 0)]), [[0]], choice=Beam(), context=None, max_tokens=2)
     with pytest.raises(UserError, match="at least one model"):
         Ensemble([])
 
@@ -215,14 +217,14 @@ def test_an_ensemble_needs_one_vocabulary() -> None:
 @pytest.mark.parametrize(
     "options, fault",
     [
-        ({"width": 0}, "a beam is at least 1 wide, not 0"),
-        ({"width": 3, "n": 4}, "a beam of 3 gives 1 to 3 answers, not 4"),
+        ({"width": 0}, "beam_size must be at least 1, not 0"),
+        ({"width": 3, "n": 4}, "a beam of 3 gives 1 to 3 texts, not 4"),
         ({"n": 0}, "not 0"),
-        ({"width": 4, "groups": 3}, "cannot be cut into 3 equal groups"),
-        ({"groups": 0}, "cannot be cut into 0"),
+        ({"width": 4, "groups": 3}, "cannot be divided into 3 equal groups"),
+        ({"groups": 0}, "cannot be divided into 0"),
         ({"coverage": -1.0}, "coverage must be 0 or more"),
         ({"diversity": -1.0, "groups": 2}, "diversity must be 0 or more"),
-        ({"diversity": 1.0}, "there is only one group"),
+        ({"diversity": 1.0}, "diversity needs more than one group"),
         ({"length_penalty": float("nan")}, "length_penalty must be between -30 and 30, not nan"),
     ],
 )
@@ -234,8 +236,8 @@ def test_wrong_beams_are_named(options: dict[str, Any], fault: str) -> None:
 def test_what_needs_a_source() -> None:
     for options in ({"choice": Beam(coverage=0.1)}, {"choice": Beam(), "attention": True}):
         with pytest.raises(UserError, match="looks at no source"):
-            speak(Toy(5, 0), [[0]], context=None, most=2, **options)  # type: ignore[arg-type]
+            generate(Toy(5, 0), [[0]], context=None, max_tokens=2, **options)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="1 sources for 2 prompts"):
-        speak(Toy(5, 0), [[0], [0]], choice=Beam(), context=None, most=2, sources=[[1]])
-    with pytest.raises(UserError, match="say how many tokens"):
-        speak(Toy(5, 0), [[0]], choice=Beam(), context=None)
+        generate(Toy(5, 0), [[0], [0]], choice=Beam(), context=None, max_tokens=2, sources=[[1]])
+    with pytest.raises(UserError, match="no length limit"):
+        generate(Toy(5, 0), [[0]], choice=Beam(), context=None)

@@ -18,7 +18,7 @@ from tests.table import SPEAKERS as ALL
 from weft.checkpoint.folder import open_folder
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 
 PROMPTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1], [6, 2]]
 CONTEXT, MOST = 40, 10
@@ -48,8 +48,8 @@ class Pair:
     def said(self, prompts: list[list[int]], choice: Sampling | Beam, **options: Any) -> Any:
         reads = {} if self.begin is None else {"sources": prompts}
         starts = prompts if self.begin is None else [[self.begin]] * len(prompts)
-        options = {"context": CONTEXT, "most": MOST, "ends": [self.end], **reads, **options}
-        return speak(self.network, starts, choice=choice, **options)
+        options = {"context": CONTEXT, "max_tokens": MOST, "ends": [self.end], **reads, **options}
+        return generate(self.network, starts, choice=choice, **options)
 
 
 def t5() -> Any:
@@ -128,7 +128,7 @@ def test_beam_equals_generate(pair: Pair, width: int, n: int, penalty: float) ->
 def test_sampled_text_has_the_peers_distribution(pair: Pair) -> None:
     """Two tokens drawn by us and by transformers' generate, as one two-sample chi-square test."""
     many, options = 1500, {"temperature": 0.6, "top_k": 4}
-    ours = pair.said([[5, 9, 2]], Sampling(**options, n=many), most=2, ends=[])[0]
+    ours = pair.said([[5, 9, 2]], Sampling(**options, n=many), max_tokens=2, ends=[])[0]
     torch.manual_seed(5)
     theirs = pair.peer.generate(
         torch.tensor([[5, 9, 2]] * many), max_new_tokens=2, do_sample=True, pad_token_id=0, top_p=1.0, **options

@@ -15,9 +15,9 @@ from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
 from weft.generation.beam import Beam
 from weft.generation.constraints import Tree
-from weft.generation.rules import Judge, Rules
+from weft.generation.rules import LogitsProcessor, Rules
 from weft.generation.sampling import Sampling
-from weft.generation.search import Spoken, speak
+from weft.generation.search import Completion, generate
 
 END, MOST = 1, 6
 SEEDS = some.integers(0, 10_000)
@@ -26,11 +26,22 @@ few = settings(max_examples=25, deadline=None)
 CHOICES: list[Any] = [Sampling(), Sampling(temperature=1.3, n=4), Beam(width=4, n=4), Beam(width=4, n=2, groups=2)]
 
 
-def spoken_by(toy: Toy, rules: Rules, prompts: list[list[int]] | None = None, most: int = MOST) -> list[list[Spoken]]:
+def spoken_by(
+    toy: Toy, rules: Rules, prompts: list[list[int]] | None = None, max_tokens: int = MOST
+) -> list[list[Completion]]:
     """The answers of every kind of search to some prompts."""
     prompts = prompts or [[0], [2, 3]]
     found = [
-        speak(toy, prompts, choice=choice, context=None, most=most, ends=[END], rules=rules, seeds=[5] * len(prompts))
+        generate(
+            toy,
+            prompts,
+            choice=choice,
+            context=None,
+            max_tokens=max_tokens,
+            ends=[END],
+            rules=rules,
+            seeds=[5] * len(prompts),
+        )
         for choice in CHOICES
     ]
     return [[each for answers in row for each in answers] for row in zip(*found, strict=True)]
@@ -42,20 +53,22 @@ def test_penalties_equal_the_peers() -> None:
     ids, scores = torch.tensor(texts), torch.randn(3, 12) * 3
     prompts, said = [text[:2] for text in texts], [text[2:] for text in texts]
     for penalty in (0.7, 1.0, 1.8):
-        judge = Judge(Rules(repetition_penalty=penalty), [END], "cpu")
+        processor = LogitsProcessor(Rules(repetition_penalty=penalty), [END], "cpu")
         expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, scores)
-        assert torch.equal(judge.weigh(scores, prompts, said), expected)
+        assert torch.equal(processor.penalize(scores, prompts, said), expected)
     for size in (1, 2, 3, 4, 6):
-        judge = Judge(Rules(no_repeat=size), [END], "cpu")
+        processor = LogitsProcessor(Rules(no_repeat=size), [END], "cpu")
         expected = transformers.NoRepeatNGramLogitsProcessor(size)(ids, scores)
-        assert torch.equal(judge.forbid(scores, prompts, said), expected)
+        assert torch.equal(processor.forbid(scores, prompts, said), expected)
     banned = [[2], [9, 2, 5], [1, 7, 4], [7, 3], [3, 3]]
     expected = transformers.NoBadWordsLogitsProcessor(banned, eos_token_id=[END])(ids, scores)
-    judge = Judge(Rules(banned=tuple(map(tuple, banned))), [END], "cpu")
-    assert torch.equal(judge.forbid(scores, prompts, said), expected)
+    processor = LogitsProcessor(Rules(banned=tuple(map(tuple, banned))), [END], "cpu")
+    assert torch.equal(processor.forbid(scores, prompts, said), expected)
     for least in (2, 3, 4):
         expected = transformers.MinNewTokensLengthLogitsProcessor(2, least, [END])(ids, scores)
-        assert torch.equal(Judge(Rules(least=least), [END], "cpu").forbid(scores, prompts, said), expected)
+        assert torch.equal(
+            LogitsProcessor(Rules(min_tokens=least), [END], "cpu").forbid(scores, prompts, said), expected
+        )
 
 
 def holds(text: list[int] | tuple[int, ...], words: tuple[int, ...]) -> bool:
@@ -77,7 +90,7 @@ def test_banned_words_never_come(seed: int, banned: list[tuple[int, ...]]) -> No
 @given(SEEDS, some.lists(WORDS, min_size=1, max_size=4), some.integers(0, 2), some.sampled_from([(), (6,)]))
 def test_allowed_words_alone_come(seed: int, allowed: list[tuple[int, ...]], least: int, forced: Any) -> None:
     toy = Toy(7, seed)
-    for row in spoken_by(toy, Rules(allowed=tuple(allowed), least=least, forced=forced)):
+    for row in spoken_by(toy, Rules(allowed=tuple(allowed), min_tokens=least, forced=forced)):
         for each in row:
             ended = each.finish_reason == "end"
             tokens = tuple(each.tokens[:-1] if ended else each.tokens)[len(forced) :]
@@ -104,7 +117,7 @@ def test_a_closed_list_gives_its_members_and_the_best_of_them(seed: int, choices
             assert each.finish_reason == "end" and tuple(each.tokens[:-1]) in choices
     for penalty in (0.0, 1.0):
         beam = Beam(width=8, n=8, length_penalty=penalty)
-        found = speak(toy, [[2]], choice=beam, context=None, most=MOST, ends=[END], rules=rules)[0]
+        found = generate(toy, [[2]], choice=beam, context=None, max_tokens=MOST, ends=[END], rules=rules)[0]
         scored = [(sum(toy.follow([2], [*c, END])[0]) / (len(c) + 1) ** penalty, c) for c in choices]
         expected = sorted(scored, reverse=True)
         assert [tuple(each.tokens[:-1]) for each in found] == [choice for _, choice in expected]
@@ -121,7 +134,7 @@ def test_a_forced_beginning(seed: int, forced: list[int]) -> None:
     toy, begun = Toy(4, seed), tuple(min(word, 3) for word in forced[:2])
     every = [answer for answer in exhaustive(toy, [0], END, 3, 1.0) if answer[1][: len(begun)] == begun]
     rules = Rules(forced=begun)
-    found = speak(toy, [[0]], choice=Beam(width=64), context=None, most=3, ends=[END], rules=rules)[0]
+    found = generate(toy, [[0]], choice=Beam(width=64), context=None, max_tokens=3, ends=[END], rules=rules)[0]
     assert tuple(found[0].tokens) == every[0][1] and found[0].score == pytest.approx(every[0][0])
 
 
@@ -130,7 +143,7 @@ def test_a_forced_beginning(seed: int, forced: list[int]) -> None:
 def test_no_run_comes_twice_and_the_least_length_holds(seed: int, size: int, least: int) -> None:
     toy = Toy(7, seed, sharp=3)
     prompts = [[0, 2, 2], [2, 3]]
-    for prompt, row in zip(prompts, spoken_by(toy, Rules(no_repeat=size, least=least), prompts), strict=True):
+    for prompt, row in zip(prompts, spoken_by(toy, Rules(no_repeat=size, min_tokens=least), prompts), strict=True):
         for each in row:
             text = [*prompt, *each.tokens]
             before = [tuple(prompt[n : n + size]) for n in range(len(prompt) - size + 1)]
@@ -143,7 +156,7 @@ def test_where_nothing_may_be_said_the_answer_stops() -> None:
     """Every token once: then the words are used up, and what was said is not lost."""
     toy = Toy(5, 2)
     rules = Rules(no_repeat=1, banned=((END,),))
-    for row in spoken_by(toy, rules, [[0], [2]], most=20):
+    for row in spoken_by(toy, rules, [[0], [2]], max_tokens=20):
         for each in row:
             assert each.finish_reason == "stop" and len(each.tokens) == 3
             assert END not in each.tokens
@@ -168,8 +181,8 @@ def test_a_tree_knows_its_words(words: list[tuple[int, ...]], again: bool) -> No
     [
         ({"repetition_penalty": 0.0}, "repetition_penalty must be above 0"),
         ({"repetition_penalty": -1.0}, "repetition_penalty must be above 0"),
-        ({"no_repeat": -1}, "no_repeat, a number of tokens, must be 0 or more"),
-        ({"least": -2}, "must be 0 or more, not -2"),
+        ({"no_repeat": -1}, "no_repeat must be 0 or more"),
+        ({"min_tokens": -2}, "must be 0 or more, not -2"),
         ({"banned": ((),)}, "cannot be banned"),
         ({"choices": ((2,),), "forced": (3,)}, "leaves no room for a forced beginning"),
         ({"choices": ((2,),), "allowed": ((3,),)}, "leaves no room for allowed words"),
@@ -182,4 +195,4 @@ def test_wrong_rules_are_named(options: dict[str, Any], fault: str) -> None:
 
 def test_a_list_needs_an_end() -> None:
     with pytest.raises(UserError, match="has no token to end with"):
-        speak(Toy(5, 0), [[0]], choice=Sampling(), context=None, most=3, rules=Rules(choices=((2,),)))
+        generate(Toy(5, 0), [[0]], choice=Sampling(), context=None, max_tokens=3, rules=Rules(choices=((2,),)))

@@ -11,8 +11,8 @@ import transformers
 
 from tests.generation.toy import Toy
 from weft.errors import UserError
-from weft.generation.sampling import Chances, Sampling, choose, likely
-from weft.generation.search import speak
+from weft.generation.sampling import RandomDraws, Sampling, choose, likely
+from weft.generation.search import generate
 
 WARPERS = {
     "temperature": transformers.TemperatureLogitsWarper,
@@ -46,7 +46,7 @@ def test_sampling_has_the_peers_distribution(options: dict[str, Any]) -> None:
     assert torch.allclose(likely(scores, sampling).float().softmax(-1), expected.softmax(-1), atol=1e-6)
     chances = expected.softmax(-1)[0]
     many = 4000
-    draws = choose(scores[:1].expand(many, -1), sampling, Chances(range(many)).draw(range(many)))
+    draws = choose(scores[:1].expand(many, -1), sampling, RandomDraws(range(many)).draw(range(many)))
     counts = torch.bincount(draws, minlength=60)
     assert counts[chances == 0].sum() == 0
     assert fits(counts.double(), chances.double() * many)
@@ -67,7 +67,7 @@ def fits(counts: torch.Tensor, expected: torch.Tensor) -> bool:
 def test_samples_of_one_prompt_have_the_models_chances() -> None:
     """Two tokens deep: every pair as often as the model says, and the log-probabilities that it says."""
     toy, many = Toy(5, 3), 3000
-    spoken = speak(toy, [[2]], choice=Sampling(temperature=1.0, n=many), context=None, most=2, seeds=[7])[0]
+    spoken = generate(toy, [[2]], choice=Sampling(temperature=1.0, n=many), context=None, max_tokens=2, seeds=[7])[0]
     counts, expected = torch.zeros(25, dtype=torch.float64), torch.zeros(25, dtype=torch.float64)
     for each in spoken:
         counts[each.tokens[0] * 5 + each.tokens[1]] += 1
@@ -84,14 +84,14 @@ def test_batch_equals_single_and_seeds_belong_to_rows() -> None:
     toy = Toy(30, 1)
     prompts, seeds = [[5, 9, 2], [8], [3, 3, 4, 12], [6, 2]], [11, 12, 13, 14]
     options: dict[str, Any] = {
-        "choice": Sampling(temperature=0.9, top_p=0.95), "context": 100, "most": 80, "ends": [4],
+        "choice": Sampling(temperature=0.9, top_p=0.95), "context": 100, "max_tokens": 80, "ends": [4],
     }  # fmt: skip
-    together = speak(toy, prompts, seeds=seeds, **options)
-    assert together == speak(toy, prompts[::-1], seeds=seeds[::-1], **options)[::-1]
+    together = generate(toy, prompts, seeds=seeds, **options)
+    assert together == generate(toy, prompts[::-1], seeds=seeds[::-1], **options)[::-1]
     for prompt, seed, spoken in zip(prompts, seeds, together, strict=True):
-        assert speak(toy, [prompt], seeds=[seed], **options)[0] == spoken
-    assert speak(toy, prompts, seeds=[1, 2, 3, 4], **options) != together
-    several = speak(toy, prompts, seeds=seeds, **{**options, "choice": Sampling(temperature=0.9, top_p=0.95, n=3)})
+        assert generate(toy, [prompt], seeds=[seed], **options)[0] == spoken
+    assert generate(toy, prompts, seeds=[1, 2, 3, 4], **options) != together
+    several = generate(toy, prompts, seeds=seeds, **{**options, "choice": Sampling(temperature=0.9, top_p=0.95, n=3)})
     assert [row[:1] for row in several] == together, "the first of several samples is the one sample"
     assert len({tuple(each.tokens) for row in several for each in row}) > 9
 
@@ -107,8 +107,8 @@ def test_batch_equals_single_and_seeds_belong_to_rows() -> None:
         ({"min_p": -0.1}, "min_p must be above 0"),
         ({"typical": 0.0}, "typical must be above 0"),
         ({"n": 0}, "must be at least 1, not 0"),
-        ({"n": 2}, "the best token gives one answer, not 2"),
-        ({"n": 2, "temperature": 0.0}, "the best token gives one answer, not 2"),
+        ({"n": 2}, "greedy search gives one text, not 2"),
+        ({"n": 2, "temperature": 0.0}, "greedy search gives one text, not 2"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], fault: str) -> None:
@@ -117,10 +117,10 @@ def test_wrong_options_are_named(options: dict[str, Any], fault: str) -> None:
 
 
 def test_draws_are_new_at_every_step() -> None:
-    chances = Chances([3, 4])
+    chances = RandomDraws([3, 4])
     first = [chances.draw([0, 1]).tolist() for _ in range(150)]
     assert len({value for both in first for value in both}) == 300
-    alone = Chances([4])
+    alone = RandomDraws([4])
     assert [alone.draw([0]).item() for _ in range(150)] == [both[1] for both in first]
 
 
@@ -129,4 +129,4 @@ def test_near_zero_the_best_token_is_taken(temperature: float) -> None:
     scores = torch.tensor([[5.0, 1.0, -3.0, 2.0]])
     for top_p in (None, 0.9):
         sampling = Sampling(temperature=temperature, top_p=top_p)
-        assert choose(scores, sampling, Chances([0]).draw([0])).tolist() == [0]
+        assert choose(scores, sampling, RandomDraws([0]).draw([0])).tolist() == [0]

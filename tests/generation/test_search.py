@@ -12,7 +12,7 @@ from tests.generation.toy import Toy
 from weft.errors import UserError
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak, speech
+from weft.generation.search import generate, generate_steps
 from weft.nn.rows import Ragged
 
 PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 1], [6, 2]]
@@ -29,31 +29,34 @@ def network() -> Any:
 
 @pytest.mark.parametrize("choice", KINDS, ids=["greedy", "beam"])
 def test_every_end_has_its_reason(network: Any, choice: Any) -> None:
-    whole = speak(network, PROMPTS, choice=choice, context=CONTEXT)
+    whole = generate(network, PROMPTS, choice=choice, context=CONTEXT)
     for prompt, spoken in zip(PROMPTS, whole, strict=True):  # nothing but the context ends it: no hidden limit
         for each in spoken:
             assert each.finish_reason == "context" and len(prompt) + len(each.tokens) == CONTEXT
-    for each in (each for spoken in speak(network, PROMPTS, choice=choice, context=CONTEXT, most=4) for each in spoken):
+    for each in (
+        each for spoken in generate(network, PROMPTS, choice=choice, context=CONTEXT, max_tokens=4) for each in spoken
+    ):
         assert each.finish_reason == "length" and len(each.tokens) == 4
-    ended = speak(network, PROMPTS, choice=choice, context=CONTEXT, ends=[whole[0][0].tokens[3]])
+    ended = generate(network, PROMPTS, choice=choice, context=CONTEXT, ends=[whole[0][0].tokens[3]])
     assert {each.finish_reason for spoken in ended for each in spoken} >= {"end"}
-    stopped = speak(network, PROMPTS, choice=choice, context=CONTEXT, stopped=lambda row, said: len(said) == row + 2)
+    stopped = generate(network, PROMPTS, choice=choice, context=CONTEXT, stopped=lambda row, said: len(said) == row + 2)
     for row, spoken in enumerate(stopped):
         assert all(each.finish_reason == "stop" and len(each.tokens) == row + 2 for each in spoken)
     assert [
-        [each.tokens for each in spoken] for spoken in speak(network, PROMPTS, choice=choice, context=CONTEXT, most=0)
+        [each.tokens for each in spoken]
+        for spoken in generate(network, PROMPTS, choice=choice, context=CONTEXT, max_tokens=0)
     ] == [[[]]] * 4
     with pytest.raises(UserError, match="prompt 2 has 41 tokens, more than the model's context of 40; --slide"):
-        speak(network, [[1], [1] * 41], choice=choice, context=CONTEXT)
+        generate(network, [[1], [1] * 41], choice=choice, context=CONTEXT)
     with pytest.raises(UserError, match="prompt 1 is empty, and this model has no token to start from"):
-        speak(network, [[]], choice=choice, context=CONTEXT)
-    full = speak(network, [[1] * CONTEXT], choice=choice, context=CONTEXT)[0]
+        generate(network, [[]], choice=choice, context=CONTEXT)
+    full = generate(network, [[1] * CONTEXT], choice=choice, context=CONTEXT)[0]
     assert all(len(each.tokens) == 1 and each.finish_reason == "context" for each in full), "one more token"
 
 
 def test_greedy_goes_by_what_the_network_says(network: Any) -> None:
     """Read anew at every step, without a memory; log-probabilities and alternatives are the network's own."""
-    spoken = speak(network, PROMPTS, choice=Sampling(), context=CONTEXT, most=12, alternatives=3)
+    spoken = generate(network, PROMPTS, choice=Sampling(), context=CONTEXT, max_tokens=12, alternatives=3)
     for prompt, (each,) in zip(PROMPTS, spoken, strict=True):
         assert each.logprobs is not None and each.alternatives is not None
         text = list(prompt)
@@ -73,11 +76,11 @@ def test_greedy_goes_by_what_the_network_says(network: Any) -> None:
 def test_a_window_slides(network: Any, choice: Any) -> None:
     """Past the context the model reads the last part anew; each row at its own time, its neighbors do not matter."""
     prompts = [*PROMPTS, [5, 1, 7] * 30]
-    options: dict[str, Any] = {"choice": choice, "context": CONTEXT, "most": 70, "slide": True}
+    options: dict[str, Any] = {"choice": choice, "context": CONTEXT, "max_tokens": 70, "slide": True}
     seeds = [3, 4, 5, 6, 7]
-    together = speak(network, prompts, seeds=seeds, **options)
+    together = generate(network, prompts, seeds=seeds, **options)
     for prompt, seed, spoken in zip(prompts, seeds, together, strict=True):
-        alone = speak(network, [prompt], seeds=[seed], **options)[0]
+        alone = generate(network, [prompt], seeds=[seed], **options)[0]
         assert [each.tokens for each in alone] == [each.tokens for each in spoken]
         for each in spoken:
             assert len(each.tokens) == 70 and each.finish_reason == "length" and each.windows >= 3
@@ -91,15 +94,15 @@ def test_a_window_slides(network: Any, choice: Any) -> None:
             with torch.inference_mode():
                 assert token == int(network.start(Ragged.of([text[begin:]]))[0].argmax())
             text.append(token)
-    with pytest.raises(UserError, match="say how many tokens it may have"):
-        speak(network, PROMPTS, choice=choice, context=CONTEXT, slide=True)
+    with pytest.raises(UserError, match="no length limit"):
+        generate(network, PROMPTS, choice=choice, context=CONTEXT, slide=True)
     with pytest.raises(UserError, match="a window slides over one text"):
-        speak(Toy(5, 0), [[0]], choice=choice, context=9, slide=True, sources=[[1]], most=2)
+        generate(Toy(5, 0), [[0]], choice=choice, context=9, slide=True, sources=[[1]], max_tokens=2)
 
 
 def test_steps_are_told_as_they_come() -> None:
     toy = Toy(9, 1)
-    steps = speech(toy, [[0], [3], [4]], choice=Sampling(), context=None, most=[2, 0, 4])
+    steps = generate_steps(toy, [[0], [3], [4]], choice=Sampling(), context=None, max_tokens=[2, 0, 4])
     told: list[Any] = []
     while True:
         try:
@@ -112,18 +115,18 @@ def test_steps_are_told_as_they_come() -> None:
     for row in (0, 2):
         assert [token for went in told for which, token in went if which == row] == answers[row][0].tokens
     counts: list[int] = []
-    speak(toy, [[0], [3]], choice=Beam(), context=None, most=3, heard=counts.append)
+    generate(toy, [[0], [3]], choice=Beam(), context=None, max_tokens=3, on_progress=counts.append)
     assert counts == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
     "options, fault",
     [
-        ({"most": -1}, "a number of new tokens cannot be -1"),
-        ({"most": 2, "alternatives": -1}, "a number of alternatives cannot be -1"),
-        ({"most": 2, "seeds": [-1], "choice": Sampling(top_k=3)}, "a seed must be between 0 and"),
+        ({"max_tokens": -1}, "max_tokens must be 0 or more, not -1"),
+        ({"max_tokens": 2, "alternatives": -1}, "logprobs must be 0 or more, not -1"),
+        ({"max_tokens": 2, "seeds": [-1], "choice": Sampling(top_k=3)}, "a seed must be between 0 and"),
     ],
 )
 def test_wrong_numbers_are_named(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError, match=fault):
-        speak(Toy(5, 0), [[0]], **{"choice": Sampling(), "context": None, **options})
+        generate(Toy(5, 0), [[0]], **{"choice": Sampling(), "context": None, **options})

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
-from weft.tasks.generation import Manner, Writer, continuation, forms, settled, tokens_of
+from weft.tasks.generation import GenerationOptions, TextGenerator, continuation, forms, settled, tokens_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -69,13 +69,13 @@ def test_pieces_joined_are_the_text(vocabularies: dict[str, Tokenizer], kind: st
     text = continuation(tokenizer, prompt, said)
     cut = data.draw(some.integers(0, max(0, len(text) - 1)))
     stop = data.draw(some.sampled_from([(), ("never there",), tuple({text[cut : cut + 3] or "x", "the old"})]))
-    writer = Writer(speaker=Reciter(tokenizer.vocabulary, said), tokenizer=tokenizer, context=None)
-    manner = Manner(stop=stop)
-    stream = writer.stream(prompt, manner, most=len(said))
+    writer = TextGenerator(decoder=Reciter(tokenizer.vocabulary, said), tokenizer=tokenizer, context=None)
+    options = GenerationOptions(stop=stop)
+    stream = writer.stream(prompt, options, max_tokens=len(said))
     with pytest.raises(UserError, match="not all there yet"):
         _ = stream.answer
     pieces = list(stream)
-    whole = writer.write([prompt], manner, most=len(said))[0]
+    whole = writer.write([prompt], options, max_tokens=len(said))[0]
     assert "".join(pieces) == stream.answer.text and stream.answer == whole
     assert all(pieces) and all("\ufffd" not in piece for piece in pieces[:-1] if "\ufffd" not in whole.text)
     if whole.finish_reason == "stop":
@@ -115,7 +115,7 @@ def test_words_become_tokens(vocabularies: dict[str, Tokenizer], kind: str) -> N
 
 
 def test_rules_in_words(gpt: Any) -> None:
-    drawn: dict[str, Any] = {"most": 12, "temperature": 1.0, "n": 6}
+    drawn: dict[str, Any] = {"max_tokens": 12, "temperature": 1.0, "n": 6}
     free = gpt("The loom", **drawn)
     common = next(word for word in ("e", "t", "the") if any(word in each.text for each in free.best))
     for form in forms(gpt.tokenizer, common):
@@ -124,71 +124,74 @@ def test_rules_in_words(gpt: Any) -> None:
     for each in gpt("The loom", force=" was old", **drawn).best:
         assert each.text.startswith(" was old")
     choices = [" was", " was old", " sang", "."]
-    for options in (drawn, {"beam": 4, "n": 4, "most": 12}):
+    for options in (drawn, {"beam_size": 4, "n": 4, "max_tokens": 12}):
         found = gpt("The loom", choices=choices, **options)
         assert {each.text for each in found.best} <= set(choices) and found.finish_reason == "end"
     assert {each.text for each in found.best} == set(choices)
     for each in gpt("The loom", allow=["old", "loom"], **drawn).best:
         assert each.text.replace("old", "").replace("loom", "").strip(" olm") == "", each.text
-    long = gpt("The loom", most=30, no_repeat=2, repetition_penalty=1.3)
+    long = gpt("The loom", max_tokens=30, no_repeat=2, repetition_penalty=1.3)
     runs = list(zip(long.tokens, long.tokens[1:], strict=False))
     assert len(set(runs)) == len(runs)
 
 
 def test_answers_say_all_that_was_asked_for(gpt: Any) -> None:
-    answer = gpt("The loom", beam=4, n=3, most=6, logprobs=2)
+    answer = gpt("The loom", beam_size=4, n=3, max_tokens=6, logprobs=2)
     assert [each.score for each in answer.best] == sorted((each.score for each in answer.best), reverse=True)
     assert answer.text == answer.best[0].text and answer.score == answer.best[0].score and len(answer.best) == 3
     assert [piece.token for piece in answer.pieces] == list(answer.tokens)
     assert all(len(piece.alternatives) == 2 for piece in answer.pieces)
     assert sum(piece.logprob for piece in answer.pieces) == pytest.approx(answer.logprob, abs=1e-5)
     assert answer.score == pytest.approx(answer.logprob / len(answer.tokens))
-    plain = gpt("The loom", beam=4, most=6)
+    plain = gpt("The loom", beam_size=4, max_tokens=6)
     assert plain.best == () and plain.pieces is None and plain.tokens == answer.tokens
-    long = gpt("The loom " * 40, most=60, slide=True)
+    long = gpt("The loom " * 40, max_tokens=60, slide=True)
     assert long.truncated and long.n_windows > 1 and long.n_tokens > 48 and len(long.tokens) == 60
-    together = gpt(["The loom", "Every"] * 40, beam=3, most=4)
-    assert len(together) == 80 and together[0].tokens == together[78].tokens == gpt("The loom", beam=3, most=4).tokens
+    together = gpt(["The loom", "Every"] * 40, beam_size=3, max_tokens=4)
+    assert (
+        len(together) == 80
+        and together[0].tokens == together[78].tokens == gpt("The loom", beam_size=3, max_tokens=4).tokens
+    )
 
 
 def test_a_stream_of_a_model(gpt: Any) -> None:
     gpt.network.train()
     try:
-        stream = gpt.stream("The loom", most=20, temperature=1.0, seed=4)
+        stream = gpt.stream("The loom", max_tokens=20, temperature=1.0, seed=4)
         text = "".join(stream)
         assert gpt.network.training, "and training goes on as it was"
     finally:
         gpt.network.eval()
-    assert text == stream.answer.text and stream.answer == gpt("The loom", most=20, temperature=1.0, seed=4)
+    assert text == stream.answer.text and stream.answer == gpt("The loom", max_tokens=20, temperature=1.0, seed=4)
     with pytest.raises(UserError, match="a model for embed writes nothing"):
         weft.Model(gpt.opened, "embed").stream("x")
-    with pytest.raises(UserError, match="only one answer can be streamed"):
-        gpt.stream("x", beam=3)
-    with pytest.raises(UserError, match="only one answer can be streamed"):
+    with pytest.raises(UserError, match="only one text can be streamed"):
+        gpt.stream("x", beam_size=3)
+    with pytest.raises(UserError, match="only one text can be streamed"):
         gpt.stream("x", temperature=1.0, n=3)
 
 
 @pytest.mark.parametrize(
     "options, fault",
     [
-        ({"temprature": 1.0}, "there is no option 'temprature' for writing; did you mean 'temperature'?"),
-        ({"beam": 0}, "a beam is at least 1 wide, not 0"),
-        ({"beam": 3, "temperature": 1.0}, "draws nothing: it has no temperature"),
-        ({"beam": 3, "min_p": 0.1}, "draws nothing: it has no min_p"),
-        ({"beam": 3, "n": 4}, "a beam of 3 gives 1 to 3 answers"),
-        ({"length_penalty": 2.0}, "length_penalty is for a beam"),
-        ({"groups": 2}, "groups is for a beam"),
+        ({"temprature": 1.0}, "no generation option 'temprature'; did you mean 'temperature'?"),
+        ({"beam_size": 0}, "beam_size must be at least 1, not 0"),
+        ({"beam_size": 3, "temperature": 1.0}, "does not sample: leave out temperature"),
+        ({"beam_size": 3, "min_p": 0.1}, "does not sample: leave out min_p"),
+        ({"beam_size": 3, "n": 4}, "a beam of 3 gives 1 to 3 texts"),
+        ({"length_penalty": 2.0}, "length_penalty needs a beam"),
+        ({"groups": 2}, "groups needs a beam"),
         ({"stop": ""}, "a stop string cannot be empty"),
         ({"stop": ["a", ""]}, "a stop string cannot be empty"),
         ({"ban": [""]}, "a banned word cannot be empty"),
         ({"choices": [""]}, "a choice cannot be empty"),
         ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
-        ({"beam": 2, "coverage": 0.2}, "looks at no source"),
+        ({"beam_size": 2, "coverage": 0.2}, "looks at no source"),
         ({"alignments": True}, "looks at no source"),
-        ({"slide": True, "most": None}, "say how many tokens"),
+        ({"slide": True, "max_tokens": None}, "no length limit"),
     ],
 )
 def test_mistakes_get_one_line(gpt: Any, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError) as error:
-        gpt("The loom", **{"most": 3, **options})
+        gpt("The loom", **{"max_tokens": 3, **options})
     assert fault in str(error.value) and "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A speaker small enough to try out all that it might say: its chances come from a table of random numbers."""
+"""A decoder small enough to try out all that it might say: its chances come from a table of random numbers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Memory:
 
 class Toy:
     """A Markov chain of order two; with a source, its chances and what it looks at hang on that too."""
+
+    SEARCHES = False
 
     def __init__(self, vocabulary: int, seed: int, sharp: float = 1.5, dtype: torch.dtype = torch.float64) -> None:
         chance = torch.Generator().manual_seed(seed)

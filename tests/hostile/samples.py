@@ -71,11 +71,11 @@ def answers(model: Model) -> Any:
     task = model.task
     if task == "describe":
         width = model.config.features
-        return model([[0.1 * n for n in range(width)], [0.0] * width], most=4)
+        return model([[0.1 * n for n in range(width)], [0.0] * width], max_tokens=4)
     if task in ("complete", "suggest"):
-        return model([text for text in TEXTS if text][:3], most=4)
+        return model([text for text in TEXTS if text][:3], max_tokens=4)
     if task in ("translate", "summarize", "rewrite"):
-        return model(TEXTS[:3], most=6)
+        return model(TEXTS[:3], max_tokens=6)
     if task == "fill":
         mask = "[MASK]" if model.tokenizer is None else model.tokenizer.roles.mask
         return model([f"the {mask} is now"])

@@ -42,7 +42,7 @@ def test_it_is_kims_network(sizes: dict[str, Any]) -> None:
     network, batch = network_of(**sizes), Ragged.of(TEXTS)
     if network.config.both:
         network.fixed.normal_()  # the two tables part while one of them learns
-    scores = network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+    scores = network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
     for row, text in enumerate(TEXTS):
         seen, largest, by_torch = vectors_of(network, text), list[float](), list[torch.Tensor]()
         for kernel, convolution in zip(network.config.kernels, network.convolutions, strict=True):
@@ -70,7 +70,7 @@ def test_it_is_kims_network(sizes: dict[str, Any]) -> None:
 def test_a_row_of_no_words_has_no_features() -> None:
     network, rows = network_of(), Rows.of([2, 0, 3])
     hidden = network(torch.tensor([1, 2, 3, 4, 5]), rows)
-    assert network.largest(hidden, rows)[1].abs().max() == 0 and network.largest(hidden, rows)[0].max() > 0
+    assert network.pooled(hidden, rows)[1].abs().max() == 0 and network.pooled(hidden, rows)[0].max() > 0
 
 
 def steps_of(network: Cnn) -> None:
@@ -78,7 +78,7 @@ def steps_of(network: Cnn) -> None:
     free = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(free, 0.01, weight_decay=0.1)
     for _ in range(3):
-        scores = network.scores("classify", network(batch.tokens, batch.rows), batch.rows)
+        scores = network.logits("classify", network(batch.tokens, batch.rows), batch.rows)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(scores, torch.tensor([0, 1, 2, 0])).backward()
         optimizer.step()

@@ -49,7 +49,7 @@ def test_the_textbook_example() -> None:
     with pytest.raises(UnseenContext, match="never occurs in the text") as raised:
         chances(found, CAT, OPENED, THEIR)
     assert raised.value.tokens == [CAT, OPENED, THEIR]
-    assert found.said(torch.tensor([[CAT, OPENED, THEIR]]), torch.tensor([BOOKS])).item() == -math.inf
+    assert found.target_logprobs(torch.tensor([[CAT, OPENED, THEIR]]), torch.tensor([BOOKS])).item() == -math.inf
 
 
 def test_the_textbook_example_under_kneser_ney() -> None:
@@ -76,10 +76,12 @@ def test_chances_sum_to_one_and_one_word_is_as_all_words_say(smoothing: str, ord
     assert torch.allclose(whole.double().exp().sum(1), torch.ones(len(hidden), dtype=torch.float64), atol=1e-5)
     assert bool((whole[:, START] < -100).all())
     for word in range(VOCABULARY):
-        alone = network.said(hidden, torch.full((len(hidden),), word))
+        alone = network.target_logprobs(hidden, torch.full((len(hidden),), word))
         assert alone.dtype == torch.float64
         assert torch.allclose(alone, whole[:, word].double(), atol=1e-5), word
-        single = [network.said(hidden[at : at + 1], torch.tensor([word])).item() for at in range(0, len(hidden), 9)]
+        single = [
+            network.target_logprobs(hidden[at : at + 1], torch.tensor([word])).item() for at in range(0, len(hidden), 9)
+        ]
         assert single == alone[::9].tolist()
 
 
@@ -129,7 +131,9 @@ def test_kneser_ney_is_its_formula(order: int) -> None:
         context = context[-(order - 1) :] if order > 1 else ()
         hidden = torch.tensor([[-1] * (order - 1 - len(context)) + list(context)]).reshape(1, order - 1)
         for word in range(1, 80, 3):
-            assert network.said(hidden, torch.tensor([word])).exp().item() == pytest.approx(wanted(context, word))
+            assert network.target_logprobs(hidden, torch.tensor([word])).exp().item() == pytest.approx(
+                wanted(context, word)
+            )
 
 
 def test_a_tiny_text_falls_back_and_says_so() -> None:

@@ -113,7 +113,7 @@ def differences(
     with torch.inference_mode():
         expected = outputs_of(case, peer, heads)
         hidden = opened.network(batch.tokens, batch.rows, segments if case.segments else None)
-        found = {head: opened.network.scores(head, hidden, batch.rows) for head in heads} or {"hidden": hidden}
+        found = {head: opened.network.logits(head, hidden, batch.rows) for head in heads} or {"hidden": hidden}
     for head, scores in expected.items():
         assert found[head].dtype == dtype
         assert scores.abs().max() > 1e-3, "the peer says nothing, so equality would prove nothing"

@@ -163,7 +163,7 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
     mle = {"family": "ngram", "order": 3, "smoothing": "maximum-likelihood"}
     model = counted(tmp_path, log=said.append, model=mle, dev=[str(tmp_path / "dev.txt")])
     assert any("perplexity infinite: " in text and "chance 0" in text for text in said)
-    assert model("the students opened", most=1).text.strip() == "their"
+    assert model("the students opened", max_tokens=1).text.strip() == "their"
     out = str(tmp_path / "run")
     assert cli(["generate", out, "the door opened"]) == 2
     assert "the context 'door opened' never occurs in the text" in capsys.readouterr().err
@@ -183,10 +183,10 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
 def test_every_way_to_write(tmp_path: Path, smoothing: str) -> None:
     write(tmp_path)
     model = counted(tmp_path, model={"family": "ngram", "order": 3, "smoothing": smoothing})
-    for options in ({}, {"beam": 4}, {"temperature": 1.0, "seed": 3}, {"top_k": 5, "n": 2}, {"slide": True}):
-        answer = model("the students", most=12, **options)
+    for options in ({}, {"beam_size": 4}, {"temperature": 1.0, "seed": 3}, {"top_k": 5, "n": 2}, {"slide": True}):
+        answer = model("the students", max_tokens=12, **options)
         assert answer.finish_reason in ("end", "length") and len(answer.tokens) <= 12
-    assert "opened their" in model("the students", most=2).text
+    assert "opened their" in model("the students", max_tokens=2).text
 
 
 def test_info_tells_what_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

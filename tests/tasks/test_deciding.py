@@ -10,13 +10,13 @@ import torch
 
 from tests.tasks.small import model_for
 from weft.metrics.classification import ClassificationMetrics
-from weft.tasks import answer
-from weft.tasks.answer import AnswerTask, Found
-from weft.tasks.forward import Prediction, framing_for
-from weft.tasks.reading import Example
+from weft.tasks import forward
+from weft.tasks.answer import AnswerTask, Candidates
+from weft.tasks.base import Example, Prediction
+from weft.tasks.forward import framing_for
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.judging import judge
-from weft.training.setup import Verdict
+from weft.training.evaluation import record_evaluation
+from weft.training.setup import HeldOutMetrics
 from weft.training.state import State
 
 
@@ -31,8 +31,8 @@ class Nobody:
 def test_of_equal_scores_the_lower_loss_is_kept() -> None:
     state, kept = State(), list[float]()
     for loss, score in ((0.9, 0.5), (0.7, 0.5), (0.8, 0.5), (0.95, 0.6), (0.1, 0.4)):
-        verdict = Verdict({"accuracy": score}, "accuracy")
-        judge(state, {"task": loss}, verdict, Nobody(), lambda found: kept.append(found["loss"]))  # type: ignore[arg-type]
+        metrics = HeldOutMetrics({"accuracy": score}, "accuracy")
+        record_evaluation(state, {"task": loss}, metrics, Nobody(), lambda found: kept.append(found["loss"]))  # type: ignore[arg-type]
     assert kept == [0.9, 0.7, 0.95] and state.worse == 1
 
 
@@ -50,18 +50,18 @@ def test_one_window_that_sees_an_answer_outweighs_the_others(
             scores[0] = low / 2
         return found
 
-    monkeypatch.setattr(answer, "through", through)
+    monkeypatch.setattr(forward, "through", through)
     context = "Ada lives in Rome . " * 12
-    found = AnswerTask().outcomes(opened, framing_for(opened), [("where lives Ada ?", context)])[0]
-    assert len(lows) > 4 and found.said.nothing == pytest.approx(3.0) == min(lows) and found.n_windows == len(lows)
+    found = AnswerTask().predict(opened, framing_for(opened), [("where lives Ada ?", context)])[0]
+    assert len(lows) > 4 and found.output.nothing == pytest.approx(3.0) == min(lows) and found.n_windows == len(lows)
 
 
 def test_the_threshold_decides_and_the_temperature_tells_how_surely() -> None:
-    held = Found(((4.0, 0, 3), (2.0, 4, 7)), 3.0)  # the margin of no answer is -1
+    held = Candidates(((4.0, 0, 3), (2.0, 4, 7)), 3.0)  # the margin of no answer is -1
     said = Prediction(held, 9, 1, False)
-    assert AnswerTask(threshold=-2.0).answers(held) is None and AnswerTask(threshold=0.0).answers(held) == (0, 3)
-    assert AnswerTask().answers(Found(held.choices, 99.0)) == (0, 3), "without a threshold there always is one"
-    scores = [AnswerTask(0.0, heat).answer(said, "abc def").score for heat in (0.5, 1.0, 4.0)]  # type: ignore[attr-defined]
+    assert AnswerTask(threshold=-2.0).span(held) is None and AnswerTask(threshold=0.0).span(held) == (0, 3)
+    assert AnswerTask().span(Candidates(held.spans, 99.0)) == (0, 3), "without a threshold there always is one"
+    scores = [AnswerTask(0.0, heat).answer(said, ("which?", "abc def")).score for heat in (0.5, 1.0, 4.0)]  # type: ignore[attr-defined]
     powers = np.exp(np.array([4.0, 2.0, 3.0]))
     assert scores[0] > scores[1] > scores[2] > 1 / 3 and scores[1] == pytest.approx(powers[0] / powers.sum())
 
@@ -70,12 +70,16 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
     """Answers that are wrong half of the time have a chance of about a half once they are calibrated."""
     outcomes, examples = [], []
     for number in range(40):
-        outcomes.append(Prediction(Found(((8.0, 0, 3), (0.0, 4, 7)), -9.0), 9, 1, False))
+        outcomes.append(Prediction(Candidates(((8.0, 0, 3), (0.0, 4, 7)), -9.0), 9, 1, False))
         right = (0, "abc") if number % 2 else (4, "def")
         examples.append(Example(("which?", "abc def"), (right,), "x"))
-    tuned = AnswerTask().tuned(outcomes, examples)
+    tuned = AnswerTask().tune(outcomes, examples)
     assert tuned.threshold is None and tuned.temperature > 8
-    assert tuned.answer(outcomes[0], "abc def").score < 0.65 < AnswerTask().answer(outcomes[0], "abc def").score  # type: ignore[attr-defined]
+    assert (
+        tuned.answer(outcomes[0], ("which?", "abc def")).score
+        < 0.65
+        < AnswerTask().answer(outcomes[0], ("which?", "abc def")).score
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("count", [1, 15, 1000])

@@ -19,7 +19,8 @@ from tests.training.test_resume import contents, same
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError
-from weft.tasks.describe import describe, numbers_of
+from weft.tasks.describe import describe
+from weft.tasks.vector_inputs import numbers_of
 from weft.training.step import Stepper
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -66,13 +67,13 @@ def test_vectors_are_described(made: Path, here: Path) -> None:
     assert scores["exact"] == 1 and scores["chrf"] == 100 and scores["bleu"] == 100
     new = rows(12, seed=5)
     for given in (vectors_in(new), numpy.array(vectors_in(new))):
-        for options in ({}, {"beam": 1}, {"beam": 4, "n": 2}):
+        for options in ({}, {"beam_size": 1}, {"beam_size": 4, "n": 2}):
             answers = model(given, **options)
             assert [answer.text for answer in answers] == [row["text"] for row in new]
             assert all(answer.finish_reason == "end" for answer in answers)
-    alone = model(new[0]["vector"], beam=4, n=2)
+    alone = model(new[0]["vector"], beam_size=4, n=2)
     assert alone.text == new[0]["text"] and len(alone.best) == 2 and alone.best[0].score > alone.best[1].score
-    assert alone.score == pytest.approx(model(vectors_in(new), beam=4, n=2)[0].score, abs=1e-5)
+    assert alone.score == pytest.approx(model(vectors_in(new), beam_size=4, n=2)[0].score, abs=1e-5)
     found = model.evaluate(write_rows(here / "test.jsonl", new))
     assert found.scores["exact"].value == 1 and found.examples == 12 and not found.worst and not found.by_length
 
@@ -88,10 +89,10 @@ def test_texts_are_drawn_and_streamed(made: Path) -> None:
     vector = rows(1)[0]["vector"]
     pieces = model.stream(vector)
     assert "".join(pieces) == "a red hut there" == pieces.answer.text
-    some = {model(vector, temperature=3.0, seed=seed, most=6).text for seed in range(8)}
+    some = {model(vector, temperature=3.0, seed=seed, max_tokens=6).text for seed in range(8)}
     assert len(some) > 3 and model(vector, temperature=3.0, seed=1).text == model(vector, temperature=3.0, seed=1).text
     assert weft.load(made, task="complete")(vector).text == "a red hut there"
-    together = model([vector], others=[model], beam=2)
+    together = model([vector], others=[model], beam_size=2)
     assert together[0].text == "a red hut there"
 
 
@@ -155,7 +156,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     found = weft.load(made).evaluate(write_rows(here / "several.jsonl", some))
     assert found.examples == 12 and found.scores["exact"].value == 1 and "nrefs:3" in str(found.signature)
     wrong = weft.load(made).evaluate(write_rows(here / "wrong.jsonl", [{**some[0], "text": "a red hat there"}]))
-    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["said"] == "a red hut there"
+    assert wrong.scores["exact"].value == 0 and wrong.worst[0]["prediction"] == "a red hut there"
 
 
 def test_vectors_in_every_format(made: Path, here: Path) -> None:
@@ -211,7 +212,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
         ({"model": {"family": "seq2seq"}}, r"describe needs a model that writes from vectors \(vec2seq\), not seq2seq"),
         ({"task": "translate"}, "translate needs a model that reads one text and writes another .*, not vec2seq"),
         ({"task": "classify"}, "vec2seq has no head for classify; it learns describe"),
-        ({"task": {"name": "describe", "prefix": "x"}}, "a prefix is put before texts that are read"),
+        (
+            {"task": {"name": "describe", "prefix": "x"}},
+            "a prefix is put before the texts that an encoder-decoder reads",
+        ),
         ({"tokenizer": {"apart": True}}, "one vocabulary|no source and target"),
         ({"model": {**SIZES, "features": 7}}, "the rows have vectors of 3 numbers, the model takes 7"),
     ):
@@ -226,7 +230,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
     ):
         with pytest.raises(UserError, match=match):
             model(given)
-    with pytest.raises(UserError, match="vec2seq does not read one text and write another"):
+    with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not vec2seq"):
         weft.load(made, task="translate")
     with pytest.raises(UserError, match="they come from a table"):
         model.evaluate(source="a.txt", target="b.txt")
@@ -234,7 +238,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
     with pytest.raises(UserError, match="this transformer model does not write from vectors"):
         describe(pairs.opened, [[1.0]])
     pairs.save(here / "pairs")
-    with pytest.raises(UserError, match="transformer does not write from a vector, so it cannot describe"):
+    with pytest.raises(UserError, match="describe needs a model that writes from vectors, not transformer"):
         weft.load(here / "pairs", task="describe")
 
 

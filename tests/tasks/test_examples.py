@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,9 @@ from torch import Tensor
 from tests.tasks.small import model_for, pairs, prices, questions, sentences, several
 from weft.data.examples import Examples, batch_of
 from weft.tasks.answer import AnswerTask
+from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
 from weft.tasks.tag import TagTask, joined
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -71,16 +71,16 @@ def table_and_network(kind: str, wordpiece: Tokenizer, bpe: Tokenizer) -> tuple[
         network = FAMILIES["gpt2"].network(model.config, {"words": model.config.vocabulary, "classify": 2})
         network.initialize()
         network = network.double().eval()
-    return task, task.table(rows, tokenizer, framing_for(model.opened)), network
+    return task, task.dataset(rows, model.opened, framing_for(model.opened)), network
 
 
 def told(task: Task, network: Any, batch: Any) -> tuple[dict[str, int], dict[str, float], list[Tensor]]:
     """Counts, sums and gradients of a batch."""
     network.zero_grad()
-    sums = task.objective.sums(network, batch)
+    sums = task.objective().sums(network, batch)
     sum(sums.values()).backward()  # type: ignore[union-attr]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in network.parameters()]
-    return task.objective.counts(batch), {name: value.item() for name, value in sums.items()}, gradients
+    return task.objective().counts(batch), {name: value.item() for name, value in sums.items()}, gradients
 
 
 def near(one: list[Tensor], two: list[Tensor]) -> bool:
@@ -140,9 +140,10 @@ def test_of_a_book_some_windows_are_read_in_each_epoch(wordpiece: Tokenizer, bpe
     for epoch in range(12):
         numbers = np.arange(table.count)
         found = some.draw(np.full(table.count, epoch), numbers)
-        chosen = found.examples
+        assert isinstance(found.batch, partial)
+        _, rows, owners = found.batch.args
         for number in range(table.count):
-            own = chosen.rows[chosen.owners == number]
+            own = rows[owners == number]
             assert len(own) == min(2, counts[number]) and (np.diff(own) == 1).all()
             assert table.rows[number] <= own[0] and own[-1] < table.rows[number + 1]
             if number == int(counts.argmax()):

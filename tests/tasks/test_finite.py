@@ -20,7 +20,7 @@ from weft.cli.main import run
 from weft.errors import NotFinite, UserError
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
@@ -63,10 +63,10 @@ def test_no_answer_of_any_task_is_made_of_nan(name: str, make: Callable[[], Mode
 def test_nothing_is_written_or_scored_by_a_model_of_nan(tmp_path: Path) -> None:
     model = overflowing(drawn("gpt2"), tmp_path / "x")
     ways: list[Callable[[], Any]] = [
-        lambda: model("the cat", beam=3),
+        lambda: model("the cat", beam_size=3),
         lambda: model("the cat", temperature=1.0),
         lambda: model("the cat", temperature=1.0, top_k=3, n=2),
-        lambda: list(model.stream("the cat", most=3)),
+        lambda: list(model.stream("the cat", max_tokens=3)),
         lambda: weft.load(tmp_path / "x", task="choose")("the", choices=["cat", "mat"]),
         lambda: perplexity(model.opened, [["the cat sat"]]),
         lambda: weft.suggest(model, "the"),
@@ -109,8 +109,10 @@ def test_comparing_names_the_one_that_is_damaged(tmp_path: Path) -> None:
     assert [each.damaged for each in found.models] == [None, "it answers with what is no number"]
 
 
-class Speaker:
+class TokenDecoder:
     """Says the scores that it is given, whatever it has read."""
+
+    SEARCHES, attention = False, None
 
     def __init__(self, scores: list[float]) -> None:
         self.scores = torch.tensor([scores])
@@ -129,10 +131,10 @@ def test_what_is_ruled_out_is_no_fault(choice: Any) -> None:
     """Minus infinity is a token that cannot come; where none can, the answer ends."""
     inf, nan = float("inf"), float("nan")
     for scores in ([0.0, -inf, 1.0, -inf], [-inf, -inf, 3.0, 2.0], [-inf] * 4):
-        speak(Speaker(scores), [[1]], choice=choice, context=8, most=2)  # type: ignore[arg-type]
+        generate(TokenDecoder(scores), [[1]], choice=choice, context=8, max_tokens=2)  # type: ignore[arg-type]
     for scores in ([0.0, nan, 1.0, 2.0], [nan] * 4, [0.0, inf, 1.0, 2.0]):
         with pytest.raises(NotFinite):
-            speak(Speaker(scores), [[1]], choice=choice, context=8, most=2)  # type: ignore[arg-type]
+            generate(TokenDecoder(scores), [[1]], choice=choice, context=8, max_tokens=2)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------- other engines
@@ -155,7 +157,7 @@ def test_ctranslate2(family: str, tmp_path: Path) -> None:
     theirs = weft.load(tmp_path / "x")
     ways: list[Callable[[], Any]] = [lambda: theirs("the cat")]
     if family != "bert":
-        ways += [lambda: theirs("the cat", beam=2), lambda: list(theirs.stream("the cat", most=3))]
+        ways += [lambda: theirs("the cat", beam_size=2), lambda: list(theirs.stream("the cat", max_tokens=3))]
     for way in ways:
         with pytest.raises(NotFinite, match=f"x(/ctranslate2)?: {TOLD}"):
             way()

@@ -103,8 +103,8 @@ def test_every_rung_is_judged_on_the_same_text(whole: Path, text: Path) -> None:
 def test_every_rung_is_a_model_folder(whole: Path) -> None:
     for name in MODELS:
         model = weft.load(whole / name)
-        assert len(model("The", most=3).tokens) == 3  # type: ignore[union-attr]
-        assert len(weft.suggest(model, "The", most=3).words) == 3
+        assert len(model("The", max_tokens=3).tokens) == 3  # type: ignore[union-attr]
+        assert len(weft.suggest(model, "The", top=3).words) == 3
     assert (whole / "lstm" / "run" / "recipe.toml").is_file()
 
 

@@ -110,13 +110,19 @@ def test_tags_by_type_and_whole_sentences(tmp_path: Path, wordpiece: Tokenizer) 
     found.write(tmp_path / "page.html")
     text = words_of(tmp_path / "page.html")
     assert "By type" in text and "LOC" in text
-    assert all(row["text"] in text and row["said"] in text for row in found.worst)
+    assert all(row["text"] in text and row["prediction"] in text for row in found.worst)
 
 
 def written() -> Evaluation:
     """What an evaluation of translations looks like."""
     worst = [
-        {"near": "0.100", "right": "das ist" + LONG, "said": "dies", "where": "t.csv line 2", "text": "this" + LONG}
+        {
+            "near": "0.100",
+            "target": "das ist" + LONG,
+            "prediction": "dies",
+            "where": "t.csv line 2",
+            "text": "this" + LONG,
+        }
     ]
     reached = {"bleu": Score(12.5, 10.0, 15.0)}
     lengths = [{"words": "1 to 9", "sentences": 4, "bleu": 12.5}]

@@ -16,8 +16,8 @@ from weft.cli.main import run
 from weft.data.tables import Table
 from weft.distillation.dataset import read_rows
 from weft.progress import silent
-from weft.tasks.reading import Example
-from weft.tasks.tag import TagTask, joined, normalized
+from weft.tasks.base import Example, Normalization
+from weft.tasks.tag import TagTask, joined
 from weft.text.records import read_records
 from weft.text.tags import TagNormalizer, scheme_of
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -81,7 +81,7 @@ def test_wikiann_as_iob1_gives_the_same_model(wikiann: list[Sentence], tmp_path:
     )
     assert answers == equal
     assert all(map(torch.equal, model.network.state_dict().values(), again.network.state_dict().values()))
-    assert any(tag[0] == "B" for row in same.worst for tag in row["right"].split("/")[1:])
+    assert any(tag[0] == "B" for row in same.worst for tag in row["target"].split("/")[1:])
 
 
 @pytest.fixture
@@ -131,5 +131,5 @@ def test_rows_of_a_distillation(tmp_path: Path) -> None:
 
 def test_tags_of_no_scheme_stay() -> None:
     rows = [Example(("Ada goes",), joined(["Ada", "goes"], ["NOUN", tag]), "pos.conll line 1") for tag in ("O", "VERB")]
-    assert TagTask().normalizer(rows) is None and TagTask(("NOUN", "VERB", "O")).normalizer() is None
-    assert [normalized(row, None) for row in rows] == rows
+    assert type(TagTask().normalization(rows)) is Normalization is type(TagTask(("NOUN", "VERB", "O")).normalization())
+    assert [TagTask().normalization(rows)(row) for row in rows] == rows

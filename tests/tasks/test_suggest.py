@@ -72,7 +72,7 @@ def test_chances_are_those_of_an_exact_enumeration(kind: str, size: int, allowed
     made = model_of(kind, size, allowed)
     text = "b. a" if kind == "character" else "."
     wanted, left = enumerated(made.opened, text, 7)
-    found = suggest(made, text, most=8, endings=True, width=4096)
+    found = suggest(made, text, top=8, endings=True, width=4096)
     assert found.exact and left < 0.01 and len(found.words) == 8
     for word in found.words:
         name = ("+" if word.joined else "") + (word.text or "END")
@@ -84,7 +84,7 @@ def test_chances_are_those_of_an_exact_enumeration(kind: str, size: int, allowed
 
 def test_a_space_at_the_end_closes_the_last_word() -> None:
     made = model_of("character", 12)
-    free, closed = (suggest(made, text, most=40, endings=True) for text in ("the", "the "))
+    free, closed = (suggest(made, text, top=40, endings=True) for text in ("the", "the "))
     assert any(word.joined for word in free.words) and not any(word.joined for word in closed.words)
     open_words = {word.text: word.probability for word in free.words if not word.joined and word.text.isalpha()}
     after = {word.text: word.probability for word in closed.words}
@@ -97,7 +97,7 @@ def test_a_space_at_the_end_closes_the_last_word() -> None:
 
 def test_the_last_word_is_complete_unless_said() -> None:
     made = model_of("character", 12)
-    free, complete = suggest(made, "the", most=40, endings=True), suggest(made, "the", most=40)
+    free, complete = suggest(made, "the", top=40, endings=True), suggest(made, "the", top=40)
     assert any(word.joined for word in free.words) and not any(word.joined for word in complete.words)
     before = {word.text: word.probability for word in free.words if not word.joined}
     after = {word.text: word.probability for word in complete.words}
@@ -113,7 +113,7 @@ def test_the_last_word_is_complete_unless_said() -> None:
 
 def test_what_a_narrow_search_leaves_aside_is_said() -> None:
     made = model_of("character", 8)
-    whole, narrow = (suggest(made, "b. a", most=8, endings=True, width=width) for width in (4096, 2))
+    whole, narrow = (suggest(made, "b. a", top=8, endings=True, width=width) for width in (4096, 2))
     assert whole.exact and not narrow.exact and narrow.aside > whole.aside
     exact = {(word.text, word.joined): word.probability for word in whole.words}
     for word in narrow.words:
@@ -123,7 +123,7 @@ def test_what_a_narrow_search_leaves_aside_is_said() -> None:
 
 def test_tokens_as_they_are() -> None:
     made = model_of("bpe", 262)
-    found = suggest(made, "the", most=3, tokens=True)
+    found = suggest(made, "the", top=3, tokens=True)
     prompt = Ragged.of(made.opened.tokenizer.ids(["the"], specials=False))  # type: ignore[union-attr]
     scores, _ = made.network.start(prompt)  # type: ignore[operator]
     best = scores[0].softmax(-1).topk(3)
@@ -133,9 +133,9 @@ def test_tokens_as_they_are() -> None:
 
 def test_a_long_text_is_read_from_as_far_back_as_there_is_room() -> None:
     made = model_of("character", 12)
-    found = suggest(made, "ab " * 100, most=2)
+    found = suggest(made, "ab " * 100, top=2)
     assert found.truncated and found.n_tokens == 299
-    assert not suggest(made, "ab", most=2).truncated
+    assert not suggest(made, "ab", top=2).truncated
 
 
 def test_words_and_marks() -> None:
@@ -147,7 +147,7 @@ def test_words_and_marks() -> None:
 def test_mistakes() -> None:
     made = model_of("character", 12)
     with pytest.raises(UserError, match="between 1 and 1000"):
-        suggest(made, "a", most=0)
+        suggest(made, "a", top=0)
     bert = weft.new("bert", learn(TEXT, "wordpiece", 60), size="1x64")
-    with pytest.raises(UserError, match="does not write text"):
+    with pytest.raises(UserError, match="does not generate text"):
         suggest(bert, "a")

@@ -52,7 +52,7 @@ def test_pairs_are_learned_by_heart(made: Path) -> None:
     scores = {metric.name: metric.value for metric in model.card.metrics}
     assert scores["bleu"] == scores["chrf"] == 100 and scores["exact"] == 1
     for beam in (1, 5):
-        answers: list[Any] = model([source for source, _ in PAIRS], beam=beam)
+        answers: list[Any] = model([source for source, _ in PAIRS], beam_size=beam)
         assert texts_of(answers) == [target for _, target in PAIRS]
         assert all(answer.finish_reason == "end" and not answer.truncated for answer in answers)
     found = model.evaluate(data := write_table(made.parent / "test.tsv", PAIRS))
@@ -201,7 +201,7 @@ def test_one_sentence_that_is_too_long_is_cut_between_tokens(made: Path) -> None
     assert [part.text for part in parts] == [0, 1, 1, 1] and max(len(part.tokens) for part in parts) == 48
     whole = [token for part in parts[1:] for token in part.tokens[:-1]]
     assert whole == model.tokenizer.ids([words], specials=False)[0]  # type: ignore[union-attr]
-    answers: list[Any] = model(["cat dog", words, "", "   "], beam=1)
+    answers: list[Any] = model(["cat dog", words, "", "   "], beam_size=1)
     assert [answer.n_windows for answer in answers] == [1, 3, 0, 0] and answers[2].text == "" == answers[3].text
     assert answers[1].n_tokens == 103
     whole_one = [part.tokens for part in parts_of(model.opened, ["one " * 20], "")]
@@ -236,17 +236,17 @@ def test_batch_is_single_and_order_is_kept(made: Path) -> None:
 
 def test_n_best_and_their_scores(made: Path) -> None:
     model = weft.load(made)
-    answer: Any = model(PAIRS[0][0], beam=4, n=3)
+    answer: Any = model(PAIRS[0][0], beam_size=4, n=3)
     scores = [way.score for way in answer.best]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True) and answer.best[0].text == answer.text
     assert answer.logprob / len(answer.target_tokens) == pytest.approx(answer.score, abs=1e-6)
-    short: Any = model(PAIRS[0][0], most=2)
+    short: Any = model(PAIRS[0][0], max_tokens=2)
     assert short.finish_reason == "length" and len(short.target_tokens) == 2
     for wrong, match in (
-        ({"beam": 0}, "a beam is at least 1 wide"),
-        ({"beam": 1000}, "a beam of 1000 is wider than the vocabulary of"),
-        ({"n": 9}, "a beam of 5 gives 1 to 5 answers"),
-        ({"most": 0}, "a number of new tokens cannot be 0"),
+        ({"beam_size": 0}, "beam_size must be at least 1"),
+        ({"beam_size": 1000}, "a beam of 1000 is wider than the vocabulary of"),
+        ({"n": 9}, "a beam of 5 gives 1 to 5 texts"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
     ):
         with pytest.raises(UserError, match=match):
             model("one", **wrong)
@@ -257,7 +257,7 @@ def test_the_ways_of_a_text_in_pieces_are_in_order(made: Path) -> None:
     model = weft.load(made)
     texts = [" ".join(f"{source}." for source, _ in worded(6, seed=seed)) for seed in range(12)]
     for penalty in (0.0, 1.0, 2.0):
-        answers: list[Any] = model(texts, beam=8, n=8, length_penalty=penalty)
+        answers: list[Any] = model(texts, beam_size=8, n=8, length_penalty=penalty)
         assert all(answer.n_windows > 1 for answer in answers)
         scores = [[way.score for way in answer.best] for answer in answers]
         assert scores == [sorted(some, reverse=True) for some in scores]
@@ -271,7 +271,7 @@ def test_an_encoder_decoder_streams_but_embeds_nothing(made: Path) -> None:
     with pytest.raises(UserError, match="input 2: a text is expected, not 2"):
         weft.load(made)(["one", 2])
     with pytest.raises(UserError, match="a beam of 1000 is wider than the vocabulary of"):
-        weft.load(made, task="complete")("one", beam=1000)
+        weft.load(made, task="complete")("one", beam_size=1000)
 
 
 def test_a_second_vocabulary_that_is_missing(made: Path, here: Path) -> None:
@@ -297,16 +297,16 @@ def test_texts_of_the_other_side_are_noted(made: Path) -> None:
 
 def test_models_write_together(made: Path, here: Path) -> None:
     model, text = weft.load(made), PAIRS[0][0]
-    alone: Any = model(text, beam=1)
-    twice: Any = model(text, beam=1, others=[weft.load(made)])
+    alone: Any = model(text, beam_size=1)
+    twice: Any = model(text, beam_size=1, others=[weft.load(made)])
     assert twice.text == alone.text and twice.logprob == pytest.approx(alone.logprob, abs=1e-4)
     other = weft.load(made)
     with torch.no_grad():
         for parameter in other.network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    mixed: Any = translate(model.opened, [text], others=[other.opened], beam=1)[0]
-    chances = [math.exp(each(text, beam=1, most=1).logprob) for each in (model, other)]
-    first: Any = translate(model.opened, [text], others=[other.opened], beam=1, most=1)[0]
+    mixed: Any = translate(model.opened, [text], others=[other.opened], beam_size=1)[0]
+    chances = [math.exp(each(text, beam_size=1, max_tokens=1).logprob) for each in (model, other)]
+    first: Any = translate(model.opened, [text], others=[other.opened], beam_size=1, max_tokens=1)[0]
     assert mixed.logprob != alone.logprob and math.exp(first.logprob) <= max(chances) + 1e-6
     stranger = learned(here, training={**PLAN, "steps": 1}, task={"name": "translate", "metric": "loss"})
     with pytest.raises(UserError, match="model 2 has another vocabulary than the first .*: they cannot write together"):
@@ -334,7 +334,9 @@ def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer,
             assert answer.label == max(mean, key=mean.__getitem__)
     if labels:
         stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
-        with pytest.raises(UserError, match="model 2 says a, b, d, the first a, b, c: they cannot answer together"):
+        with pytest.raises(
+            UserError, match="model 2 has the labels a, b, d, the first a, b, c: they cannot answer together"
+        ):
             models[0](texts, others=[stranger])
     tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
     with pytest.raises(UserError, match="models for tag do not answer together"):
@@ -354,7 +356,7 @@ def test_summaries_are_judged_beside_their_first_sentences(here: Path) -> None:
         data, task="summarize", model=SIZES, tokenizer={"kind": "word"}, training={"steps": 1, "batch": 8}, log=quiet
     )
     assert [metric.name for metric in model.card.metrics] == ["rouge1", "rouge2", "rougeL"]
-    found = model.evaluate(data, beam=1)
+    found = model.evaluate(data, beam_size=1)
     assert list(found.scores) == [f"{lead}{name}" for lead in ("", "lead3_") for name in ("rouge1", "rouge2", "rougeL")]
     assert 0.5 < found.scores["lead3_rouge1"].value < 1 > found.scores["rouge1"].value and found.worst
     assert "near" in found.worst[0] and found.signature is None
@@ -364,13 +366,13 @@ def test_judging_in_two_files(made: Path, here: Path) -> None:
     model = weft.load(made)
     longer = [(f"{a}. {c}", f"{d} {b}") for (a, b), (c, d) in pairwise(PAIRS)]
     source, target = write_sides(here, [*PAIRS, *longer])
-    found = model.evaluate(source=source, target=target, beam=2)
+    found = model.evaluate(source=source, target=target, beam_size=2)
     assert found.data == "t.en, t.de" and found.examples == 39 and 50 < found.scores["bleu"].value < 100
     assert [row["words"] for row in found.by_length] == ["0 to 9", "10 to 19"]
     assert sum(row["sentences"] for row in found.by_length) == 39
     assert found.values()["signature"] == found.signature and found.worst[0]["near"] <= found.worst[1]["near"]
     with pytest.warns(UserWarning, match="t.de, t.en: source and target look as if they were swapped"):
-        model.evaluate(source=target, target=source, beam=1)
+        model.evaluate(source=target, target=source, beam_size=1)
     with pytest.raises(UserError, match="give one of them"):
         model.evaluate(source, source=source, target=target)
     page = here / "page.html"
@@ -380,7 +382,7 @@ def test_judging_in_two_files(made: Path, here: Path) -> None:
 
 def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tokenizer) -> None:
     weft.new("gpt2", bpe, size="1x64", settings={"context": 16}).save(here / "gpt")
-    with pytest.raises(UserError, match="gpt2 does not read one text and write another, so it cannot translate"):
+    with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not gpt2"):
         weft.load(here / "gpt", task="translate")
     with pytest.raises(UserError, match="a model for classify does not write: it has no source and target"):
         model_for("classify", 2, wordpiece, ("a", "b")).evaluate(source="a", target="b")

@@ -123,7 +123,7 @@ def test_a_language_model_begins_from_vectors_too(here: Path) -> None:
         log=said.append,
     )
     assert model.config.width == WIDTH and any("7 of 13 words found; missing 6: " in line for line in said)
-    assert model.config.context == 1 << 24 and model("the cat", most=3).text is not None
+    assert model.config.context == 1 << 24 and model("the cat", max_tokens=3).text is not None
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: Any) -> str:

@@ -341,7 +341,7 @@ def test_faults_of_templates_are_named(call: Any, fault: str) -> None:
 def test_what_is_kept_of_an_output() -> None:
     said = " One thing. Two (2)! Three? Four.\nMore"
     assert TEMPLATES["summarize"].finish(said) == "One thing. Two (2)! Three?"
-    assert TEMPLATES["summarize"].decoding == {"top_k": 2, "most": 100}
+    assert TEMPLATES["summarize"].decoding == {"top_k": 2, "max_tokens": 100}
     assert first_sentences(said) == TEMPLATES["translate"].finish(said) == "One thing."
     assert first_line("\n  a b \nc") == TEMPLATES["answer"].finish("a b\nQ: next") == "a b" and first_line("") == ""
     assert until_quote(' so it is" he said') == "so it is" and until_quote("so “it") == "so"

@@ -22,10 +22,10 @@ import pytest
 
 from weft import files
 from weft.cli import batches
+from weft.data.cells import text_in
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.tasks.reading import text_in
 from weft.text import (
     arrow,
     arrow_sizes,

@@ -16,10 +16,11 @@ from torch import Tensor
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.batching import Feed
+from weft.data.examples import batch_of as with_targets
 from weft.data.pairs import Sequences, TextSide
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak
+from weft.generation.search import generate
 from weft.nn.rows import Batch
 from weft.objectives.sequences import Writing
 from weft.runs.finetune import finetune
@@ -87,7 +88,7 @@ def table_of(seed: int, longest: int) -> Sequences:
 def batch_of(seed: int, longest: int) -> Batch:
     numbers = np.arange(10)
     table = table_of(seed, longest)
-    return table.batch(table.draw(numbers * 0, numbers), numbers)
+    return with_targets(table.draw(numbers * 0, numbers))
 
 
 def steps_of(
@@ -95,10 +96,10 @@ def steps_of(
 ) -> tuple[list[tuple[float, float, list[Tensor]]], Stepper]:
     """Loss, length of the gradients and weights after each step."""
     network, objective, table = network_of(kind), Writing(smoothing=0.1), table_of(0, 8)
-    feed = Feed(table, lambda drawn: table.batch(drawn, drawn.examples), 0, 10)
+    feed = Feed(table, with_targets, 0, 10)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
-    plan = Training(epsilon=1e-3, weight_decay=0.1)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
+    plan = Training(epsilon=1e-3, weight_decay=0.1, learning_rate=1e-2)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for number, batch in enumerate(batches):
@@ -167,11 +168,11 @@ def test_what_is_written_is_what_the_cpu_writes(kind: str, device: torch.device)
             if parameter.dim() == 1:
                 parameter += 1.0
     sources = [[5, 9, 2, 31, 7, END], [8, END], [3, 3, 4, 12, 30, 11, 6, 9, 10, END], [6, 2, END]]
-    options: dict[str, Any] = {"sources": sources, "context": 32, "most": 12, "ends": [END]}
+    options: dict[str, Any] = {"sources": sources, "context": 32, "max_tokens": 12, "ends": [END]}
     looks = KINDS[kind][1].get("attention") != "none"
     for choice in (Sampling(), Beam(width=4, n=4), Beam(width=6, n=2, groups=2, diversity=0.5)):
-        here = speak(network.cpu(), [[0]] * 4, choice=choice, attention=looks, **options)
-        there = speak(network.to(device), [[0]] * 4, choice=choice, attention=looks, device=device, **options)
+        here = generate(network.cpu(), [[0]] * 4, choice=choice, attention=looks, **options)
+        there = generate(network.to(device), [[0]] * 4, choice=choice, attention=looks, device=device, **options)
         for one, other in zip(here, there, strict=True):
             assert [each.tokens for each in one] == [each.tokens for each in other]
             assert [each.finish_reason for each in one] == [each.finish_reason for each in other]

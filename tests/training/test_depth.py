@@ -10,7 +10,7 @@ from torch import nn
 import weft
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.training.depth import depth_of, stacked
+from weft.training.depth import depth_of
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
 from weft.training.plan import Training
@@ -30,7 +30,7 @@ def network_of(family: str, **settings: Any) -> Any:
 def shares_of(network: nn.Module) -> dict[str, float]:
     optimizer = make_optimizer(network, Training(layer_decay=0.5), 1.0)
     by_weight = {id(weight): group["share"] for group in optimizer.param_groups for weight in group["params"]}
-    larger = getattr(network, "shares", {})
+    larger = network.rate_factors
     return {
         name: by_weight[id(weight)] / next((share for part, share in larger.items() if name.startswith(part)), 1.0)
         for name, weight in network.named_parameters()
@@ -40,7 +40,7 @@ def shares_of(network: nn.Module) -> dict[str, float]:
 @pytest.mark.parametrize("family", WRITERS)
 def test_layers_of_an_encoder_decoder(family: str) -> None:
     network = network_of(family)
-    assert len(stacked(network)) == 4
+    assert len(network.layer_names()) == 4
     shares = shares_of(network)
     inside = "" if isinstance(network.encoder, nn.ModuleList) else "layers."
     wide = len(getattr(network.encoder, "directions", (False,)))
@@ -53,7 +53,7 @@ def test_layers_of_an_encoder_decoder(family: str) -> None:
 
 @pytest.mark.parametrize("family", [*WRITERS, *OTHERS])
 def test_the_last_layers_learn_and_nothing_below_them(family: str) -> None:
-    count = len(stacked(network_of(family)))
+    count = len(network_of(family).layer_names())
     for kept in range(1, count):
         network = network_of(family)
         freeze(network, f"all-but-{kept}")

@@ -86,7 +86,7 @@ def test_language_models_beat_the_unigram(text: Path, tmp_path: Path) -> None:
     entropy = -(counts / counts.sum() * np.log(counts / counts.sum())).sum()
     found = read_metrics(tmp_path / "run" / "run" / "metrics.jsonl")[-1]["validation_loss"]
     assert found < 0.9 * entropy
-    answer: Any = model("The weaver said", most=10)
+    answer: Any = model("The weaver said", max_tokens=10)
     assert answer.text
 
 

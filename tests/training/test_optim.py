@@ -9,6 +9,7 @@ from transformers import optimization
 from tests.training.small import network_for
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
+from weft.models.base import Network
 from weft.training.optim import Mean, fill, make_optimizer, optimizer_tensors, set_learning_rate
 from weft.training.plan import Training, learning_rate_at
 
@@ -53,19 +54,21 @@ def test_only_matrices_and_tables_decay() -> None:
 
 def test_the_optimizer_is_plain_adamw() -> None:
     """With its state laid out beforehand it takes the same steps, to the last bit."""
-    ours, peer = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
-    peer.load_state_dict(ours.state_dict())
+    ours, peer = Network(None), torch.nn.Linear(5, 3)
+    ours.layers = torch.nn.ModuleList([torch.nn.Linear(5, 3)])
+    linear = ours.layers[0]
+    peer.load_state_dict(linear.state_dict())
     mine = make_optimizer(ours, Training(weight_decay=0.0, beta1=0.9, beta2=0.98), 1e-2)
     theirs = torch.optim.AdamW(peer.parameters(), 1e-2, (0.9, 0.98), weight_decay=0.0, fused=True)
     for step in range(4):
-        for network, optimizer in ((ours, mine), (peer, theirs)):
+        for network, optimizer in ((linear, mine), (peer, theirs)):
             torch.manual_seed(step)
             optimizer.zero_grad()
             network(torch.randn(7, 5)).square().sum().backward()
             optimizer.step()
-    assert ours.weight.equal(peer.weight) and ours.bias.equal(peer.bias)
+    assert linear.weight.equal(peer.weight) and linear.bias.equal(peer.bias)
     names = set(optimizer_tensors(ours, mine))
-    assert names == {f"{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
+    assert names == {f"layers.0.{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
 
 
 def test_the_mean() -> None:

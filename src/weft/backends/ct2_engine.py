@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from weft.errors import UserError, shown
+from weft.models.base import Network
 
 
 def library() -> Any:
@@ -28,7 +28,7 @@ def engine_of(kind: str, folder: Path, precision: str | None) -> Any:
     # Said rather than guessed: a CPU works on half precision in full, and the engine would warn of it.
     works = "int8_float32" if precision == "int8" else "float32"
     with engine_errors(folder, "cannot open it"):
-        return getattr(package, kind)(str(folder), compute_type=works, intra_threads=torch.get_num_threads())
+        return vars(package)[kind](str(folder), compute_type=works, intra_threads=torch.get_num_threads())
 
 
 @contextmanager
@@ -44,12 +44,11 @@ def cannot(what: str) -> UserError:
     return UserError(f"CTranslate2 cannot {what}; load the folder that this one was exported from")
 
 
-class Engine(nn.Module):
+class Engine(Network):
     """What every stand-in has: a config, and a place on the CPU."""
 
     def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:

@@ -66,7 +66,7 @@ def expected_of(config: Any, spec: str, precision: str | None) -> Expected:
     shared = []
     if spec != "TransformerEncoderSpec":
         own = ["decoder/projection/weight"] if config.tied not in (False, "none") else []
-        if spec == "TransformerSpec" and (hasattr(config, "buckets") or config.tied == "all"):
+        if spec == "TransformerSpec" and (config.buckets or config.tied == "all"):
             own.append("encoder/embeddings_0/weight")
         shared.append(("decoder/embeddings/weight", *own))
     if spec == "TransformerSpec" and "encoder/position_encodings/encodings" in variables:
@@ -79,9 +79,9 @@ def stacks_of(config: Any, spec: str) -> dict[str, Stack]:
     inner = config.inner or 4 * config.width
     if spec == "TransformerEncoderSpec":
         return {"encoder": Stack(config.layers, config.heads, inner, cross=False)}
-    layers = getattr(config, "decoder_layers", None) or config.layers
-    heads = getattr(config, "decoder_heads", None) or config.heads
-    decoder = Stack(layers, heads, getattr(config, "decoder_inner", None) or inner, spec == "TransformerSpec")
+    layers = config.decoder_layers or config.layers
+    heads = config.decoder_heads or config.heads
+    decoder = Stack(layers, heads, config.decoder_inner or inner, spec == "TransformerSpec")
     if spec == "TransformerDecoderSpec":
         return {"decoder": decoder}
     return {"encoder": Stack(config.layers, config.heads, inner, cross=False), "decoder": decoder}
@@ -93,8 +93,8 @@ class _Table:
     def __init__(self, config: Any, stack: Stack, precision: str) -> None:
         self.config, self.stack = config, stack
         self.float, self.quantized = FLOATS[precision], precision == "int8"
-        self.relative = hasattr(config, "buckets")  # T5: no biases, and distances in place of positions
-        self.positions = getattr(config, "positions", None)
+        self.relative = config.buckets > 0  # T5: no biases, and distances in place of positions
+        self.positions = config.positions
         self.variables: dict[str, Variable] = {}
 
     def outer(self, side: str, spec: str) -> None:
@@ -122,10 +122,10 @@ class _Table:
         config = self.config
         self._number("multi_query_attention", "int8", 0)
         self._number("embeddings_merge", "int8", CONCATENATE if sequence else ADD)
-        self._weight("embeddings_0", getattr(config, "source_vocabulary", None) or config.vocabulary, config.width)
+        self._weight("embeddings_0", config.source_vocabulary or config.vocabulary, config.width)
         if not sequence:
             self._norm("layernorm_embedding")
-            if hasattr(config, "segments"):
+            if config.has("segments"):
                 self._weight("embeddings_1", config.segments, config.width)
 
     def _decoder(self) -> None:
@@ -139,7 +139,7 @@ class _Table:
             self._number("scale_outputs", "float32", config.width**-0.5)
         self._weight("embeddings", config.vocabulary, config.width)
         self._weight("projection", config.vocabulary, config.width)
-        if getattr(config, "word_bias", False):
+        if config.word_bias:
             self._tensor("projection/bias", (config.vocabulary,))
 
     def layer(self) -> None:

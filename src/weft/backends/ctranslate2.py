@@ -27,9 +27,10 @@ from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
+from weft.generation.completion import Advance, Completion, Request, by_length
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
-from weft.generation.spoken import Heard, Spoken, Talk, by_length
+from weft.models.base import Network
 from weft.nn.dense import check_context
 from weft.nn.rows import Rows
 
@@ -39,14 +40,14 @@ HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 3.0
 
 
-def network_of(folder: Path, told: LoadedModel) -> nn.Module:
+def network_of(folder: Path, told: LoadedModel) -> Network:
     """The stand-in for a network whose layers CTranslate2 runs."""
     config, family, inside = told.config, told.family, folder / ENGINE
     try:
         words = named_tokens(told.writer, config.vocabulary)
         vocabularies = {"vocabulary": words}
         if family.reads:
-            read = named_tokens(told.tokenizer, getattr(config, "source_vocabulary", None) or config.vocabulary)
+            read = named_tokens(told.tokenizer, config.source_vocabulary or config.vocabulary)
             both = {"source_vocabulary": read, "target_vocabulary": words}
             vocabularies = {"shared_vocabulary": words} if read == words else both
         spec = "TransformerSpec" if family.reads else "TransformerDecoderSpec"
@@ -65,11 +66,11 @@ def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> l
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
 
-def heads_of(folder: Path, told: LoadedModel) -> nn.Module:
+def heads_of(folder: Path, told: LoadedModel) -> Network:
     """The family's own network with its heads alone: it knows how they read a hidden state."""
     config, path = told.config, folder / HEADS
     stored = read_file(path) if path.exists() else {}
-    if hasattr(config, "pooler"):  # the published format does not say it: the tensors do
+    if config.has("pooler"):  # the published format does not say it: the tensors do
         config = replace(config, pooler=any(name.startswith("pooler.") for name in stored))
     network = outline(told.family, config, told.heads)
     names = kept_names(list(network.state_dict()), config, told.heads)
@@ -97,7 +98,7 @@ class Reading(Engine):
         super().__init__(told.config)
         self.folder, self.body = folder, body
         self.engine = engine_of("Encoder", folder, told.card.precision)
-        self.marked = hasattr(told.config, "segments")
+        self.marked = told.config.has("segments")
 
     @property
     def heads(self) -> Any:
@@ -131,9 +132,8 @@ class Reading(Engine):
                 parts[row].copy_(vectors)
         return hidden
 
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says of the hidden state, as in the network itself."""
-        return self.body.scores(head, hidden, rows)
+    def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        return self.body.logits(head, hidden, rows)
 
     def words(self, hidden: Tensor) -> Tensor:
         return self.body.words(hidden)
@@ -156,6 +156,8 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 class Writing(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
+    SCORES_TEXTS = SEARCHES = True
+
     def __init__(self, folder: Path, told: LoadedModel, vocabularies: list[list[str]]) -> None:
         super().__init__(told.config)
         self.folder, self.reads, self.never = folder, told.family.reads, told.never
@@ -172,60 +174,60 @@ class Writing(Engine):
         raise cannot("write step by step, as an ensemble or a ranking of words needs it")
 
     def search(
-        self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], live: bool
-    ) -> Generator[Heard, None, list[list[Spoken]]]:
+        self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], live: bool
+    ) -> Generator[Advance, None, list[list[Completion]]]:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = {**_searching(choice, self.patience), **self._ruled(talk, choice)}
-        if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(talk.prompts) == 1:
-            return (yield from self._one(talk, choice, seeds, options))
-        found: list[list[Spoken]] = [[] for _ in talk.prompts]
-        for some, limit in self._together(talk, choice):
-            for row, spoken in zip(some, self._batch(talk, choice, seeds, some, limit, options), strict=True):
-                found[row] = spoken
+        options = {**_searching(choice, self.patience), **self._ruled(request, choice)}
+        if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(request.prompts) == 1:
+            return (yield from self._one(request, choice, seeds, options))
+        found: list[list[Completion]] = [[] for _ in request.prompts]
+        for some, limit in self._together(request, choice):
+            for row, completions in zip(some, self._batch(request, choice, seeds, some, limit, options), strict=True):
+                found[row] = completions
             yield [(row, None) for row in some for _ in found[row][0].tokens]
-        late = [row for row, spoken in enumerate(found) if self._beyond(talk, row, spoken)]
+        late = [row for row, completions in enumerate(found) if self._beyond(request, row, completions)]
         for row in late:  # its neighbors had more room: it is asked again, alone
-            found[row] = self._batch(talk, choice, seeds, [row], talk.limits[row], options)[0]
+            found[row] = self._batch(request, choice, seeds, [row], request.limits[row], options)[0]
             yield [(row, None) for _ in found[row][0].tokens]
         return found
 
-    def _together(self, talk: Talk, choice: Sampling | Beam) -> list[tuple[list[int], int]]:
+    def _together(self, request: Request, choice: Sampling | Beam) -> list[tuple[list[int], int]]:
         """Rows that go through the engine at once, and the most tokens that they may say.
 
         Of a decoder those with equally long prompts: among others the engine would not let a short one end early. What
         is drawn by chance goes row by row, each with a seed of its own.
         """
         groups: dict[Any, list[int]] = {}
-        for row, prompt in enumerate(talk.prompts):
+        for row, prompt in enumerate(request.prompts):
             drawn = isinstance(choice, Sampling) and not choice.greedy
-            key: Any = row if drawn else None if self.reads else (len(prompt), talk.limits[row])
+            key: Any = row if drawn else None if self.reads else (len(prompt), request.limits[row])
             groups.setdefault(key, []).append(row)
-        return [(some, max(talk.limits[row] for row in some)) for some in groups.values()]
+        return [(some, max(request.limits[row] for row in some)) for some in groups.values()]
 
-    def _beyond(self, talk: Talk, row: int, spoken: list[Spoken]) -> bool:
+    def _beyond(self, request: Request, row: int, completions: list[Completion]) -> bool:
         """Whether an answer may have been cut elsewhere than its own limit would cut it."""
-        most, limit = max(talk.limits), talk.limits[row]
-        return limit < most and self.reads and any(len(each.tokens) >= limit for each in spoken)
+        most, limit = max(request.limits), request.limits[row]
+        return limit < most and self.reads and any(len(each.tokens) >= limit for each in completions)
 
     def _batch(
         self,
-        talk: Talk,
+        request: Request,
         choice: Sampling | Beam,
         seeds: Sequence[int],
         some: list[int],
         limit: int,
         options: dict[str, Any],
-    ) -> list[list[Spoken]]:
-        engine, said = self._seeded(choice, seeds[some[0]]), [list[int]() for _ in some]
+    ) -> list[list[Completion]]:
+        engine, generated = self._seeded(choice, seeds[some[0]]), [list[int]() for _ in some]
 
-        def heard(step: Any) -> bool:
-            said[step.batch_id].append(step.token_id)
-            return talk.stopped is not None and talk.stopped(some[step.batch_id], said[step.batch_id])
+        def on_progress(step: Any) -> bool:
+            generated[step.batch_id].append(step.token_id)
+            return request.stopped is not None and request.stopped(some[step.batch_id], generated[step.batch_id])
 
         more = {**options, "return_scores": True, "return_end_token": True}
-        if talk.stopped is not None:
-            more["callback"] = heard
-        results = self._call(engine, talk, some, limit, more)
+        if request.stopped is not None:
+            more["callback"] = on_progress
+        results = self._call(engine, request, some, limit, more)
         penalty = options["length_penalty"]
         found = []
         for row, result in zip(some, results, strict=True):
@@ -233,41 +235,45 @@ class Writing(Engine):
                 raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
-            found.append([self._spoken(talk, row, tokens, logprob, options) for tokens, logprob in every])
+            found.append([self._completion(request, row, tokens, logprob, options) for tokens, logprob in every])
         return found
 
-    def _call(self, engine: Any, talk: Talk, some: list[int], limit: int, options: dict[str, Any]) -> Any:
-        options = {**options, **self._lengths(talk, limit)}
+    def _call(self, engine: Any, request: Request, some: list[int], limit: int, options: dict[str, Any]) -> Any:
+        options = {**options, **self._lengths(request, limit)}
         with engine_errors(self.folder):
             if self.reads:
-                assert talk.sources is not None
-                sources = [[self.source_words[int(token)] for token in talk.sources[row]] for row in some]  # type: ignore[arg-type]
+                assert request.sources is not None
+                sources = [[self.source_words[int(token)] for token in request.sources[row]] for row in some]  # type: ignore[arg-type]
                 return engine.translate_batch(sources, max_input_length=0, **options)
-            prompts = [[self.target_words[token] for token in talk.prompts[row]] for row in some]
+            prompts = [[self.target_words[token] for token in request.prompts[row]] for row in some]
             return engine.generate_batch(prompts, include_prompt_in_result=False, **options)
 
-    def _lengths(self, talk: Talk, limit: int) -> dict[str, int]:
-        """How much may be said; no more is asked for than there is room, which the engine would refuse."""
+    def _lengths(self, request: Request, limit: int) -> dict[str, int]:
+        """How much may be generated; no more is asked for than there is room, which the engine would refuse."""
         name = "decoding_length" if self.reads else "length"
-        return {f"min_{name}": min(talk.judge.rules.least, limit), f"max_{name}": limit}
+        return {f"min_{name}": min(request.processor.rules.min_tokens, limit), f"max_{name}": limit}
 
     def _tokens(self, result: Any) -> list[list[int]]:
         if not self.reads:
             return [list(tokens) for tokens in result.sequences_ids]
         return [[self.numbers[word] for word in words] for words in result.hypotheses]
 
-    def _spoken(self, talk: Talk, row: int, tokens: list[int], logprob: float, options: dict[str, Any]) -> Spoken:
+    def _completion(
+        self, request: Request, row: int, tokens: list[int], logprob: float, options: dict[str, Any]
+    ) -> Completion:
         """An answer with its score; one that rules have kept from something is scored anew, without them."""
-        ruled = talk.judge.rules.banned or talk.judge.rules.least
+        ruled = request.processor.rules.banned or request.processor.rules.min_tokens
         if tokens and ruled and options["beam_size"] == 1:
-            sources = None if talk.sources is None else [talk.sources[row]]
-            logprob = self.scored([talk.prompts[row]], sources, [tokens])[0]
-        reason = talk.reason(row, tokens) if tokens else None
-        return Spoken(tokens, reason or "stop", by_length(logprob, len(tokens), options["length_penalty"]), logprob)
+            sources = None if request.sources is None else [request.sources[row]]
+            logprob = self.scored([request.prompts[row]], sources, [tokens])[0]
+        reason = request.reason(row, tokens) if tokens else None
+        return Completion(tokens, reason or "stop", by_length(logprob, len(tokens), options["length_penalty"]), logprob)
 
-    def scored(self, prompts: Sequence[Sequence[int]], sources: Sequence[Any] | None, said: Sequence[list[int]]) -> Any:
+    def scored(
+        self, prompts: Sequence[Sequence[int]], sources: Sequence[Any] | None, generated: Sequence[list[int]]
+    ) -> Any:
         """The log-probability of each answer, as the engine has it: whether it means the same, whatever it chose."""
-        words = [[self.target_words[token] for token in own] for own in said]
+        words = [[self.target_words[token] for token in own] for own in generated]
         if sources is not None:
             read = [[self.source_words[int(token)] for token in source] for source in sources]
             # It adds the end token by itself, and scores it.
@@ -283,27 +289,27 @@ class Writing(Engine):
             found = self.engine.score_batch(whole, max_input_length=0)
         return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
 
-    def foreseen(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    def text_logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Of a decoder: the log-probability of every token of each text but the first, after those before it."""
         words = [[self.target_words[token] for token in text] for text in texts]
         with engine_errors(self.folder):
             return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
 
     def _one(
-        self, talk: Talk, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
-    ) -> Generator[Heard, None, list[list[Spoken]]]:
+        self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
+    ) -> Generator[Advance, None, list[list[Completion]]]:
         """One answer, token by token."""
         engine = self._seeded(choice, seeds[0])
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
         more = {name: value for name, value in options.items() if name not in named}
         if self.reads:
-            assert talk.sources is not None
-            begun = [self.source_words[int(token)] for token in talk.sources[0]]  # type: ignore[arg-type]
+            assert request.sources is not None
+            begun = [self.source_words[int(token)] for token in request.sources[0]]  # type: ignore[arg-type]
             more["max_input_length"] = 0
         else:
-            begun = [self.target_words[token] for token in talk.prompts[0]]
-        more |= self._lengths(talk, talk.limits[0])
-        said: list[int] = []
+            begun = [self.target_words[token] for token in request.prompts[0]]
+        more |= self._lengths(request, request.limits[0])
+        generated: list[int] = []
         logprob = 0.0
         with engine_errors(self.folder):
             steps = engine.generate_tokens(begun, return_log_prob=True, **more)
@@ -314,36 +320,36 @@ class Writing(Engine):
                 break
             if not step.log_prob < math.inf:
                 raise NotFinite(self.folder)
-            said.append(step.token_id)
+            generated.append(step.token_id)
             logprob += step.log_prob
             yield [(0, step.token_id)]
-            if talk.reason(0, said) is not None:
+            if request.reason(0, generated) is not None:
                 break
-        return [[self._spoken(talk, 0, said, logprob, options)]]
+        return [[self._completion(request, 0, generated, logprob, options)]]
 
     def _seeded(self, choice: Sampling | Beam, seed: int) -> Any:
-        """The engine; for what is drawn by chance a fresh one, since a seed is only heard by threads that start."""
+        """The engine; for what is drawn by chance a fresh one, since only new threads take the seed."""
         if not isinstance(choice, Sampling) or choice.greedy:
             return self.engine
         library().set_random_seed(seed % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _ruled(self, talk: Talk, choice: Sampling | Beam) -> dict[str, Any]:
+    def _ruled(self, request: Request, choice: Sampling | Beam) -> dict[str, Any]:
         """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
-        rules, usual = talk.judge.rules, Rules()
+        rules, usual = request.processor.rules, Rules()
         wide = isinstance(choice, Beam) and choice.width > 1
         told = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {
             "keep to a closed list of answers or words": rules.choices or rules.allowed,
             "begin an answer as it is told": rules.forced,
-            "let a window slide": talk.slide,
-            "hand out alternatives to each token": talk.alternatives is not None,
-            "hand out alignments": talk.attention,
-            "stop at a string while it follows several answers": talk.stopped is not None and (wide or choice.n > 1),
+            "let a window slide": request.slide,
+            "hand out alternatives to each token": request.alternatives is not None,
+            "hand out alignments": request.attention,
+            "stop at a string while it follows several answers": request.stopped is not None and (wide or choice.n > 1),
             # It means something else by these: the prompt counts for nothing, and chances are taken after the rules.
             "keep from repetitions as it is told (repetition_penalty, no_repeat)": rules.no_repeat
             or rules.repetition_penalty != usual.repetition_penalty,
-            "ban words, or give a least length, in a beam": wide and (told or rules.least),
+            "ban words, or give a minimum length, in a beam": wide and (told or rules.min_tokens),
             "ban a word of several tokens": not self.reads and any(len(banned) > 1 for banned in rules.banned),
         }
         asked = [what for what, given in refused.items() if given]
@@ -351,7 +357,7 @@ class Writing(Engine):
             raise cannot(listed(asked))
         options: dict[str, Any] = {
             # A number that no token has: without it the engine would end at one that is no end here.
-            "end_token": sorted(talk.ends) or [len(self.target_words)],
+            "end_token": sorted(request.ends) or [len(self.target_words)],
         }
         if rules.banned:
             options["suppress_sequences"] = [[self.target_words[token] for token in each] for each in rules.banned]

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import labels_of, read_card
@@ -19,9 +17,10 @@ from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.own import own_config
 from weft.errors import UserError, shown
 from weft.files import MEGABYTE, read_json
+from weft.models.base import Network
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
-ENGINES: dict[str, Callable[[Path, LoadedModel], nn.Module]] = {
+ENGINES: dict[str, Callable[[Path, LoadedModel], Network]] = {
     "onnx": OnnxNetwork,
     "ctranslate2": ctranslate2.network_of,
 }
@@ -68,7 +67,7 @@ def told(folder: Path) -> LoadedModel:
         published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
     known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
     carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return LoadedModel(family, config, nn.Module(), heads, tokenizer, card, carried, target_tokenizer)
+    return LoadedModel(family, config, Network(config), heads, tokenizer, card, carried, target_tokenizer)
 
 
 def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:

@@ -155,7 +155,7 @@ def read_config(
         found[ours] = value
     for theirs, field_name in table.counted_in.items():
         ours = table.read[theirs]
-        more = found.get(field_name, getattr(kind, field_name))
+        more = found.get(field_name, vars(kind)[field_name])
         if type(found.get(ours)) is int and type(more) is int:  # of any other kind they are refused below
             found[ours] -= more + 1
     try:
@@ -185,13 +185,13 @@ def _in_their_words(message: str, table: ConfigTable) -> str:
 
 def write_config(table: ConfigTable, config: Any) -> dict[str, Any]:
     """The published keys of our config."""
-    written: dict[str, Any] = {}
+    sizes, written = vars(config), dict[str, Any]()
     for theirs, ours in table.read.items():
-        value = getattr(config, ours)
+        value = sizes[ours]
         if theirs in table.values:
             value = next(their for their, our in table.values[theirs].items() if our == value)
         if theirs in table.counted_in:
-            value += getattr(config, table.counted_in[theirs]) + 1
+            value += sizes[table.counted_in[theirs]] + 1
         written[theirs] = value
     return {**written, **(table.together.write(config) if table.together else {}), **table.fixed}
 
@@ -205,7 +205,7 @@ def is_published(table: ConfigTable, config: Any, standard: Mapping[str, Any]) -
     for spec in fields(config):
         if table.together is not None and spec.name in table.together.fields:
             continue
-        value = getattr(config, spec.name)
+        value = vars(config)[spec.name]
         theirs = theirs_of.get(spec.name)
         if theirs is not None:
             if theirs in table.values and value not in table.values[theirs].values():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
 from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
-from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.families import FAMILIES, Family, check_heads, family_named
 from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.names import to_ours, to_theirs
 from weft.checkpoint.outline import outline
@@ -23,7 +23,7 @@ from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import values_of
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
-from weft.models.shared import start_weights
+from weft.models.base import Network, start_weights
 from weft.nn.lookup import unsound
 from weft.text.tokenizers.marian import is_marian, read_sides
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
@@ -38,7 +38,7 @@ class LoadedModel:
 
     family: Family
     config: Any
-    network: nn.Module
+    network: Network
     heads: Mapping[str, int]
     tokenizer: Tokenizer | None
     card: Card
@@ -118,14 +118,14 @@ def open_folder(
         check_heads_config(family.table, heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
-        stored = _without(family, stored, gone, own, getattr(config, "tied", None) in (True, "all", "decoder"))
+        stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
     pooled = any(head in family.network.POOLED for head in everything)
     pooler_stored = any(name.startswith("pooler.") for name in stored)
-    if hasattr(config, "pooler") and (pooled or not own):  # the published format does not say it: the tensors do
+    if config.has("pooler") and (pooled or not own):  # the published format does not say it: the tensors do
         config = replace(config, pooler=pooled or pooler_stored)
-    if mix and not hasattr(config, "mix"):
+    if mix and not config.has("mix"):
         raise UserError(f"{folder}: {family.name} has no layers to mix")
     mixed = mix and not config.mix
     if mixed:
@@ -177,7 +177,7 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
 
 def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:
     """Refuse a vocabulary that has tokens for which the model has no vector, and one where there should be two."""
-    source = getattr(config, "source_vocabulary", None)
+    source = config.source_vocabulary
     if tokenizer is None:
         return
     if source is not None and target is None:
@@ -207,13 +207,12 @@ def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
     if not isinstance(name, str):
         raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
     own = name.startswith(OWN)
-    plain = name.removeprefix(OWN)
-    # Those that nobody else has are only ever saved under a name of our own.
-    choices = [family.name if family.architectures else OWN + family.name for family in FAMILIES.values()]
-    if plain not in FAMILIES or (not own and name not in choices):
+    family = family_named(name.removeprefix(OWN))
+    if family is None or not (own or family.architectures):  # those that nobody publishes have our own format alone
+        choices = [each.name if each.architectures else OWN + each.name for each in FAMILIES.values()]
         listing = listed(choices, 20)
         raise UserError(f"{where}: model_type {shown(name)!r} is not one of {listing}{did_you_mean(name, choices)}")
-    return FAMILIES[plain], own
+    return family, own
 
 
 def _heads(

@@ -11,6 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from weft.checkpoint.families import Family
+from weft.models.base import Network
 from weft.nn.rows import Rows
 
 
@@ -23,7 +24,7 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def outline(family: Family, config: Any, heads: Mapping[str, int]) -> nn.Module:
+def outline(family: Family, config: Any, heads: Mapping[str, int]) -> Network:
     """A network with shapes and no numbers, ready to be measured or filled."""
     with torch.device("meta"), _Unfilled():
         return family.network(config, heads)
@@ -47,22 +48,21 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
     parameters = sum(p.numel() for p in network.parameters())
     if family.reads:  # what is read and what is written both fill the context
         rows = Rows.of([config.context])
-        return Measure(parameters, network.operations(rows, rows) / config.context)  # type: ignore[operator]
-    if hasattr(network, "products"):
-        return Measure(parameters, 2.0 * float(network.products))  # type: ignore[arg-type]
-    stack = getattr(network, "layers", None)
-    turns = config.layers // len(stack) if isinstance(stack, nn.ModuleList) else 1  # a layer may be read many times
+        return Measure(parameters, network.operations(rows, rows) / config.context)
+    if network.products is not None:
+        return Measure(parameters, 2.0 * network.products)
+    turns = config.layers // len(network.layers) if network.layers else 1  # a layer may be read many times
     matrices = 0
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear) and not name.startswith(("heads.", "pooler.")):
             matrices += module.weight.numel() * (turns if name.startswith("layers.") else 1)
     if "words" in heads:
-        matrices += network.tokens.weight.numel()  # type: ignore[operator, union-attr]
-    if not hasattr(config, "heads"):  # no attention
+        matrices += network.tokens.weight.numel()
+    if not config.heads:  # no attention
         return Measure(parameters, 2.0 * matrices)
     head_width = config.head_width or config.width // config.heads
     keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
     # A multiplication and an addition per weight; scores and mixed values per key and head.
-    lookers = sum(getattr(config, "layer_heads", None) or [config.layers * config.heads])  # of all layers
+    lookers = sum(config.layer_heads or [config.layers * config.heads])  # of all layers
     flops = 2.0 * matrices + 4.0 * lookers * head_width * keys
     return Measure(parameters, flops)

@@ -97,7 +97,7 @@ def describe(
         written = None if out is None else stack.enter_context(_table(out))
         ticked = stack.enter_context(progress("writing", "texts"))
         for some in chunked(source, CHUNK) if data or given not in ([], ["-"]) else as_they_come(source, CHUNK):
-            drawn = {"seed": seed + seen, "n": n_best, "most": tokens, "beam": beam}
+            drawn = {"seed": seed + seen, "n": n_best, "max_tokens": tokens, "beam_size": beam}
             answers: list[Any] = model(some, others=others, **drawn, **options)
             ticked(len(some))
             for number, (vector, answer) in enumerate(zip(some, answers, strict=True), seen + 1):
@@ -126,7 +126,7 @@ def _line(text: str) -> str:
 
 def _lines(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.describe import check_length, numbers_of
+    from weft.tasks.vector_inputs import check_length, numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
@@ -146,10 +146,11 @@ def _rows(
     on_bad_row: str,
 ) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.reading import examples_of
     from weft.data.tables import Table
     from weft.progress import log_notes, to_stderr
-    from weft.tasks.describe import check_length, vector_in
-    from weft.tasks.reading import Example, examples_of
+    from weft.tasks.base import Example
+    from weft.tasks.vector_inputs import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped
 

@@ -70,7 +70,7 @@ def suggest(
                 silent.append(name)
             else:
                 families[name] = model.opened.family.name
-                found[name] = foresee(model, text, most=most, tokens=tokens, endings=endings)
+                found[name] = foresee(model, text, top=most, tokens=tokens, endings=endings)
         except UserError as error:  # one that cannot is told of in its column; the others go on
             if len(names) == 1:
                 raise

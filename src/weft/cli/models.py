@@ -41,9 +41,9 @@ def models(as_json: Json = False) -> None:
                 {
                     "family": family.name,
                     "size": name,
-                    "layers": getattr(config, "layers", None),
-                    "width": getattr(config, "width", None),
-                    "heads": getattr(config, "heads", None),
+                    "layers": config.layers or None,
+                    "width": config.width or None,
+                    "heads": config.heads or None,
                     "context": config.context,
                     "parameters": found.parameters,
                     **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},

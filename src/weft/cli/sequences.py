@@ -76,8 +76,8 @@ def translate(
         source = from_input(lines)
         for some in chunked(source, CHUNK) if lines and lines != ["-"] else as_they_come(source, CHUNK):
             answers: list[Any] = model(
-                some, others=others, beam=beam, n=n_best, length_penalty=length_penalty, coverage=coverage,
-                most=tokens, prefix=prefix, alignments=alignments or picture is not None,
+                some, others=others, beam_size=beam, n=n_best, length_penalty=length_penalty, coverage=coverage,
+                max_tokens=tokens, prefix=prefix, alignments=alignments or picture is not None,
             )  # fmt: skip
             ticked(len(some))
             for number, (text, answer) in enumerate(zip(some, answers, strict=True), seen + 1):
@@ -144,11 +144,10 @@ def is_model(name: str) -> bool:
 def writing_model(folder: str, device: str | None, online: bool, trust: bool) -> Model:
     """A model that writes one text from another; a published one that says nothing of a task is taken for one."""
     model = opened(folder, None, device, online, trust)
-    from weft.tasks.registry import WRITES
 
     if model.opened.family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")
-    if model.task not in WRITES:
+    if not (model.task_object.writes and model.task_object.supervised):
         if not model.opened.family.reads:
             raise UserError(
                 f"{folder}: {model.opened.family.name} does not read one text and write another; "

@@ -283,7 +283,7 @@ def evaluate(
         data,
         source=source or (),
         target=target or (),
-        beam=beam,
+        beam_size=beam,
         columns=columns_of(column) or None,
         format=format,
         delimiter=delimiter,

@@ -144,8 +144,8 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
-        from weft.distillation.resume import resume as go_on
         from weft.runs.ladder import is_ladder
+        from weft.runs.resume import resume as go_on
 
     if is_ladder(Path(run)):
         climb(out=run)

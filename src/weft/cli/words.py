@@ -141,8 +141,9 @@ def generate(
         found, shots = template_of(template), [example_of(each) for each in example or []]
         given = [prompt_of(found, text, context=context, examples=shots) for text in given]
     options: dict[str, Any] = {
-        "most": tokens, "least": least, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-        "typical": typical, "beam": beam, "n": n, "length_penalty": length_penalty, "groups": groups,
+        "max_tokens": tokens, "min_tokens": least,
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "typical": typical, "beam_size": beam, "n": n, "length_penalty": length_penalty, "groups": groups,
         "diversity": diversity, "repetition_penalty": repetition_penalty, "no_repeat": no_repeat, "ban": ban or (),
         "allow": allow or (), "choices": choice or (), "force": force, "stop": stop or (), "seed": seed,
         "slide": slide, "logprobs": logprobs,
@@ -153,7 +154,7 @@ def generate(
         _print_stream(model.stream(given[0], **options), "" if model.opened.family.reads else given[0])
         return
     with progress("writing", "tokens") as heard:
-        answers: list[Any] = model(given, heard=heard, **options)
+        answers: list[Any] = model(given, on_progress=heard, **options)
     finish = found.finish if found is not None else str
     shown = [""] * len(given) if found is not None or model.opened.family.reads else given
     for prompt, before, answer in zip(given, shown, answers, strict=True):

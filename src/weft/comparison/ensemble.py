@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from weft.comparison.cost import Costs
 from weft.comparison.kinds import Kind, OfAnswers, OfTags, OfTexts, OfWriting
 from weft.comparison.unlabeled import OfVectors
-from weft.tasks.answer import Found
-from weft.tasks.forward import Prediction
+from weft.tasks.answer import Candidates
+from weft.tasks.base import Prediction
 
 LEAST = 1e-300  # a chance of which there still is a logarithm
 
@@ -29,15 +29,15 @@ def joint(kinds: Sequence[Kind], found: Sequence[Prediction]) -> Prediction:
     """What several models say of one example together: the mean of their chances, as what is learned from them is."""
     first = kinds[0]
     if isinstance(first, OfTexts):
-        return first.task.together(found)
+        return first.task.combine(found)
     if isinstance(first, OfTags):
-        mean = np.mean([_chances(each.said) for each in found], axis=0)
-        return replace(found[0], said=np.log(np.maximum(mean, LEAST)))
+        mean = np.mean([_chances(each.output) for each in found], axis=0)
+        return replace(found[0], output=np.log(np.maximum(mean, LEAST)))
     if isinstance(first, OfAnswers):
-        return replace(found[0], said=_answer([each.task for each in kinds], [each.said for each in found]))
+        return replace(found[0], output=_answer([each.task for each in kinds], [each.output for each in found]))
     # Vectors side by side, each of length 1: their cosine is then the mean of the cosines.
-    parts = [each.said / max(float(np.linalg.norm(each.said)), 1e-12) for each in found]
-    return replace(found[0], said=np.concatenate(parts) / math.sqrt(len(parts)))
+    parts = [each.output / max(float(np.linalg.norm(each.output)), 1e-12) for each in found]
+    return replace(found[0], output=np.concatenate(parts) / math.sqrt(len(parts)))
 
 
 def _chances(scores: NDArray[Any]) -> NDArray[np.float64]:
@@ -46,14 +46,14 @@ def _chances(scores: NDArray[Any]) -> NDArray[np.float64]:
     return powers / powers.sum(1, keepdims=True)
 
 
-def _answer(tasks: Sequence[Any], said: Sequence[Found]) -> Found:
+def _answer(tasks: Sequence[Any], said: Sequence[Candidates]) -> Candidates:
     """The answers that any of them thinks of, by the mean of their chances, in scores of the first of the tasks."""
     places: dict[tuple[int, int], float] = {}
     nothing = 0.0
     for task, found in zip(tasks, said, strict=True):
-        chances, none = task.chances(found)
+        chances, none = task.probabilities(found)
         nothing += none / len(said)
-        for (_, start, end), chance in zip(found.choices, chances, strict=True):
+        for (_, start, end), chance in zip(found.spans, chances, strict=True):
             places[start, end] = places.get((start, end), 0.0) + float(chance) / len(said)
 
     def score(chance: float) -> float:
@@ -61,7 +61,7 @@ def _answer(tasks: Sequence[Any], said: Sequence[Found]) -> Found:
 
     best = sorted(((score(chance), *place) for place, chance in places.items()), key=lambda c: (-c[0], c[1], c[2]))
     # Whoever always answers has no threshold, and gives nothing no chance.
-    return Found(tuple(best), score(nothing) + (tasks[0].threshold or 0.0))
+    return Candidates(tuple(best), score(nothing) + (tasks[0].threshold or 0.0))
 
 
 def writing_together(kinds: Sequence[Kind], others: Sequence[Any]) -> Kind | None:

@@ -18,11 +18,9 @@ from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, share
 from weft.metrics.generation import GenerationMetrics
 from weft.metrics.regression import RegressionMetrics
 from weft.tasks.answer import AnswerTask
+from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.forward import Prediction, framing_for
-from weft.tasks.judging import Task
-from weft.tasks.partial_rows import labeled
-from weft.tasks.reading import Example
+from weft.tasks.forward import framing_for
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.tag import TagTask
 
@@ -64,7 +62,7 @@ class Kind(ABC):
 
     def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         """What a model says of examples, in the common order of labels."""
-        found: list[Prediction] = self.own.outcomes(opened, framing_for(opened), [self.task.asked(e) for e in examples])
+        found: list[Prediction] = self.own.predict(opened, framing_for(opened), [self.task.inputs(e) for e in examples])
         return found
 
     @property
@@ -109,7 +107,7 @@ class Kind(ABC):
     @property
     def chosen(self) -> str:
         """The score that models are compared by."""
-        return str(self.task.chosen)
+        return str(self.task.default_metric)
 
     @property
     def beyond_chance(self) -> str | None:
@@ -118,7 +116,7 @@ class Kind(ABC):
 
     def known(self, example: Example) -> bool:
         """Whether there is anything to be right about."""
-        return labeled(example)
+        return bool(self.task.has_target(example))
 
     def seen(self, examples: Sequence[Example]) -> None:  # noqa: B027  (most need not know)
         """Take in the right answers, which decide what chance reaches."""
@@ -145,10 +143,10 @@ class OfTexts(Kind):
         found = super().outcomes(opened, examples)
         if self.task.kind == "value" or self.task.labels == self.mine.labels:
             return found
-        return [replace(each, said=matched(each.said, self.places)) for each in found]
+        return [replace(each, output=matched(each.output, self.places)) for each in found]
 
     def finite(self, found: Prediction) -> bool:
-        said = found.said if self.task.kind == "value" else found.said[[n is not None for n in self.places]]
+        said = found.output if self.task.kind == "value" else found.output[[n is not None for n in self.places]]
         return bool(np.isfinite(said).all())
 
     def key(self, found: Prediction) -> Hashable:
@@ -159,7 +157,7 @@ class OfTexts(Kind):
 
     def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
         if self.task.kind == "value":
-            return abs(float(mine.said[0]) - float(first.said[0]))
+            return abs(float(mine.output[0]) - float(first.output[0]))
         a, b = self._scores(mine), self.first._scores(first)
         return float(self.key(mine) != self.first.key(first)) + float(np.abs(a - b).sum()) / (2 * len(a))
 
@@ -183,7 +181,7 @@ class OfTexts(Kind):
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         if self.task.kind == "value":
-            counts.add([float(mine.said[0])], [float(first.said[0])])
+            counts.add([float(mine.output[0])], [float(first.output[0])])
             return
         super().agree(counts, mine, first, example)
 
@@ -231,27 +229,27 @@ class OfTags(Kind):
         found = super().outcomes(opened, examples)
         if self.task.labels == self.mine.labels:
             return found
-        return [replace(each, said=matched(each.said, self.places)) for each in found]
+        return [replace(each, output=matched(each.output, self.places)) for each in found]
 
     def finite(self, found: Prediction) -> bool:
-        return bool(np.isfinite(found.said[:, [n is not None for n in self.places]]).all())
+        return bool(np.isfinite(found.output[:, [n is not None for n in self.places]]).all())
 
     def key(self, found: Prediction) -> Hashable:
-        tags = self.task.decided(found)
+        tags = self.task.tags(found)
         return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is told
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
-        pairs = list(zip(self.task.decided(mine), self.task.decided(first), strict=True))
+        pairs = list(zip(self.task.tags(mine), self.task.tags(first), strict=True))
         if pairs:
             counts.add({"same": (float(sum(a == b for a, b in pairs)), float(len(pairs)))})
         else:
             counts.add({})
 
     def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
-        return float(sum(a != b for a, b in zip(self.task.decided(mine), self.task.decided(first), strict=True)))
+        return float(sum(a != b for a, b in zip(self.task.tags(mine), self.task.tags(first), strict=True)))
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        mine, theirs = self.task.decided(found), self.task.decided(other)
+        mine, theirs = self.task.tags(found), self.task.tags(other)
         words = [example.target.text[start:end] for start, end in example.target.words]
         wrong = [number for number in range(len(words)) if mine[number] != theirs[number]]
         return " ".join(f"{words[number]}/{mine[number]}" for number in wrong[:WORDS])
@@ -278,14 +276,14 @@ class OfAnswers(Kind):
         self.rows = self.none = 0
 
     def finite(self, found: Prediction) -> bool:
-        scores = [found.said.nothing, *(score for score, _, _ in found.said.choices)]
+        scores = [found.output.nothing, *(score for score, _, _ in found.output.spans)]
         return all(map(math.isfinite, scores))
 
     def key(self, found: Prediction) -> Hashable:
-        return self.task.answers(found.said)
+        return self.task.span(found.output)
 
     def text(self, found: Prediction, example: Example) -> str:
-        place = self.task.answers(found.said)
+        place = self.task.span(found.output)
         return "" if place is None else example.texts[1][place[0] : place[1]]
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
@@ -296,7 +294,7 @@ class OfAnswers(Kind):
         return 1 - answer_scores(self.text(mine, example), [self.first.text(first, example)])[1]
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.task.answer(found, example.texts[1])
+        answer: Any = self.task.answer(found, example.texts)
         return f"{answer.text or '(no answer)'} {answer.score:.3f}"
 
     def right(self, example: Example) -> str:
@@ -314,22 +312,22 @@ class OfWriting(Kind):
     task: SequenceTask
 
     def finite(self, found: Prediction) -> bool:
-        return math.isfinite(found.said.logprob) and math.isfinite(found.said.score)
+        return math.isfinite(found.output.logprob) and math.isfinite(found.output.score)
 
     def key(self, found: Prediction) -> Hashable:
-        return found.said.text.strip()
+        return found.output.text.strip()
 
     def agreement(self) -> Any:
         return GenerationMetrics(edges=())
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
-        counts.add([mine.said.text], [first.said.text])
+        counts.add([mine.output.text], [first.output.text])
 
     def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
-        return 0.0 if self.key(mine) == self.key(first) else 1 - chrf_near(mine.said.text, first.said.text)
+        return 0.0 if self.key(mine) == self.key(first) else 1 - chrf_near(mine.output.text, first.output.text)
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        return str(found.said.text)
+        return str(found.output.text)
 
     def right(self, example: Example) -> str:
         return str(example.target)

@@ -17,10 +17,10 @@ from weft.comparison.unlabeled import Foreseen, OfWords
 from weft.data.chance import key_of, uniform
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
+from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import pieces_in
 from weft.tasks.fill import filler
-from weft.tasks.forward import Prediction, framing_for
-from weft.tasks.reading import Example
+from weft.tasks.forward import framing_for
 from weft.tasks.scoring import SCORES
 from weft.text.windows import TextWindow
 
@@ -64,13 +64,13 @@ class OfGaps(OfWords):
 
     def add(self, metrics: Any, found: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for each in found:
-            said: Foreseen = each.said
+            said: Foreseen = each.output
             gaps = float(len(said.tokens))
             right = float((said.best == said.tokens).sum())
             metrics.add({"filled": (right, gaps), "bits_per_gap": (said.nats / math.log(2), gaps)})
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        said: Foreseen = found.said
+        said: Foreseen = found.output
         return f"{int((said.best == said.tokens).sum())} of {len(said.tokens)} found"
 
     @property
@@ -105,7 +105,7 @@ def _asked(
     most, nats, best = max(1, SCORES // opened.heads["words"]), list[torch.Tensor](), list[torch.Tensor]()
     for first in range(0, len(places), most):
         some = slice(first, first + most)
-        scores = in_full(opened.network.words(hidden[torch.tensor(places[some], device=device)]))  # type: ignore[operator]
+        scores = in_full(opened.network.words(hidden[torch.tensor(places[some], device=device)]))
         wanted = scores.gather(1, torch.tensor(targets[some], device=device)[:, None]).squeeze(1)
         nats.append((scores.logsumexp(-1) - wanted).double().cpu())
         best.append(scores.argmax(-1).cpu())

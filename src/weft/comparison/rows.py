@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.data.cells import text_in
 from weft.data.columns import find_columns
+from weft.data.reading import read_table
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
-from weft.tasks.judging import Task
-from weft.tasks.partial_rows import Reader, labeled
-from weft.tasks.reading import Example, read_all, text_in
+from weft.tasks.base import Example, Normalization, Task
+from weft.tasks.partial_rows import Reader
 from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask, normalized
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-from weft.text.tags import TagNormalizer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -31,7 +30,7 @@ class Asked:
     where: str
     hash: str
     skipped: Skipped
-    scheme: TagNormalizer | None = None  # of tags, what counts those that were written otherwise
+    normalization: Normalization
 
 
 def named(given: Paths | None) -> tuple[str, ...]:
@@ -75,8 +74,8 @@ def asked_of(
         )
         files = replace(files, columns={**known, **told})
     where = files.name
-    skipped, scheme = Skipped(), task.normalizer() if isinstance(task, TagTask) else None
-    return Asked(_read(task, files, told, where, skipped, scheme), where, files.hash(), skipped, scheme)
+    skipped, normalization = Skipped(), Normalization() if task is None else task.normalization()
+    return Asked(_read(task, files, told, where, skipped, normalization), where, files.hash(), skipped, normalization)
 
 
 def _read(
@@ -85,7 +84,7 @@ def _read(
     told: Mapping[str, str],
     where: str,
     skipped: Skipped,
-    scheme: TagNormalizer | None,
+    normalization: Normalization,
 ) -> Iterator[Example]:
     """Every row as an example; a bad one stops, or is passed over and counted."""
 
@@ -94,14 +93,13 @@ def _read(
 
         def checked(record: Record) -> Example:
             example = read(record)
-            if task is not None and labeled(example):
-                # A rare tag that was never seen is a mistake like any other.
-                task.formed(example) if isinstance(task, TagTask) else task.check([example])
-            return normalized(example, scheme)
+            if task is not None and task.has_target(example):
+                task.check_format(example)
+            return normalization(example)
 
         return columns, checked
 
-    yield from read_all(files, begin, skipped)
+    yield from read_table(files, begin, skipped)
     log_notes(skipped.without_bad().lines(), to_logger)
 
 

@@ -17,10 +17,9 @@ from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.regression import RegressionMetrics
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
+from weft.tasks.base import Example, Prediction
 from weft.tasks.embed import Embedder
-from weft.tasks.forward import Prediction
 from weft.tasks.perplexity import LONG, slid
-from weft.tasks.reading import Example
 from weft.tasks.scoring import SCORES, Reading, beginning, surprises, tokenizer_of
 
 BITS = 8.0  # of a byte, for who knows nothing
@@ -69,22 +68,22 @@ class OfVectors(Kind):
         return found
 
     def finite(self, found: Prediction) -> bool:
-        return bool(np.isfinite(found.said).all())
+        return bool(np.isfinite(found.output).all())
 
     def key(self, found: Prediction) -> Hashable:
-        return tuple(np.round(found.said, 6).tolist())
+        return tuple(np.round(found.output, 6).tolist())
 
     def agreement(self) -> Any:
         return Likeness()
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
-        counts.add(mine.said, first.said)
+        counts.add(mine.output, first.output)
 
     def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
-        return 1 - cosine(mine.said, first.said) if len(mine.said) == len(first.said) else 0.0
+        return 1 - cosine(mine.output, first.output) if len(mine.output) == len(first.output) else 0.0
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        near = f"{cosine(found.said, other.said):.4f}" if len(found.said) == len(other.said) else "-"
+        near = f"{cosine(found.output, other.output):.4f}" if len(found.output) == len(other.output) else "-"
         return f"cosine {near}"
 
     def right(self, example: Example) -> str:
@@ -120,7 +119,7 @@ class OfWords(Kind):
     def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
         tokenizer = tokenizer_of(opened)
         begin, length = beginning(tokenizer), min(opened.config.context, LONG)
-        reach = getattr(opened.config, "reach", None)
+        reach = opened.config.reach
         stride = max(1, length - reach) if reach is not None else max(1, length // 2)
         texts = [example.texts[0] for example in examples]
         readings: list[Reading] = []
@@ -146,32 +145,32 @@ class OfWords(Kind):
         return found
 
     def finite(self, found: Prediction) -> bool:
-        return not math.isnan(found.said.nats)  # endless is what a model says that rules out what came
+        return not math.isnan(found.output.nats)  # endless is what a model says that rules out what came
 
     def key(self, found: Prediction) -> Hashable:
-        return found.said.nats
+        return found.output.nats
 
     def metrics(self) -> Any:
         return Ratios(["bits_per_byte", "foreseen"], shares=False)
 
     def add(self, metrics: Any, found: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for each in found:
-            said: Foreseen = each.said
+            said: Foreseen = each.output
             parts = {"bits_per_byte": (said.nats / math.log(2), float(said.bytes))}
             if len(said.best) == len(said.tokens):
                 parts["foreseen"] = (float((said.best == said.tokens).sum()), float(len(said.tokens)))
             metrics.add(parts)
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
-        a, b = mine.said, first.said
+        a, b = mine.output, first.output
         alike = len(a.best) == len(b.best) == len(a.tokens) and np.array_equal(a.tokens, b.tokens)  # one vocabulary
         counts.add({"same": (float((a.best == b.best).sum()), float(len(a.best)))} if alike and len(a.best) else {})
 
     def apart(self, mine: Prediction, first: Prediction, example: Example) -> float:
-        return abs(mine.said.nats - first.said.nats) / max(1, mine.said.bytes)
+        return abs(mine.output.nats - first.output.nats) / max(1, mine.output.bytes)
 
     def told(self, found: Prediction, other: Prediction, example: Example) -> str:
-        return f"{found.said.nats / math.log(2) / max(1, found.said.bytes):.3f} bits per byte"
+        return f"{found.output.nats / math.log(2) / max(1, found.output.bytes):.3f} bits per byte"
 
     def right(self, example: Example) -> str:
         return ""
@@ -191,7 +190,7 @@ class OfWords(Kind):
 @torch.inference_mode()
 def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray[np.int64]]:
     """The token that the model thinks likeliest at each place; nothing of one that knows single chances only."""
-    if hasattr(opened.network, "said") or hasattr(opened.network, "foreseen"):
+    if opened.network.SCORES_TARGETS or opened.network.SCORES_TEXTS:
         return [np.zeros(0, dtype=np.int64)] * len(readings)
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
@@ -201,6 +200,6 @@ def _likeliest(opened: LoadedModel, readings: Sequence[Reading]) -> list[NDArray
     most, found = max(1, SCORES // opened.heads["words"]), []
     for first in range(0, len(places), most):
         some = torch.tensor(places[first : first + most], device=device)
-        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())  # type: ignore[operator]
+        found.append(in_full(opened.network.words(hidden[some])).argmax(-1).cpu())
     whole = torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
     return [part.numpy() for part in torch.split(whole, [len(reading.targets) for reading in readings])]

@@ -47,7 +47,7 @@ class Feed:
         for epoch in np.unique(epochs):
             key = key_of(feed.seed, "order", int(epoch))
             there = inside[epochs == epoch]
-            numbers[epochs == epoch] = there if in_order(feed.source) else shuffled(key, there, count)
+            numbers[epochs == epoch] = there if feed.source.ordered else shuffled(key, there, count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
@@ -60,11 +60,6 @@ class Feed:
     def drawn(self, step: int) -> Drawn:
         """What a step read, for whoever wants to know what went wrong."""
         return self.at(step)[0].source.draw(*self.examples(step))
-
-
-def in_order(source: ExampleSource) -> bool:
-    """Whether each row goes on where one of the step before ended, so that nothing may be shuffled."""
-    return getattr(source, "ordered", False)
 
 
 def in_two_phases(feed: Feed, short: ExampleSource, border: int) -> Feed:
@@ -92,8 +87,7 @@ def cut_to_budget(source: ExampleSource, numbers: Places, budget: int) -> Iterat
 
 def every_example(source: ExampleSource, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
     """All examples of a source once, in order, in batches that stay within the budget: an evaluation."""
-    # Rows that go on are read together with those of the same moment, never with their own next ones.
-    together = getattr(source, "streams", 0) or max(1, int(budget / source.mean))
+    together = source.together(budget)
     for begin in range(0, source.count, together):
         numbers = np.arange(begin, min(begin + together, source.count))
         for cut in cut_to_budget(source, numbers, budget):

@@ -46,15 +46,15 @@ def shuffled(key: int, numbers: NDArray[np.integer], total: int) -> NDArray[np.i
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     low = np.uint64((1 << half) - 1)
     shift = np.uint64(half)
-    found = numbers.astype(np.uint64)
-    outside = np.ones(found.shape, dtype=bool)
+    places = numbers.astype(np.uint64)
+    outside = np.ones(places.shape, dtype=bool)
     while outside.any():
-        left, right = found[outside] >> shift, found[outside] & low
+        left, right = places[outside] >> shift, places[outside] & low
         for turn in range(4):
             left, right = right, left ^ (scrambled(key_of(key, turn), right) & low)
-        found[outside] = left << shift | right
-        outside = found >= total
-    return found.astype(np.int64)
+        places[outside] = left << shift | right
+        outside = places >= total
+    return places.astype(np.int64)
 
 
 def order_by(rows: NDArray[np.int64], chance: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -36,25 +36,25 @@ def find_columns(
     A name that is not a usual one as it stands, and a column that is taken for its cells (`guess`), are noted.
     """
     there = list(record.values)
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     if "pair" in needed and "pair" not in given and "text" not in given:
         both = next((pair for names in PAIRS if (pair := _all_of(names, there))), None)
-        found |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
+        columns |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
     if "target" in needed and "source" not in given and "target" not in given:
         sides = paired_columns(there)
-        found |= dict(zip(("source", "target"), sides, strict=True)) if sides else {}
+        columns |= dict(zip(("source", "target"), sides, strict=True)) if sides else {}
     for name in needed:
         if name in given:
             same = _same(given[name], there)
             if same is None:
                 raise _no_column(given[name], there, record, did_you_mean(given[name], there))
-            found[name] = same
+            columns[name] = same
     guess = guess and ("pair" in needed or not any(_all_of(names, there) for names in PAIRS))  # two texts: not one
     chosen = dict[str, str]()
     for name in needed:
-        if name in found:
+        if name in columns:
             continue
-        free = [each for each in there if each not in (*found.values(), *(given[n] for n in given if n in needed))]
+        free = [each for each in there if each not in (*columns.values(), *(given[n] for n in given if n in needed))]
         usual = _usual(name, free)
         if usual is None:
             usual = _by_word(name, free, record)
@@ -63,12 +63,12 @@ def find_columns(
             if usual is None:
                 raise _no_column(name, there, record, _hint(name, free, record, "target" in needed))
             chosen[name] = usual
-        found[name] = usual
+        columns[name] = usual
     if chosen:
         taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
         ours, theirs = next(iter(chosen.items()))
         note(f"{Path(file_of(record.where)).name}: {taken} ({_flag(record, ours, 'NAME')} for another)")
-    return found
+    return columns
 
 
 def _same(name: str, there: Sequence[str]) -> str | None:
@@ -80,8 +80,8 @@ def _same(name: str, there: Sequence[str]) -> str | None:
 
 
 def _all_of(names: Sequence[str], there: Sequence[str]) -> list[str] | None:
-    found = [same for name in names if (same := _same(name, there)) is not None]
-    return found if len(found) == len(names) else None
+    columns = [same for name in names if (same := _same(name, there)) is not None]
+    return columns if len(columns) == len(names) else None
 
 
 def _usual(name: str, there: Sequence[str]) -> str | None:
@@ -138,7 +138,7 @@ def _flag(record: Record, name: str, column: str) -> str:
 
 
 def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
-    """The columns of what is read and what is written, by the names that people give them; None: not to be told."""
+    """The columns of what is read and what is written, by the usual names; None where no names tell."""
     folded = {name.casefold().strip(): name for name in there}
     for names in PAIRED:
         if set(names) <= set(folded):

@@ -1,8 +1,8 @@
 """How often each run of words occurs: n-grams of every order up to some, in sorted arrays.
 
 An n-gram is a context (the n-gram of one order less, by its place among those) and a word; the two make one whole
-number, so that every order is one sorted array, all that follows on a context lies together, and anything is found by
-binary search. Documents have a token before and one after them, and no n-gram lies across two.
+number. So every order is one sorted array, all that follows on a context lies together, and a lookup is a binary
+search. Documents have a token before and one after them, and no n-gram lies across two.
 
 V: vocabulary; N: tokens, those around documents among them.
 """
@@ -37,7 +37,7 @@ class NgramCounts:
 
     vocabulary: int
     orders: Sequence[Grams]  # from 1; the first has every word of the vocabulary, also those that never occur
-    tokens: int  # words and ends of documents: all that was to be foreseen
+    tokens: int  # words and ends of documents: all that is predicted
 
     def adjusted(self, order: int) -> Numbers:
         """Kneser-Ney's counts: after how many different words an n-gram stands; of the longest, how often it occurs.
@@ -52,9 +52,9 @@ class NgramCounts:
 
 
 def count(
-    framed: Framed, order: int, vocabulary: int, start: int, heard: Callable[[int], None] = lambda more: None
+    framed: Framed, order: int, vocabulary: int, start: int, progress: Callable[[int], None] = lambda more: None
 ) -> NgramCounts:
-    """Count the n-grams of a text; `heard` is told of tokens, as many for each order, and may raise to stop.
+    """Count the n-grams of a text; `progress` gets numbers of tokens, once for each order, and may raise to stop.
 
     What is held beside the result is a few numbers per token, and what sorting a chunk takes.
     """
@@ -65,16 +65,16 @@ def count(
         places = np.arange(first, min(size, first + CHUNK))
         tokens[places], numbers, _ = framed.read(places)
         room[places] = np.minimum(framed.starts[numbers + 1] - places, order)
-        heard(len(places))
-    said = np.ones(size, dtype=bool)
-    said[framed.starts[:-1][np.diff(framed.starts) > 0]] = False  # what begins a document is given, not foreseen
-    counts = np.bincount(tokens[said], minlength=vocabulary).astype(np.int64)
+        progress(len(places))
+    predicted = np.ones(size, dtype=bool)
+    predicted[framed.starts[:-1][np.diff(framed.starts) > 0]] = False  # what begins a document is given, not predicted
+    counts = np.bincount(tokens[predicted], minlength=vocabulary).astype(np.int64)
     words = np.arange(vocabulary)
     orders = [Grams(words, counts, np.zeros(vocabulary, dtype=np.int64), words == start)]
     index = tokens.astype(np.int64)  # at each place, the n-gram of the latest order that begins there
     for length in range(2, order + 1):
-        orders.append(_longer(tokens, room, index, length, vocabulary, orders[-1], heard))
-    return NgramCounts(vocabulary, orders, int(said.sum()))
+        orders.append(_longer(tokens, room, index, length, vocabulary, orders[-1], progress))
+    return NgramCounts(vocabulary, orders, int(predicted.sum()))
 
 
 def _longer(
@@ -84,18 +84,18 @@ def _longer(
     length: int,
     vocabulary: int,
     shorter: Grams,
-    heard: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> Grams:
     """The n-grams of one order more; `index` is changed to point at them."""
     chunks, parts = [], list[tuple[Numbers, Numbers, Numbers]]()
     for first in range(0, len(tokens), CHUNK):
         places = first + np.flatnonzero(room[first : first + CHUNK] >= length)
         keys = index[places] * vocabulary + tokens[places + length - 1]
-        found, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-        parts.append((found, counts, index[places[firsts] + 1]))
+        unique, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        parts.append((unique, counts, index[places[firsts] + 1]))
         index[places] = inverse  # of this chunk alone; the place after the last of them is not changed yet
         chunks.append(places)
-        heard(min(CHUNK, len(tokens) - first))
+        progress(min(CHUNK, len(tokens) - first))
     keys, counts, suffixes = (np.concatenate(some) for some in zip(*parts, strict=True))
     if len(parts) > 1:
         several, keys_of_all = counts, keys

@@ -1,6 +1,6 @@
-"""Examples of a task, tokenized once: rows of tokens, several where a text is long, and what is to be said of them.
+"""Examples of a task, tokenized once: rows of tokens, several where a text is long, and their targets.
 
-N: tokens; R: rows; E: examples; P: places in rows where something is to be said.
+N: tokens; R: rows; E: examples; P: places in rows that have a target.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.data.chance import below, key_of
 from weft.data.masking import NOTHING
-from weft.data.rows import Drawn, flat
+from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Rows
 from weft.text.windows import TextWindow
@@ -26,7 +26,7 @@ STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multipl
 
 
 @dataclass(frozen=True)
-class Examples:
+class Examples(ExampleSource):
     """A source of batches for a task; examples are handed out by number, as the order asks for them."""
 
     tokens: NDArray[np.int32]
@@ -34,16 +34,16 @@ class Examples:
     borders: Places  # R: where the second segment begins in its row; its length where there is none
     rows: Places  # E+1: the rows of each example
     shares: NDArray[np.float32]  # R: how much a row counts in its example
-    whole: Mapping[str, NDArray[Any]]  # what is said of an example: E ...
+    whole: Mapping[str, NDArray[Any]]  # targets of examples: E ...
     ends: Places | None = None  # R 2: the first and last token of an answer in its row
     spots: Places | None = None  # R+1: where the places of each row begin
     places: Places | None = None  # P: in their rows
-    tags: Places | None = None  # P: what is said there
-    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: what else is said there
-    by_token: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # N ...: what is said of every token
-    by_row: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # R ...: what is said of every window
+    tags: Places | None = None  # P: the targets there
+    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: further targets there
+    by_token: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # N ...: targets of every token
+    by_row: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # R ...: targets of every window
     segments: bool = False
-    next_words: bool = False  # each token is to say the next one, too
+    next_words: bool = False  # each token predicts the next one, too
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
     seed: int = 0
@@ -61,10 +61,6 @@ class Examples:
     @property
     def mean(self) -> float:
         return len(self.tokens) / max(1, self.count)
-
-    @property
-    def even(self) -> bool:
-        return False
 
     @cached_property
     def longest(self) -> int:
@@ -102,10 +98,11 @@ class Examples:
             segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
                 np.int64
             )
-        chosen = DrawnExamples(self, numbers, rows, owners)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=chosen)
+        batch = partial(self._batch, numbers, rows, owners)
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, batch=batch)
 
-    def _batch(self, drawn: Drawn, numbers: Places, rows: Places, owners: Places) -> Batch:
+    def _batch(self, numbers: Places, rows: Places, owners: Places, drawn: Drawn) -> Batch:
+        """These examples with their targets; `rows`: of the whole; `owners`: the example of each row, in this batch."""
         tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
         targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
         targets |= {name: values[numbers] for name, values in self.whole.items()}
@@ -113,10 +110,10 @@ class Examples:
             targets["ends"] = self.ends[rows]
         if self.spots is not None and self.places is not None and self.tags is not None:
             counts = self.spots[rows + 1] - self.spots[rows]
-            found = flat(self.spots[rows], counts)
-            targets["places"] = self.places[found] + np.repeat(starts[:-1], counts)
-            targets["tags"] = self.tags[found]
-            targets |= {name: values[found] for name, values in self.by_place.items()}
+            spots = flat(self.spots[rows], counts)
+            targets["places"] = self.places[spots] + np.repeat(starts[:-1], counts)
+            targets["tags"] = self.tags[spots]
+            targets |= {name: values[spots] for name, values in self.by_place.items()}
         if self.by_token:
             there = flat(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
             targets |= {name: values[there] for name, values in self.by_token.items()}
@@ -144,22 +141,10 @@ class Examples:
         return (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class DrawnExamples:
-    """Which examples were drawn."""
-
-    table: Examples
-    numbers: Places  # E
-    rows: Places  # R: of the table
-    owners: Places  # R: whose each row is, counted in this batch
-
-    def batch(self, drawn: Drawn) -> Batch:
-        return self.table._batch(drawn, self.numbers, self.rows, self.owners)
-
-
 def batch_of(drawn: Drawn) -> Batch:
-    """Drawn examples, or pairs, with what is to be said of them."""
-    return drawn.examples.batch(drawn)
+    """Drawn examples, or pairs, with their targets."""
+    assert drawn.batch is not None
+    return drawn.batch(drawn)
 
 
 def _rounded(number: int, least: int) -> int:
@@ -171,7 +156,7 @@ def _rounded(number: int, least: int) -> int:
 def _filled_up(
     tokens: Places, starts: Places, segments: Places | None, targets: dict[str, NDArray[Any]], table: Examples
 ) -> tuple[Places, Places, Places | None, dict[str, NDArray[Any]]]:
-    """A batch with some rows more, empty or of padding, none of which says anything: few shapes for all batches."""
+    """A batch with some rows more, empty or of padding, none of which has a target: few shapes for all batches."""
     longest = table.longest
     by_row, by_place = (*BY_ROW, *table.by_row), (*BY_PLACE, *table.by_place)
     by_token = ("words", *table.by_token)
@@ -186,7 +171,7 @@ def _filled_up(
     tokens = np.r_[tokens, np.zeros(extra, dtype=np.int64)]
     segments = None if segments is None else np.r_[segments, np.zeros(extra, dtype=np.int64)]
     examples = len(next((v for n, v in targets.items() if n not in (*by_row, *by_place, *by_token)), ()))
-    found: dict[str, NDArray[Any]] = {}
+    filled: dict[str, NDArray[Any]] = {}
     for name, values in targets.items():
         if name == "owners":
             room, fill = more, examples
@@ -199,8 +184,8 @@ def _filled_up(
             room, fill = extra, NOTHING if name == "words" else 0
         else:
             room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING
-        found[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])
-    return tokens, starts, segments, found
+        filled[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])
+    return tokens, starts, segments, filled
 
 
 BY_ROW, BY_PLACE = ("owners", "shares", "ends"), ("places", "tags")
@@ -213,25 +198,25 @@ class ExamplesBuilder:
         self.tokens, self.starts, self.borders = array("i"), array("q", [0]), array("q")
         self.rows, self.shares = array("q", [0]), array("f")
         self.ends, self.spots, self.places, self.tags = array("q"), array("q", [0]), array("q"), array("q")
-        self.tagged = False  # whether something is said of places, were it of none of them
+        self.tagged = False  # whether places have targets, even if no example has such a place
 
     def add(
         self,
-        found: Sequence[TextWindow],
+        pieces: Sequence[TextWindow],
         ends: Sequence[tuple[int, int]] = (),
-        said: Sequence[Iterable[tuple[int, int]]] = (),
+        tags: Sequence[Iterable[tuple[int, int]]] = (),
     ) -> None:
-        """One example: its windows, and by window the ends of an answer, or places and what is said there."""
-        own = [max(1, piece.cut.last - piece.cut.first) for piece in found]
-        self.tagged |= len(said) > 0
-        for number, piece in enumerate(found):
+        """One example: its windows, and by window the ends of an answer, or places and the tags there."""
+        own = [max(1, piece.cut.last - piece.cut.first) for piece in pieces]
+        self.tagged |= len(tags) > 0
+        for number, piece in enumerate(pieces):
             self.tokens.extend(piece.tokens)
             self.starts.append(len(self.tokens))
             self.borders.append(piece.border)
             self.shares.append(own[number] / sum(own))
             if ends:
                 self.ends.extend(ends[number])
-            for place, tag in said[number] if said else ():
+            for place, tag in tags[number] if tags else ():
                 self.places.append(place)
                 self.tags.append(tag)
             self.spots.append(len(self.places))

@@ -1,4 +1,4 @@
-"""What the network is to say: words behind masks (Devlin et al., 2019), or the next token.
+"""What the network is to predict: masked tokens (Devlin et al., 2019), or the next token.
 
 N: tokens; n: masked places; B: rows.
 """
@@ -18,13 +18,13 @@ from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.text.tokenizers.tokenizer import Tokenizer
 
-NOTHING = -100  # the label of a place where nothing is to be said
+NOTHING = -100  # the label of a place where nothing is predicted
 
 
 def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) -> Batch:
-    """Each token is to say the next one of its row; the last of a row is read only as a label.
+    """Each token predicts the next one of its row; the last of a row is only a label.
 
-    `start`: the token before each document, which stands there without being said, since nobody counts it.
+    `start`: the token before each document, which is never a label.
     """
     # A row that goes on to the end of the example keeps its last token only as the label of the one before.
     lasts = drawn.starts[1:] - 1
@@ -35,8 +35,8 @@ def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) ->
         labels[:-1][drawn.given[1:] & (labels[:-1] == start)] = NOTHING
     lengths = np.diff(drawn.starts) - 1
     targets = {"words": labels[keep]}
-    if drawn.examples is not None:  # rows that go on: of which stream each is
-        targets["streams"] = drawn.examples[lengths > 0]
+    if drawn.places is not None:  # rows that go on: the stream of each
+        targets["streams"] = drawn.places[lengths > 0]
     return _batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
 
 
@@ -122,11 +122,11 @@ class Masking:
 def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """By token: whether it goes on a word; as each kind of vocabulary writes it."""
     marks = {"bpe": "Ġ", "unigram": "▁"}
-    found = np.zeros(tokenizer.vocabulary, dtype=bool)
+    inside = np.zeros(tokenizer.vocabulary, dtype=bool)
     for number in range(tokenizer.vocabulary):
         token = tokenizer.token(number) or ""
         if tokenizer.kind == "wordpiece":
-            found[number] = token.startswith("##")
+            inside[number] = token.startswith("##")
         elif tokenizer.kind in marks:
-            found[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
-    return found
+            inside[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
+    return inside

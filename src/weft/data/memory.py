@@ -1,6 +1,6 @@
 """Rows that are in memory already: data frames, Arrow tables, Hugging Face datasets, dicts, tuples and iterators.
 
-None of these packages is imported here: what an object can do says what it is.
+None of these packages is imported here: an object is recognized by its attributes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from weft.text.arrow import class_names, with_names
 from weft.text.row_problems import Skipped
 from weft.text.rows import Record
 
+RowMaker = Callable[[], Iterator[dict[str, Any]]]
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
 
 
@@ -32,7 +33,7 @@ class MemoryRows:
     """Rows in memory, which can be gone through several times."""
 
     name: str  # as messages call them: "DataFrame"
-    rows: Callable[[], Iterator[dict[str, Any]]]
+    rows: RowMaker
 
     def paths(self) -> list[Path]:
         return []
@@ -89,11 +90,11 @@ def plain(value: Any, where: str) -> Any:
         return {str(name): plain(item, where) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item, where) for item in value]
-    if hasattr(value, "tolist"):  # an array of NumPy, or one number of it
+    if _has(value, "tolist"):  # an array of NumPy, or one number of it
         return plain(value.tolist(), where)
-    if hasattr(value, "to_list"):  # a Series of polars
+    if _has(value, "to_list"):  # a Series of polars
         return plain(value.to_list(), where)
-    if hasattr(value, "isoformat"):
+    if _has(value, "isoformat"):
         return value.isoformat()
     if type(value).__name__ == "Decimal":
         return float(value)
@@ -109,32 +110,29 @@ def is_names(data: Any) -> bool:
     return isinstance(data, list | tuple) and all(isinstance(name, str | os.PathLike) for name in data)
 
 
+def _has(data: Any, *names: str) -> bool:
+    """Whether an object of another package, which is not imported here, has these attributes."""
+    return all(hasattr(data, name) for name in names)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether an object is a table of another package: pandas, polars, Arrow, datasets."""
+    return any(_has(data, name) for name in ("columns", "column_names", "schema"))
+
+
 def rows_in_memory(data: Any) -> MemoryRows:
-    """Rows of any kind that people hold in memory; an error that says which kinds there are for anything else."""
+    """Rows of any kind that people hold in memory; an error that names these kinds for anything else."""
     if isinstance(data, MemoryRows):
         return data
     kind = type(data).__name__
     if isinstance(data, Mapping):
         return _by_column(data)
-    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a LazyFrame of polars
+    if _has(data, "collect", "collect_schema"):  # a LazyFrame of polars
         data = data.collect()
-    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
-        names = [str(name) for name in data.columns]
-        _check_names(kind, names)
-        return MemoryRows(kind, lambda: _zipped(names, [data.iloc[:, n].tolist() for n in range(len(names))]))
-    if hasattr(data, "iter_rows") and hasattr(data, "columns"):  # polars
-        return MemoryRows(kind, lambda: iter(data.iter_rows(named=True)))
-    if hasattr(data, "to_batches") and hasattr(data, "schema"):  # Arrow
-        labels = class_names(data.schema)
-        _check_names(kind, data.schema.names)
-        return MemoryRows(
-            kind, lambda: (with_names(row, labels) for b in data.to_batches(1024) for row in b.to_pylist())
-        )
-    if hasattr(data, "features") and hasattr(data, "column_names"):  # datasets
-        labels = {name: feature.names for name, feature in (data.features or {}).items() if hasattr(feature, "names")}
-        rows = data if hasattr(data, "__len__") else list(data)
-        return MemoryRows(kind, lambda: (with_names(dict(row), labels) for row in rows))
-    if hasattr(data, "dtype") and hasattr(data, "ndim"):  # NumPy, also with named fields
+    for attributes, rows_of in FRAMES:
+        if _has(data, *attributes):
+            return MemoryRows(kind, rows_of(data, kind))
+    if _has(data, "dtype", "ndim"):  # NumPy, also with named fields
         fields = data.dtype.names or ()
         data = [dict(zip(fields, row, strict=True)) for row in data.tolist()] if fields and data.ndim == 1 else data
         data = data.tolist() if not fields and data.ndim == 2 else data
@@ -143,14 +141,40 @@ def rows_in_memory(data: Any) -> MemoryRows:
             f"data is a {kind}; give the name of a file, a DataFrame of pandas or polars, a Dataset, an Arrow table, "
             "a list of dicts, a dict of lists, or a list of (text, label) tuples"
         )
-    held = data if isinstance(data, Sequence) else list(data)  # a generator can be gone through once only
+    items = data if isinstance(data, Sequence) else list(data)  # a generator can be gone through once only
     name = "data" if isinstance(data, list | tuple) or kind == "generator" else kind
-    return MemoryRows(name, lambda: (_row(item, f"{name} row {n}") for n, item in enumerate(held, start=1)))
+    return MemoryRows(name, lambda: (_row(item, f"{name} row {n}") for n, item in enumerate(items, start=1)))
+
+
+def _pandas(data: Any, kind: str) -> RowMaker:
+    names = [str(name) for name in data.columns]
+    _check_names(kind, names)
+    return lambda: _zipped(names, [data.iloc[:, n].tolist() for n in range(len(names))])
+
+
+def _arrow(data: Any, kind: str) -> RowMaker:
+    labels = class_names(data.schema)
+    _check_names(kind, data.schema.names)
+    return lambda: (with_names(row, labels) for batch in data.to_batches(1024) for row in batch.to_pylist())
+
+
+def _dataset(data: Any, kind: str) -> RowMaker:
+    labels = {name: feature.names for name, feature in (data.features or {}).items() if _has(feature, "names")}
+    rows = data if _has(data, "__len__") else list(data)
+    return lambda: (with_names(dict(row), labels) for row in rows)
+
+
+FRAMES: list[tuple[tuple[str, ...], Callable[[Any, str], RowMaker]]] = [
+    (("iloc", "columns"), _pandas),
+    (("iter_rows", "columns"), lambda data, kind: lambda: iter(data.iter_rows(named=True))),  # polars
+    (("to_batches", "schema"), _arrow),
+    (("features", "column_names"), _dataset),
+]
 
 
 def _by_column(data: Mapping[Any, Any]) -> MemoryRows:
     """A dict of lists; a dict of datasets has splits, of which one must be chosen."""
-    splits = [str(name) for name, part in data.items() if hasattr(part, "column_names")]
+    splits = [str(name) for name, part in data.items() if _has(part, "column_names")]
     if splits:
         raise UserError(f"data is a dict of the splits {listed(splits)}: give one of them, such as data[{splits[0]!r}]")
     columns = {str(name): plain(values, "data") for name, values in data.items()}

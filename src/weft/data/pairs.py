@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.data.chance import key_of, uniform
 from weft.data.masking import NOTHING
-from weft.data.rows import Drawn, flat
+from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Ragged, Rows
 
@@ -102,12 +102,12 @@ class TargetSampler:
         while rest.any():  # the bits of the epoch, read backwards
             turn, share, rest = turn + share * (rest & 1), share / 2, rest >> 1
         points = (uniform(key_of(self.seed, "way"), numbers) + turn) % 1.0
-        found = np.searchsorted(self._sums, numbers + points, side="right")
-        return np.clip(found, self.starts[numbers], self.starts[numbers + 1] - 1)
+        texts = np.searchsorted(self._sums, numbers + points, side="right")
+        return np.clip(texts, self.starts[numbers], self.starts[numbers + 1] - 1)
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(ExampleSource):
     """A source of batches of pairs; pairs are handed out by number, as the order asks for them."""
 
     read: TextSide | VectorSide
@@ -143,10 +143,6 @@ class Sequences:
         lengths = np.diff(self.written.starts)
         return lengths if self.ways is None else np.maximum.reduceat(lengths, self.ways.starts[:-1])
 
-    @property
-    def even(self) -> bool:
-        return False
-
     def lengths(self, numbers: Places) -> Places:
         return self.read.lengths(numbers) + self._longest[numbers]
 
@@ -158,9 +154,9 @@ class Sequences:
         texts = numbers if self.ways is None else self.ways.drawn(epochs, numbers)
         tokens, starts = self.written.take(texts)
         nothing = np.zeros(0, dtype=np.uint64)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=DrawnPairs(self, numbers))
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), batch=partial(self.batch, numbers))
 
-    def batch(self, drawn: Drawn, numbers: Places) -> Batch:
+    def batch(self, numbers: Places, drawn: Drawn) -> Batch:
         """What is read, what is written shifted by one, and the words that it is to say."""
         words, starts = drawn.tokens, drawn.starts
         read, read_starts = self.read.take(numbers)
@@ -188,17 +184,6 @@ class Sequences:
             targets={"words": torch.from_numpy(words)},
             source=Ragged(torch.from_numpy(read), Rows(torch.from_numpy(read_starts.astype(np.int32)), longest_read)),
         )
-
-
-@dataclass(frozen=True)
-class DrawnPairs:
-    """Which pairs were drawn."""
-
-    table: Sequences
-    numbers: Places
-
-    def batch(self, drawn: Drawn) -> Batch:
-        return self.table.batch(drawn, self.numbers)
 
 
 def few(longest: int) -> int:

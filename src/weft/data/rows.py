@@ -8,9 +8,11 @@ N: tokens; B: rows; D: documents.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from weft.data.chance import below, key_of, scrambled
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
+from weft.nn.rows import Batch
 
 Ids = tuple[int, ...]
 
@@ -32,27 +35,39 @@ class Drawn:
     given: NDArray[np.bool_]  # N: put there by the frame, not by the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
-    examples: Any = None  # of a task: which of its table they are
+    places: Places | None = None  # the streams of rows that go on, or where the tokens stand in the text
+    batch: Callable[[Drawn], Batch] | None = None  # of a task: adds the targets
 
 
-class ExampleSource(Protocol):
+class ExampleSource(ABC):
     """Where examples come from."""
 
+    ordered: ClassVar[bool] = False  # rows go on where those of the step before ended, so they are not shuffled
+
     @property
+    @abstractmethod
     def count(self) -> int:
         """Examples in an epoch."""
 
     @property
+    @abstractmethod
     def mean(self) -> float:
         """Tokens of an example, on average."""
 
     @property
     def even(self) -> bool:
         """Whether all rows are equally long."""
+        return False
 
+    def together(self, budget: int) -> int:
+        """How many examples an evaluation looks at at a time, to cut them into batches of so many tokens."""
+        return max(1, int(budget / self.mean))
+
+    @abstractmethod
     def lengths(self, numbers: Places) -> Places:
         """Tokens of these examples, at most."""
 
+    @abstractmethod
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         """These examples, each of its epoch, in this order."""
 
@@ -149,7 +164,7 @@ def starts_of(lengths: Places) -> Places:
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class PackedRows(ExampleSource):
     """Full rows: the framed documents one after the other, cut into rows of equal length.
 
     `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
@@ -213,7 +228,7 @@ class PackedRows:
 
 
 @dataclass(frozen=True)
-class DocumentRows:
+class DocumentRows(ExampleSource):
     """Each document as a row of its own length; one that is too long is cut into several."""
 
     framed: Framed
@@ -239,10 +254,6 @@ class DocumentRows:
     @property
     def mean(self) -> float:
         return self.framed.size / self.count + self.framed.frame.row
-
-    @property
-    def even(self) -> bool:
-        return False
 
     def _runs(self, numbers: Places) -> tuple[Places, Places]:
         """Where each example begins, and how long it is without the frame of its row."""

@@ -1,4 +1,4 @@
-"""Text tokenized once into memory-mapped files under the cache, found again by a hash of text and tokenizer.
+"""Text tokenized once into memory-mapped files under the cache, looked up by a hash of text and tokenizer.
 
 A process that is stopped while it tokenizes leaves whole shards behind, and the next goes on from there.
 """
@@ -52,26 +52,26 @@ class TextFiles:
 
     def paths(self) -> list[Path]:
         """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
-        found: list[Path] = []
+        paths: list[Path] = []
         elsewhere = os.environ.get("WEFT_DATA")
         for name in self.files:
             try:
-                found += find_files(name)
+                paths += find_files(name)
             except UserError as error:
                 if not elsewhere or os.path.isabs(name):
                     raise
                 try:
-                    found += find_files(os.path.join(elsewhere, name))
+                    paths += find_files(os.path.join(elsewhere, name))
                 except UserError:
                     if os.path.exists(name):  # a folder without any text
                         raise error from None
                     raise UserError(f"{name}: no such file, neither here nor in {elsewhere}") from None
-        if Path("-") in found:
+        if Path("-") in paths:
             raise UserError("training text is read more than once, so it cannot come from standard input: name a file")
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(paths))
 
     def read(self, skipped: Skipped | None = None) -> Iterator[str]:
-        found = read_texts(
+        documents = read_texts(
             self.paths(),
             column=self.column,
             delimiter=self.delimiter,
@@ -80,7 +80,7 @@ class TextFiles:
             skipped=skipped,
             encoding=self.encoding,
         )
-        return (document.text for document in found)
+        return (document.text for document in documents)
 
     def resolved(self) -> TextFiles:
         """The same with what its documents are; still auto where one file is of another kind than the next."""
@@ -134,12 +134,12 @@ class Corpus:
         """The tokens at these places of the whole."""
         if len(self.shards) == 1:
             return self.shards[0][places].astype(np.int64)
-        found = np.empty(places.shape, dtype=np.int64)
+        tokens = np.empty(places.shape, dtype=np.int64)
         numbers = places // SHARD
         for number in np.unique(numbers):
             here = numbers == number
-            found[here] = self.shards[number][places[here] - number * SHARD]
-        return found
+            tokens[here] = self.shards[number][places[here] - number * SHARD]
+        return tokens
 
     def part(self, begin: int, end: int) -> Corpus:
         """The tokens from one place of this corpus up to another; documents at the edges are cut."""
@@ -168,7 +168,7 @@ def tokenized(
     waiting: Callable[[], None] = lambda: None,
     skipped: Skipped | None = None,
 ) -> Corpus:
-    """The tokens of a text, from the cache or made now; `progress` is told of characters and may raise to stop."""
+    """The tokens of a text, from the cache or made now; `progress` gets numbers of characters and may raise to stop."""
     cache = CacheFolder(SHARDS, [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences], waiting)
     path = cache.path / RECORD
     left_out = skipped or Skipped()
@@ -243,12 +243,12 @@ def _encode(
 
     def in_bounds() -> Iterator[list[int]]:
         for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
-            found = tokenizer.ids(some, specials=False)
+            ids = tokenizer.ids(some, specials=False)
             progress(sum(map(len, some)))
-            yield from found
+            yield from ids
 
-    ids = in_bounds()
-    pieces = ([token for _ in some for token in next(ids)] for some in parts)
+    all_ids = in_bounds()
+    pieces = ([token for _ in some for token in next(all_ids)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
 

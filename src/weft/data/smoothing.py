@@ -39,7 +39,7 @@ def tables(
 ) -> list[NgramTable]:
     """The chances of all n-grams; those that occur no more often than `prune` says of their order are left out.
 
-    `silent` are tokens that are never said: what begins a document, what fills rows up.
+    `silent` are tokens that are never predicted: those that begin a document or fill rows up.
     """
     vocabulary, chances, backs, kept = counts.vocabulary, list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
     spoken = np.ones(vocabulary, dtype=bool)
@@ -85,15 +85,15 @@ def _stored(
     counts: NgramCounts, chances: list[Floats], backs: list[Floats], kept: list[NDArray[np.bool_]]
 ) -> list[NgramTable]:
     """What is left when some are pruned: contexts have new places."""
-    found, places = list[NgramTable](), np.arange(counts.vocabulary)
+    tables, places = list[NgramTable](), np.arange(counts.vocabulary)
     for order, (grams, stay) in enumerate(zip(counts.orders, kept, strict=True), 1):
         keys = grams.keys[stay]
         if order > 1:
             keys = places[keys // counts.vocabulary] * counts.vocabulary + keys % counts.vocabulary
         # No n-gram occurs more often than its context, so what stays has a context that stays.
-        found.append(NgramTable(keys, chances[order - 1][stay], backs[order - 1][stay]))
+        tables.append(NgramTable(keys, chances[order - 1][stay], backs[order - 1][stay]))
         places = np.cumsum(stay) - 1
-    return found
+    return tables
 
 
 def _logarithm(shares: Floats) -> Floats:
@@ -106,12 +106,12 @@ def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tupl
     ones, twos, threes, fours = (int((amounts == number).sum()) for number in (1, 2, 3, 4))
     if ones and twos and threes:
         share = ones / (ones + 2 * twos)
-        found = tuple(
+        discounts = tuple(
             number - (number + 1) * share * more / these
             for number, these, more in ((1, ones, twos), (2, twos, threes), (3, threes, fours))
         )
-        if all(0 <= amount <= number for number, amount in enumerate(found, 1)):
-            return found
+        if all(0 <= amount <= number for number, amount in enumerate(discounts, 1)):
+            return discounts
     log(
         f"weft: note: too few counts of order {order} to tell Kneser-Ney's discounts from them; "
         f"{', '.join(map(str, FALLBACK))} are taken"

@@ -34,10 +34,10 @@ def sentinel(number: int) -> str:
 
 def sentinels_of(tokenizer: Tokenizer) -> list[int]:
     """The ids of a vocabulary's sentinels, from <extra_id_0> on."""
-    found: list[int] = []
-    while (number := tokenizer.id(sentinel(len(found)))) is not None:
-        found.append(number)
-    return found
+    ids: list[int] = []
+    while (token := tokenizer.id(sentinel(len(ids)))) is not None:
+        ids.append(token)
+    return ids
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ class SpanCorruption:
 
 def _with(tokens: Places, lengths: Places, token: int, before: int) -> Places:
     """Rows of these lengths with one token more: after each, or before it."""
-    found = np.full(len(tokens) + len(lengths), token)
-    found[flat(lengths.cumsum() - lengths + np.arange(len(lengths)) + before, lengths)] = tokens
-    return found
+    longer = np.full(len(tokens) + len(lengths), token)
+    longer[flat(lengths.cumsum() - lengths + np.arange(len(lengths)) + before, lengths)] = tokens
+    return longer
 
 
 def _rows(lengths: Places, longest: int | None) -> Rows:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.data.rows import Drawn, Framed, flat, identity_of, starts_of
+from weft.data.rows import Drawn, ExampleSource, Framed, flat, identity_of, starts_of
 from weft.data.shards import Places
 from weft.errors import UserError
 
@@ -20,13 +20,15 @@ ROW = 512  # tokens that each of them reads at a time
 
 
 @dataclass(frozen=True)
-class Streams:
+class Streams(ExampleSource):
     """The framed documents one after the other, read at `streams` places at once, `length` tokens at a time.
 
     Example t B + b is row t of stream b: it begins where row t - 1 of that stream has ended. In training the text is a
     ring: each stream goes on for ever, after a B-th of an epoch over what another has read before it, so that no state
     is thrown away and no token left out. In evaluation each stream reads its own share of the text once.
     """
+
+    ordered = True
 
     framed: Framed
     row: int  # tokens of a row, as asked for
@@ -43,10 +45,9 @@ class Streams:
         """The same text in so many streams."""
         return replace(self, streams=streams)
 
-    @property
-    def ordered(self) -> bool:
-        """Rows come one after the other, not shuffled."""
-        return True
+    def together(self, budget: int) -> int:
+        """The rows of one moment; a row is never read together with its own next one."""
+        return self.streams
 
     @cached_property
     def ends(self) -> Places:
@@ -84,7 +85,7 @@ class Streams:
         streams, begins, lengths = self._runs(epochs, numbers)
         lengths = lengths + (lengths > 0)  # the token after the last is the label of the last
         tokens, _, given = self.framed.read(flat(begins, lengths) % self.framed.size)
-        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, examples=streams)
+        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, places=streams)
 
 
 def held_out(framed: Framed) -> Streams:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from weft.data.chance import key_of, scrambled, uniform
-from weft.data.rows import Drawn, Ids, example_of, identity_of, starts_of
+from weft.data.rows import Drawn, ExampleSource, Ids, example_of, identity_of, starts_of
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 
@@ -32,7 +32,7 @@ class PairFrame:
 
 
 @dataclass(frozen=True)
-class SentencePairs:
+class SentencePairs(ExampleSource):
     """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
 
     In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
@@ -63,14 +63,16 @@ class SentencePairs:
         assert sentences is not None
         lengths = np.diff(documents)
         begin, end = documents[:-1][lengths >= 2], documents[1:][lengths >= 2]
-        found = []
+        windows = []
         while len(begin):  # the next window of every document that is not at its end
             cut = sentences[np.searchsorted(sentences, begin + room, "right") - 1]
             cut = np.where(cut > begin + 1, cut, begin + room)  # a sentence that is too long is cut
             cut = np.where(end - begin <= room, end, cut)
-            found.append((begin, cut))
+            windows.append((begin, cut))
             begin, end = cut[cut < end], end[cut < end]
-        begins, ends = (np.concatenate(parts) for parts in zip(*found, strict=True)) if found else (documents[:0],) * 2
+        if not windows:
+            return documents[:0], documents[:0]
+        begins, ends = (np.concatenate(parts) for parts in zip(*windows, strict=True))
         order = np.argsort(begins, kind="stable")
         enough = (ends - begins)[order] >= 2
         return begins[order][enough], ends[order][enough]
@@ -85,10 +87,6 @@ class SentencePairs:
     def mean(self) -> float:
         begins, ends = self._windows
         return float((ends - begins).mean()) + self.frame.size
-
-    @property
-    def even(self) -> bool:
-        return False
 
     def lengths(self, numbers: Places) -> Places:
         begins, ends = self._windows

@@ -22,9 +22,9 @@ from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
-from weft.tasks.answer import AnswerTask, Heard, encoded_pairs, task_of, tokens_of, windows_of
-from weft.tasks.forward import tokenizer_of
-from weft.tasks.reading import Example
+from weft.tasks.answer import AnswerTask, candidates, encoded_pairs, tokens_of, windows_of
+from weft.tasks.base import Example
+from weft.tasks.forward import head_outputs, tokenizer_of
 from weft.text.windows import Framing, TextWindow
 
 TOGETHER = 1024  # questions that are tokenized at a time
@@ -54,12 +54,14 @@ class AnswerLesson(Lesson):
         return self if any(example.target is not None for example in examples) else replace(self, hard=0.0)
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
-        task, found = task_of(teacher), list[Said]()
-        for heard, example in zip(task.heard(teacher, framing, examples), examples, strict=True):
-            context = example.texts[1]
-            place = task.answers(heard.found(context))
+        task, found = AnswerTask.from_model(teacher, "answer"), list[Said]()
+        pairs, where = [example.texts for example in examples], [example.where for example in examples]
+        windows = task.encode(pairs, tokenizer_of(teacher), framing, where)
+        for number, logits in enumerate(head_outputs(teacher, windows, "answer", True)):
+            held = logits, windows.pieces[number], *windows.places[number]
+            place = task.span(candidates(*held))
             answer = np.array(place or (), dtype=np.int32)  # empty: there is none
-            found.append({**by_character(heard, context), "answer": answer})
+            found.append({**by_character(*held), "answer": answer})
         return found
 
     def mean(self, found: Sequence[Said]) -> Said:
@@ -99,7 +101,7 @@ class AnswerLesson(Lesson):
         chances = list[NDArray[np.float32]]()
         for first in range(0, len(examples), TOGETHER):
             some = examples[first : first + TOGETHER]
-            questions, contexts = encoded_pairs(tokenizer, some)
+            questions, contexts = encoded_pairs(tokenizer, [example.texts for example in some])
             for number, (example, question, context) in enumerate(zip(some, questions, contexts, strict=True), first):
                 wanted = tokens_of(context, *example.target[0]) if example.target else None
                 by_token = self.by_token(said[number], context.offsets)
@@ -133,17 +135,19 @@ class AnswerLesson(Lesson):
         return found
 
 
-def by_character(heard: Heard, context: str) -> Said:
+def by_character(
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
+) -> Said:
     """The scores of all windows together, as they are compared when an answer is chosen: a token by the window that
     scores it highest, no answer by the one that is least sure of it."""
-    scores = np.full((len(heard.offsets), 2), -np.inf)
+    scores = np.full((len(offsets), 2), -np.inf)
     nothing = np.full(2, np.inf)
-    for piece, ends in zip(heard.pieces, heard.ends, strict=True):
-        c = piece.cut
+    for piece, part in zip(pieces_of, logits, strict=True):
+        c, ends = piece.cut, part.astype(np.float64)
         inside = ends[piece.lead : piece.lead + c.end - c.start]
         scores[c.start : c.end] = np.maximum(scores[c.start : c.end], inside)
         nothing = ends[0] if ends[0].sum() < nothing.sum() else nothing
-    places = np.array(heard.offsets, dtype=np.int64).reshape(-1, 2)
+    places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     known = np.isfinite(scores[:, 0])  # where texts are cut, what lies beyond was not read
     starts_at, ends_at = _letters(context, places[known])
     return {

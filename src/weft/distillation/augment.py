@@ -21,9 +21,9 @@ from weft.data.chance import key_of, scrambled, uniform
 from weft.data.masking import inside_words
 from weft.errors import UserError
 from weft.nn.heads import in_full
+from weft.tasks.base import Example
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
-from weft.tasks.reading import Example
 from weft.tasks.tag import Tagged
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, words_in
@@ -240,7 +240,7 @@ class Guesses:
                 ]
                 for some in _chunks(here, max(1, SCORES // len(barred))):
                     at = torch.tensor([place for place, _, _ in some], device=hidden.device)
-                    scores = in_full(self.opened.network.words(hidden[at]))  # type: ignore[operator]
+                    scores = in_full(self.opened.network.words(hidden[at]))
                     best = scores.masked_fill(barred, -torch.inf).topk(TOP + 1)
                     likely = zip(some, best.indices.tolist(), best.values.tolist(), strict=True)
                     for (_, number, word), tokens, values in likely:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
 from weft.data.pairs import Sequences
-from weft.objectives.language import Objective
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
+from weft.objectives.base import Objective
+from weft.tasks.base import Example, Task
 from weft.text.windows import Framing
 
 # Of one example: arrays by name, of at least one dimension each. What is kept of it in the cache; a name that an

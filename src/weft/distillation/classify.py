@@ -15,9 +15,9 @@ from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said, stacked
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
-from weft.tasks.classify import TextTask, pieces_in, task_of
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.reading import Example
+from weft.tasks.base import Example, Prediction
+from weft.tasks.classify import TextTask, pieces_in
+from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing
 
 
@@ -36,12 +36,12 @@ class TextLesson(Lesson):
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         # The teacher's own task: what the student's says of the middle of values is none of its business.
         plain = replace(self.task, center=0.0, spread=1.0)
-        found = plain.outcomes(teacher, framing, [example.texts for example in examples])
-        return [{"scores": np.asarray(each.said, dtype=np.float32)} for each in found]
+        found = plain.predict(teacher, framing, [example.texts for example in examples])
+        return [{"scores": np.asarray(each.output, dtype=np.float32)} for each in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
         outcomes = [Prediction(each["scores"].astype(np.float64), 0, 0, False) for each in found]
-        return {"scores": np.asarray(self.task.together(outcomes).said, dtype=np.float32)}
+        return {"scores": np.asarray(self.task.combine(outcomes).output, dtype=np.float32)}
 
     def answered(self, example: Example, said: Said) -> Example:
         answer: Any = self.task.answer(Prediction(said["scores"].astype(np.float64), 0, 0, False))
@@ -49,7 +49,7 @@ class TextLesson(Lesson):
         return replace(example, target=getattr(answer, kind))
 
     def same(self, other: LoadedModel, name: str) -> bool:
-        found = task_of(other, name)
+        found = TextTask.from_model(other, name)
         return (found.labels, found.kind) == (self.task.labels, self.task.kind)
 
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> TextLesson:

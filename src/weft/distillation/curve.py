@@ -12,6 +12,7 @@ from weft.config import write_toml
 from weft.data.chance import key_of, shuffled
 from weft.distillation.dataset import Material
 from weft.distillation.recipe import DistillRecipe
+from weft.distillation.report import point_of
 from weft.progress import Log, Progress
 from weft.tasks.model import Model
 from weft.training.run import Run
@@ -59,11 +60,3 @@ def curve_of(
             model = go(part, smaller, stop, log, progress)
         found.append(point_of(model, recipe.distill.metric, count))
     return found
-
-
-def point_of(model: Model, metric: str | None, texts: int) -> dict[str, Any]:
-    """What a model reached on what it was judged by, as its card says."""
-    for each in model.card.metrics:
-        if metric is None or each.name == metric:
-            return {"texts": texts, "score": each.value, "low": each.low, "high": each.high}
-    return {"texts": texts, "score": None, "low": None, "high": None}

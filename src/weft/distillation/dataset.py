@@ -8,18 +8,18 @@ from functools import cached_property
 from typing import Any
 
 from weft.data.columns import file_of
+from weft.data.reading import FEW, read_table, split, split_whole
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.sources import read_sources
 from weft.errors import UserError, listed, shown
 from weft.progress import Log, Progress, log_notes
-from weft.runs.dataset import in_one_scheme
+from weft.runs.dataset import normalized
 from weft.tasks.answer import AnswerTask
+from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.judging import Task
-from weft.tasks.partial_rows import Reader, labeled, wants_rows
-from weft.tasks.reading import FEW, Example, read_all, split, split_whole
+from weft.tasks.partial_rows import Reader
 from weft.tasks.tag import TagTask, raw
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
@@ -33,7 +33,6 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
     skipped, found = Skipped(), list[Example]()
     where = files.name
     answers = set[str]()
-    scheme = task.normalizer() if isinstance(task, TagTask) else None
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
@@ -41,13 +40,13 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
         return reader.asked, reader.read
 
     with progress(f"reading {where}", "rows") as told:
-        for example in read_all(files, begin, skipped, told):
+        for example in read_table(files, begin, skipped, told):
             stop.check("stopped while reading")
             found.append(example)
     log_notes(skipped.lines(), log)
     if not found:
         raise UserError(f"{where}: there are no rows")
-    found = in_one_scheme(found, scheme, where, log)
+    found = normalized(found, task.normalization(), where, log)
     lost = [name for name in files.columns if name not in answers]
     if lost:
         raise UserError(f"{where}: no column {shown(files.columns[lost[0]])!r}, which --column says is {lost[0]}")
@@ -111,7 +110,7 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
     data = recipe.data
     rows, hashes = list[Example](), dict[str, str]()
     if data.text:
-        if wants_rows(task):
+        if task.pair:
             raise UserError(
                 f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
                 f"{listed(('text', 'pair') if isinstance(task, TextTask) else ('context', 'question'))}), not --text"
@@ -144,11 +143,11 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
             other = files_of(recipe, data.dev)
             dev, hashes["dev"] = read_rows(task, other, log, progress, stop), other.hash()
             dev = checked(task, dev, data.on_bad_row, log)
-        right = [row for row in dev if labeled(row)]
+        right = [row for row in dev if task.has_target(row)]
         judges = right or dev
         learned, judged = list(range(len(rows))), list(range(len(rows), len(rows) + len(judges)))
         return Material([*rows, *judges], (*parts, len(judges)), learned, judged, bool(right), hashes, None)
-    known = [number for number, row in enumerate(rows) if labeled(row)]
+    known = [number for number, row in enumerate(rows) if task.has_target(row)]
     by_labels = len(known) >= ENOUGH
     numbers = known if by_labels else list(range(len(rows)))
     held = {numbers[place] for place in _held(task, [rows[number] for number in numbers], recipe, by_labels)}
@@ -169,7 +168,7 @@ def _held(task: Task, rows: Sequence[Example], recipe: DistillRecipe, by_labels:
 
 def checked(task: Task, rows: list[Example], on_bad_row: str, log: Log) -> list[Example]:
     """The rows whose labels the teacher knows; another label stops, or the row is passed over and counted."""
-    right = [row for row in rows if labeled(row)]
+    right = [row for row in rows if task.has_target(row)]
     if isinstance(task, TextTask) and task.labels and right:
         theirs = {label for row in right for label in (row.target if task.kind == "labels" else (row.target,))}
         if theirs and not theirs & set(task.labels):
@@ -178,14 +177,14 @@ def checked(task: Task, rows: list[Example], on_bad_row: str, log: Log) -> list[
                 f"{listed([shown(each) for each in sorted(theirs)], 6)}, the teacher says {listed(task.labels, 6)}"
             )
     if on_bad_row == "stop":
-        task.check(right)
+        task.check_targets(right)
         return rows
     skipped = Skipped()
     kept = []
     for row in rows:
         try:
-            if labeled(row):
-                task.check([row])
+            if task.has_target(row):
+                task.check_targets([row])
             kept.append(row)
         except UserError as error:
             skipped.add(str(error))

@@ -8,94 +8,25 @@ others come in its batch, as it would if the student had to match the cosines in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
-from weft.metrics.vectors import SimilarityMetrics
 from weft.objectives.tasks import TextVectors
-from weft.tasks.embed import Embedder
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.reading import Example, text_in
-from weft.text.records import Record
+from weft.tasks.base import Example
+from weft.tasks.embed import Embedder, EmbedTask
+from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, pieces
 
 TOGETHER = 1024  # texts that are tokenized at a time
 Pooling = Literal["mean", "first", "max"]
-
-
-@dataclass(frozen=True)
-class EmbedTask:
-    """Vectors of texts, judged by how near texts are to each other: as near as the teacher's vectors say."""
-
-    pooling: Pooling = "mean"
-    normalize: bool = False
-    labels: tuple[str, ...] = ()  # it has none
-
-    name = "embed"
-    head = ""
-    overlap = 0.25
-    outputs = 0
-    pair = False
-    chosen = "spearman"
-    names = ("spearman", "pearson", "neighbors")
-
-    @property
-    def objective(self) -> TextVectors:
-        return TextVectors(self.pooling)
-
-    @staticmethod
-    def asked(example: Example) -> str:
-        return example.texts[0]
-
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[EmbedTask, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
-
-    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
-        return ["" for _ in examples]
-
-    def check(self, examples: Sequence[Example]) -> None:
-        pass
-
-    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[str]) -> list[Prediction]:
-        """The vector of each text, as `weft embed` makes it."""
-        found = Embedder(opened, pooling=self.pooling, normalize=self.normalize).vectors(texts)
-        vectors = found.vectors.numpy()
-        return [
-            Prediction(vector, tokens, windows, False)
-            for vector, tokens, windows in zip(vectors, found.n_tokens, found.n_windows, strict=True)
-        ]
-
-    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> EmbedTask:
-        return self
-
-    def carded(self, card: Card) -> Card:
-        return replace(card, pooling=self.pooling, normalize=self.normalize)
-
-    def metrics(self) -> SimilarityMetrics:
-        return SimilarityMetrics()
-
-    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        for found, example in zip(outcomes, examples, strict=True):
-            metrics.add(found.said, example.target)
-
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        return None  # one vector alone is neither right nor wrong
-
-
-def task_of(opened: LoadedModel) -> EmbedTask:
-    return EmbedTask(opened.card.pooling or "mean", bool(opened.card.normalize))
 
 
 @dataclass(frozen=True)
@@ -144,15 +75,17 @@ class EmbedLesson(Lesson):
 
     @property
     def objective(self) -> TextVectors:
-        return self.task.objective
+        return self.task.objective()
 
     def same(self, other: LoadedModel, name: str) -> bool:
         return True
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
         """As this teacher's own card says that texts become vectors."""
-        found = task_of(teacher).outcomes(teacher, framing, [example.texts[0] for example in examples])
-        return [{"vector": each.said} for each in found]
+        found = EmbedTask.from_model(teacher, "embed").predict(
+            teacher, framing, [example.texts[0] for example in examples]
+        )
+        return [{"vector": each.output} for each in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
         """Side by side, each of length 1: their cosine is then the mean of the teachers' cosines."""

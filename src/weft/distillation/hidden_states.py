@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError, shown
+from weft.objectives.base import Objective
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
-from weft.objectives.language import Objective
 from weft.objectives.soft import SoftTargets
 from weft.tasks.forward import tokenizer_of
 
@@ -21,13 +21,13 @@ from weft.tasks.forward import tokenizer_of
 FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
 
 
-def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons) -> Objective:
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings) -> Objective:
     """The objective, and beside it what `lessons.match` asks of the student's inside; alone where that is nothing."""
     return along(objective, teacher, student, lessons, None) if lessons.match else objective
 
 
 def along(
-    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: Lessons, soft: SoftTargets | None
+    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings, soft: SoftTargets | None
 ) -> MatchedStates:
     """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
     match = tuple(dict.fromkeys(lessons.match))

@@ -8,25 +8,27 @@ from itertools import islice
 from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
+from weft.comparison.cost import evenly
 from weft.data.chance import key_of
 from weft.data.masking import shift
 from weft.data.rows import ExampleSource, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.base import Said
-from weft.distillation.recipe import DistillRecipe
+from weft.distillation.recipe import DistillData, DistillRecipe
 from weft.distillation.seq2seq import packed, unpacked
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenRequest, WithTokenOutputs, token_outputs
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.objectives.language import NextToken, Objective
+from weft.generation.options import GenerationOptions
+from weft.objectives.base import Objective
+from weft.objectives.language import NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
-from weft.tasks.complete import begun, writer_of
-from weft.tasks.generation import Manner
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
+from weft.tasks.complete import begun, generator_of
 from weft.tasks.scoring import tokenizer_of
 from weft.tasks.unseen import unseen_in_words
 from weft.text.row_problems import Skipped
@@ -95,6 +97,22 @@ def _some(documents: Iterator[str]) -> list[str]:
         if size > JUDGED:
             break
     return found
+
+
+def held_texts(data: DistillData, limit: int = 200) -> list[Example]:
+    """Texts that a language model was not trained on: the dev texts, else of the last, which are held out."""
+    names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
+    text = TextFiles(names, data.columns.get("text", "text"), data.delimiter, "line", data.on_bad_row, data.encoding)
+    lines = [line for line in text.read(Skipped()) if line.strip()]
+    # By characters, and half of them, since what was held out was split by tokens and by whole documents.
+    room = share * sum(map(len, lines)) / (1 if data.dev else 2)
+    examples = list[Example]()
+    for line in reversed(lines):
+        room -= len(line)
+        if examples and room < 0:
+            break
+        examples.append(Example((line,), None, "held-out text"))
+    return evenly(examples[::-1], limit)
 
 
 @dataclass(frozen=True)
@@ -203,7 +221,8 @@ class Continued:
         limits = [max(1, min(size, room) - len(prompt)) for size, prompt in zip(sizes, prompts, strict=True)]
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
         with unseen_in_words(teacher):
-            found = writer_of(teacher).write(prompts, Manner(temperature=1.0, seed=seeds), most=limits)
+            options = GenerationOptions(temperature=1.0, seed=seeds)
+            found = generator_of(teacher).write(prompts, options, max_tokens=limits)
         return [packed([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, found, strict=True)]
 
     @staticmethod

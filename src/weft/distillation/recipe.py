@@ -16,7 +16,7 @@ Match = Literal["states", "attention", "relations", "cosine"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Teacher:
+class TeacherSection:
     """`[teacher]`: who is listened to; the mean of several."""
 
     panel: ClassVar = "Model"
@@ -27,7 +27,7 @@ class Teacher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
+class StudentSection:
     """`[student]`: who learns."""
 
     panel: ClassVar = "Model"
@@ -55,7 +55,7 @@ class Student:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts(TableSection):
+class DistillData(TableSection):
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = option(
@@ -81,7 +81,7 @@ class Texts(TableSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lessons:
+class DistillSettings:
     """`[distill]`: what the student is asked for."""
 
     panel: ClassVar = "Distillation"
@@ -105,8 +105,8 @@ class Lessons:
         "even", "--map", help="Which teacher layer a student layer matches: even, last, or 1:2,2:4.", metavar="MAP"
     )
     mask: float = 0.15  # share of the tokens that are hidden; of pretrain
-    best: int = option(1, "--best", help="Texts per example from a teacher that writes.")
-    beam: int = option(5, "--beam", help="Beam size of a teacher that writes.")
+    n: int = option(1, "--n", help="Texts per example that a teacher generates.")
+    beam_size: int = option(5, "--beam-size", help="Beam size of a teacher that generates.")
     closest: bool = option(False, "--closest", help="Of the teacher's texts, use the one closest to the target.")
     curve: int = option(
         0, "--curve", help="Points of the learning curve: 4 also trains on 1/8, 1/4 and 1/2 of the texts."
@@ -126,8 +126,8 @@ class Lessons:
             raise UserError(f"weight must not be below 0, not {self.weight}")
         if not 0 < self.mask < 1:
             raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
-        if not 1 <= self.best <= self.beam <= 64:
-            raise UserError(f"best must be between 1 and beam, and beam at most 64: not {self.best} and {self.beam}")
+        if not 1 <= self.n <= self.beam_size <= 64:
+            raise UserError(f"n and beam_size must hold 1 <= n <= beam_size <= 64, not {self.n} and {self.beam_size}")
 
 
 Stage = Literal["pretrain", "distill", "finetune"]
@@ -135,7 +135,7 @@ ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages:
+class StageSettings:
     """`[stages]`: what comes before and after the teacher."""
 
     panel: ClassVar = "Distillation"
@@ -162,12 +162,12 @@ class DistillRecipe(TrainingRecipe):
     """One distillation."""
 
     verb: ClassVar = "distill"
-    teacher: Teacher = Teacher()
-    student: Student = Student()
-    data: Texts = Texts()
-    distill: Lessons = Lessons()
+    teacher: TeacherSection = TeacherSection()
+    student: StudentSection = StudentSection()
+    data: DistillData = DistillData()
+    distill: DistillSettings = DistillSettings()
     training: Tuning = section(Tuning(), without=("layer_decay",))
-    stages: Stages = Stages()
+    stages: StageSettings = StageSettings()
 
 
 def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:

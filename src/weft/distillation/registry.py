@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation import embed as embedding
 from weft.distillation.answer import AnswerLesson
 from weft.distillation.base import Lesson
 from weft.distillation.classify import TextLesson
@@ -14,9 +13,11 @@ from weft.distillation.recipe import DistillRecipe
 from weft.distillation.seq2seq import WritingLesson
 from weft.distillation.tag import TagLesson
 from weft.errors import UserError
-from weft.tasks import answer, tag
-from weft.tasks.classify import task_of
+from weft.tasks.answer import AnswerTask
+from weft.tasks.classify import TextTask
+from weft.tasks.embed import EmbedTask
 from weft.tasks.registry import FROM_TEXT
+from weft.tasks.tag import TagTask
 
 
 def lesson_for(
@@ -25,13 +26,13 @@ def lesson_for(
     """The lesson of a teacher of this task; `others`: further teachers, for those that speak with one voice."""
     asked = recipe.distill
     if task_name in ("classify", "multilabel", "regress", "pair"):
-        return TextLesson(task_of(teacher, task_name), asked.temperature, asked.hard)
+        return TextLesson(TextTask.from_model(teacher, task_name), asked.temperature, asked.hard)
     if task_name == "tag":
-        return TagLesson(tag.task_of(teacher), asked.temperature, asked.hard)
+        return TagLesson(TagTask.from_model(teacher, "tag"), asked.temperature, asked.hard)
     if task_name == "answer":
-        return AnswerLesson(answer.task_of(teacher), asked.temperature, asked.hard)
+        return AnswerLesson(AnswerTask.from_model(teacher, "answer"), asked.temperature, asked.hard)
     if task_name == "embed":
-        return EmbedLesson(embedding.task_of(teacher))
+        return EmbedLesson(EmbedTask.from_model(teacher, "embed"))
     if task_name in FROM_TEXT:
         return WritingLesson.of([teacher, *others], task_name, asked)
     raise UserError(

@@ -2,60 +2,57 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
 from weft.distillation import masked_language as pretraining
+from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
 from weft.distillation.base import Lesson
-from weft.distillation.curve import curve_of, part_of, point_of
+from weft.distillation.curve import curve_of, part_of
 from weft.distillation.dataset import Material, gather
 from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
+from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.record import note_run
 from weft.distillation.registry import lesson_for
-from weft.distillation.report import JSON, PAGE, report_of, write_language_report, write_report
 from weft.distillation.seq2seq import from_nothing, without_bleu
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.files import write_json
-from weft.objectives.language import Objective
+from weft.metrics.bootstrap import Score
+from weft.objectives.base import Objective
 from weft.progress import Log, Progress
-from weft.runs.driver import begin, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS, read_window
+from weft.runs.driver import Job, device_for, drive
+from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import Tuning
-from weft.tasks.classify import TextTask, can_shift, folded, rescale
+from weft.runs.selection import Selection
+from weft.tasks.base import Task
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.judging import Judgement, Task, judged
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labeled
-from weft.tasks.reading import Example
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
-from weft.training.run import Run
-from weft.training.setup import Setup, Verdict
+from weft.training.run import Run, tokenizer_hash
+from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.state import State
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
-MEASURED = 10.0  # seconds of each measure of the report; a run that took less is measured for less
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
 NEW_HEAD = 1e-4  # the rate of a student, 768 wide, that begins from weights without the head of its task ...
 ALL_THERE = 5e-5  # ... and of one that has that, too
@@ -88,7 +85,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.distill.pretrain:
         _without_curve(recipe)
         student = pretraining.go(run, recipe, stop, log, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        _report_language(run, recipe, student, time.perf_counter() - began, log)
         return student
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
@@ -101,7 +98,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if name == "complete":
         _without_curve(recipe)
         student = distill_language(run, recipe, teachers, device, stop, log, progress)
-        write_language_report(run, recipe, student, **measured_for(time.perf_counter() - began), log=log)
+        _report_language(run, recipe, student, time.perf_counter() - began, log)
         return student
     lesson = chosen_lesson(recipe, name, teachers)
     find_student(recipe, teachers[0].model, silent_say)  # what can be wrong with it is said before anything is read
@@ -156,63 +153,73 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         device=str(device),
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
-    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
-    first = note_run(run, recipe, opened, _hashes(material, teachers), reads.total, device, rows)
-    if first and material.held is not None:
-        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
-    steps = plan.steps or 1
     card = replace(
-        task.carded(opened.card),
+        task.to_card(opened.card),
         task=name,
-        window=read_window(window, train),
+        window=task.card_window(window, train),
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, material, steps, log)
-    last: list[Judgement] = []
-
-    def judge() -> Verdict:
-        rows = task.sample(judges) if isinstance(task, SequenceTask) else judges
-        last[:] = [judged(task, opened, framing, rows, tune=True)]
-        return Verdict(_scores(last[0], task, material.by_labels), metric)
-
     data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
 
-    def keep_best(found: dict[str, float]) -> None:
-        settled: Task = last[0].task if last else task
-        metrics = _metrics(last[0], task, material.by_labels, data) if last else ()
-        with folded(opened.network, settled):
-            run.save_model(replace(opened, card=settled.carded(card)), metrics)
+    def scores(values: Mapping[str, Score]) -> Mapping[str, Score]:
+        return kept_scores(values, task, material.by_labels)
 
+    def start(state: State) -> None:
+        announce(run, recipe, task, material, plan.steps or 1, log)
+        if material.held is not None:
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+
+    selection = Selection(run, task, opened, framing, judges, metric, data, scores)
     setup = Setup(
         network=opened.network,
         objective=objective_of(recipe, lesson, opened_teachers, opened),
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        learning_rate=plan.learning_rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
         device=device,
-        precision=plan.precision,
-        seed=recipe.seed,
-        words_of=writer_of(opened).decode,
-        judge=None if metric == "loss" else judge,
+        decode=writer_of(opened).decode,
+        evaluate=None if metric == "loss" else selection.evaluate,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, metric, progress)
+    job = Job(
+        recipe=recipe,
+        model=opened,
+        setup=setup,
+        data=data,
+        same={"data": _hashes(material, teachers), "tokenizer": tokenizer_hash(opened)},
+        about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": reads.total},
+        announce=start,
+        save=selection.save,
+        metric=metric,
+    )
+    state = drive(run, job, stop, log, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, log, progress)
-    if recipe.data.share == 1 and not (run.inside / JSON).exists():
-        report(run, recipe, teachers, student, judges, count, state.seconds, curve, log)
+    if recipe.data.share == 1:
+        reporting.write_report(
+            run,
+            teachers,
+            student,
+            judges,
+            state.seconds,
+            log,
+            by_labels=metric != AGREEMENT,
+            forwards=run.info().teacher_forwards,
+            texts=count,
+            metric=metric,
+            curve=[*curve, reporting.point_of(student, metric, count)] if curve else (),
+        )
     return load(run.folder)
+
+
+def _report_language(run: Run, recipe: DistillRecipe, student: Model, spent: float, log: Log) -> None:
+    teachers = [Teacher(load(name, task=student.task).opened, Path(name), "") for name in recipe.teacher.folders]
+    forwards = run.info().teacher_forwards
+    reporting.write_report(run, teachers, student, held_texts(recipe.data), spent, log, forwards=forwards)
 
 
 def _without_curve(recipe: DistillRecipe) -> None:
@@ -223,7 +230,9 @@ def _without_curve(recipe: DistillRecipe) -> None:
 def decided_metric(asked: str | None, task: Task, by_labels: bool) -> str:
     """The score that decides which student is kept."""
     if by_labels:
-        return task.chosen if asked in (None, AGREEMENT) else one_of(asked, (*task.names, "loss"), "metric")
+        return (
+            task.default_metric if asked in (None, AGREEMENT) else one_of(asked, (*task.metric_names, "loss"), "metric")
+        )
     if asked == "loss":
         return asked
     if asked not in (None, AGREEMENT):
@@ -251,14 +260,8 @@ def silent_say(text: str) -> None:
 
 def in_units(lesson: Lesson, opened: LoadedModel, fresh: bool) -> Lesson:
     """Values are learned as distances from their middle; a head that has learned to say them says them so from here."""
-    task: Any = lesson.task
-    if not isinstance(task, TextTask) or task.kind != "value":
-        return lesson
-    if not can_shift(opened.network):
-        task = replace(task, center=0.0, spread=float((task.center**2 + task.spread**2) ** 0.5))
-    if not fresh:
-        rescale(opened.network, 1 / task.spread, -task.center / task.spread)
-    return replace(lesson, task=task)  # type: ignore[type-var]
+    task = lesson.task.prepare(opened, (), fresh)
+    return lesson if task is lesson.task else replace(lesson, task=task)  # type: ignore[type-var]
 
 
 def objective_of(
@@ -266,43 +269,6 @@ def objective_of(
 ) -> Objective:
     """What the student learns by: what the teacher says, and what is asked for of its inside."""
     return matched(lesson.objective, teachers[0], student, recipe.distill)
-
-
-def measured_for(seconds: float) -> dict[str, Any]:
-    """How long the costs of a student are measured: what is learned in a moment is not measured for minutes."""
-    return {"seconds": min(MEASURED, max(0.3, seconds / 10)), "memory": seconds >= MEASURED}
-
-
-def report(
-    run: Run,
-    recipe: DistillRecipe,
-    teachers: Sequence[Teacher],
-    student: Model,
-    judges: Sequence[Example],
-    texts: int,
-    seconds: float,
-    curve: list[dict[str, Any]],
-    log: Log,
-) -> None:
-    """What the student has kept of its teacher, measured on what it was judged by."""
-    metric = recipe.distill.metric
-    try:
-        found = report_of(
-            [(f"{each.folder.name} (teacher)", each.model, each.folder) for each in teachers],
-            (f"{run.folder.name} (student)", student, run.folder),
-            judges,
-            by_labels=metric != AGREEMENT,
-            forwards=run.info().teacher_forwards,
-            texts=texts,
-            metric=metric,
-            curve=[*curve, point_of(student, metric, texts)] if curve else (),
-            **measured_for(seconds),
-        )
-        write_report(run.inside, found)
-    except UserError as error:  # the student is there all the same
-        log(f"weft: note: no report: {error}")
-        return
-    log(f"{run.inside / PAGE}: {found.words()}")
 
 
 def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:
@@ -325,7 +291,7 @@ def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel,
     there = teacher.card.window
     if isinstance(task, SequenceTask):
         return window_for(student, length, stride, "windows", task.overlap)  # its card says how much was ever read
-    if there is not None and length is None and hasattr(student.config, "heads"):
+    if there is not None and length is None and student.config.heads:
         length = min(there.length, student.config.context)
         stride = stride or max(1, min(there.stride, length))
     long = there.long if there is not None else "windows"
@@ -336,28 +302,21 @@ def _name_of(name: str) -> str:
     return Path(name).name  # what lies where on this machine is nobody's business
 
 
-def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
-    scores = {name: score.value for name, score in found.scores.items()}
+def kept_scores(scores: Mapping[str, Score], task: Task, by_labels: bool) -> dict[str, Score]:
+    """The metrics of a student: those of its task, or its agreement with the teacher where there are no labels."""
     if by_labels:
-        return scores
-    return {AGREEMENT: scores[task.chosen], **(scores if task.name == "embed" else {})}  # vectors are right by no label
-
-
-def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    names = _scores(found, task, by_labels)
-    scores = {AGREEMENT: found.scores[task.chosen], **found.scores}
-    return tuple(
-        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
-    )
+        return dict(scores)
+    # Vectors are right by no label.
+    return {AGREEMENT: scores[task.default_metric], **(scores if task.name == "embed" else {})}
 
 
 def _hashes(material: Material, teachers: Sequence[Teacher]) -> dict[str, Any]:
     return {**material.hashes, "teacher": [each.digest for each in teachers]}
 
 
-def announce(run: Run, recipe: DistillRecipe, material: Material, steps: int, log: Log) -> None:
+def announce(run: Run, recipe: DistillRecipe, task: Task, material: Material, steps: int, log: Log) -> None:
     """What is about to be learned, from what and how."""
-    right = sum(map(labeled, material.train))
+    right = sum(map(task.has_target, material.train))
     held = "" if material.held is None else " (drawn from the others, noted in run/split.json)"
     by = "" if material.by_labels else ", by the teacher's answers"
     log(

@@ -17,15 +17,14 @@ import numpy as np
 from weft.checkpoint.folder import LoadedModel
 from weft.data.pairs import Sequences
 from weft.distillation.base import Lesson, Said
-from weft.distillation.recipe import Lessons
+from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError
 from weft.metrics.generation import rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.runs.recipes import FROM_NOTHING, Tuning
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask, chrf_near, task_of
+from weft.tasks.base import Example, Task
+from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import check_writer, together, translate
 from weft.text.windows import Framing
 
@@ -35,20 +34,22 @@ class WritingLesson(Lesson):
     """Translate, summarize or rewrite, as a teacher does it, or as several do who write together."""
 
     task: SequenceTask
-    beam: int = 5
+    beam_size: int = 5
     best: int = 1  # texts that are learned from each source ...
     closest: bool = False  # ... or, where the right one is known, the one that is closest to it
     hard: float = 0.0  # share of the epochs in which the right text is learned, where it is known
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is asked
 
     @staticmethod
-    def of(teachers: Sequence[LoadedModel], name: str, wanted: Lessons) -> WritingLesson:
+    def of(teachers: Sequence[LoadedModel], name: str, wanted: DistillSettings) -> WritingLesson:
         """What a recipe asks of teachers of one task."""
         first, *others = teachers
         check_writer(first)
         together(first, others)
-        task = replace(task_of(first, name), beam=1, baseline=False)  # in training it is judged as finetune does
-        return WritingLesson(task, wanted.beam, wanted.best, wanted.closest, wanted.hard, tuple(others))
+        task = replace(
+            SequenceTask.from_model(first, name), beam_size=1, baseline=False
+        )  # in training it is judged as finetune does
+        return WritingLesson(task, wanted.beam_size, wanted.n, wanted.closest, wanted.hard, tuple(others))
 
     @property
     def objective(self) -> Writing:
@@ -58,11 +59,11 @@ class WritingLesson(Lesson):
     @property
     def number(self) -> int:
         """Texts that the teacher is asked for; the closest is sought among all that its beam has found."""
-        return self.beam if self.closest else self.best
+        return self.beam_size if self.closest else self.best
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"beam": self.beam, "number": self.number, "prefix": self.task.prefix}
+        return {"beam_size": self.beam_size, "number": self.number, "prefix": self.task.prefix}
 
     @property
     def as_one(self) -> bool:
@@ -80,7 +81,13 @@ class WritingLesson(Lesson):
         """
         sources = [example.texts[0] for example in examples]
         found = translate(
-            teacher, sources, beam=self.beam, n=self.number, prefix=self.task.prefix, others=self.others, watch=False
+            teacher,
+            sources,
+            beam_size=self.beam_size,
+            n=self.number,
+            prefix=self.task.prefix,
+            others=self.others,
+            watch=False,
         )
         return [packed([(way.text, way.logprob) for way in each.best if way.finish_reason == "end"]) for each in found]
 

@@ -7,8 +7,7 @@ from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError, listed
 from weft.progress import Log, Progress, log_notes
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example
+from weft.tasks.base import Example, Task
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.row_problems import Skipped
 from weft.training.signals import Stop

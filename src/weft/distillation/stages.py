@@ -14,16 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import read_toml, write_toml
-from weft.distillation.curve import point_of
+from weft.distillation import report as reporting
 from weft.distillation.dataset import Material, gather
-from weft.distillation.recipe import DistillRecipe, Student
-from weft.distillation.report import JSON, PAGE, read_curve, report_of, write_report
-from weft.distillation.run import AGREEMENT, chosen_lesson, go, measured_for, open_teachers
+from weft.distillation.recipe import DistillRecipe, StudentSection
+from weft.distillation.report import JSON, point_of, read_curve
+from weft.distillation.run import AGREEMENT, chosen_lesson, go, open_teachers
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError, listed
@@ -33,19 +31,13 @@ from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
 from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
 from weft.runs.sections import Words
-from weft.tasks.answer import AnswerTask
-from weft.tasks.judging import Task
+from weft.tasks.base import Task
 from weft.tasks.model import Model, load
-from weft.tasks.partial_rows import labeled
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask
 from weft.training.run import Run
 from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Go = Callable[[Run, Stop, Log, Progress], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -63,7 +55,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
-    def went(stage: str, told: Any, how: Go) -> Model:
+    def went(stage: str, told: Any, how: Callable[..., Model]) -> Model:
         """One stage, from where it stands; its model is the run's until a later one has come to its end."""
         part = Run(stages / stage)
         log(f"stage: {stage}")
@@ -72,7 +64,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
             if not part.recipe.exists():
                 write_toml(told, part.recipe)
             check_unchanged(part.folder)
-            found = how(part, stop, log, progress)
+            found = how(part, read_toml(type(told), part.recipe), stop, log, progress)
             note_files(part.folder)
         base = Path(recipe.student.model).name
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
@@ -83,23 +75,38 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     student = recipe.student
     if "pretrain" in names:
         base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
-        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
-        student = Student(model=str((stages / "pretrain").absolute()))
+        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
+        student = StudentSection(model=str((stages / "pretrain").absolute()))
     taught = replace(
         recipe,
         out=str((stages / "distill").absolute()),
         student=student,
         stages=replace(recipe.stages, names=("distill",)),
     )
-    found = went("distill", taught, lambda part, *how: go(part, read_toml(DistillRecipe, part.recipe), *how))
+    found = went("distill", taught, go)
     metric = read_toml(DistillRecipe, Run(stages / "distill").recipe).distill.metric
     reached = [{"stage": "distill", **point_of(found, metric, len(material.train))}]
     if "finetune" in names:
         told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
-        found = went("finetune", told, finetune.go_on)
-        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(labeled, material.train)))})
-    if not (run.inside / JSON).exists():
-        _report(run, teachers, material, reached, metric, device, time.perf_counter() - began, log)
+        found = went("finetune", told, finetune.go)
+        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(task.has_target, material.train)))})
+    taught_by = Run(stages / "distill")
+    reporting.write_report(
+        run,
+        teachers,
+        load(run.folder).to(device),
+        material.dev,
+        (time.perf_counter() - began) / 2,
+        log,
+        by_labels=material.by_labels,
+        forwards=taught_by.info().teacher_forwards,
+        texts=len(material.train),
+        metric=metric,
+        curve=read_curve(taught_by.inside / JSON),
+        stages=reached,
+    )
+    scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]
+    log(f"stages: {listed(scores)} ({metric})")
     return load(run.folder)
 
 
@@ -126,10 +133,10 @@ def check_unchanged(folder: Path) -> None:
 
 def check_labels(task: Task, material: Material) -> None:
     """What could go wrong with the last stage is said before the first."""
-    known = [row for row in material.train if labeled(row)]
+    known = [row for row in material.train if task.has_target(row)]
     if not known or not material.by_labels:
         raise UserError("no row says what is right, so there is nothing to fine-tune on: leave out the stage finetune")
-    task.learned(known, task.labels)
+    task.fit_labels(known, task.labels)
 
 
 def write_rows(stages: Path, task: Task, material: Material) -> None:
@@ -138,21 +145,8 @@ def write_rows(stages: Path, task: Task, material: Material) -> None:
     texts = (" ".join(text.split()) for row in material.train for text in row.texts)
     write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
     for name, rows in (("rows", material.train), ("dev", material.dev)):
-        known = [row_of(task, row) for row in rows if labeled(row)]
+        known = [task.to_record(row) for row in rows if task.has_target(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
-
-
-def row_of(task: Task, example: Example) -> dict[str, Any]:
-    """An example as a row of a table."""
-    if isinstance(task, TagTask):
-        tagged = example.target
-        return {"words": [tagged.text[start:end] for start, end in tagged.words], "tags": list(tagged.tags)}
-    if isinstance(task, AnswerTask):
-        answers = [{"text": text, "start": start} for start, text in example.target]
-        return {"question": example.texts[0], "context": example.texts[1], "answer": answers}
-    if isinstance(task, SequenceTask):
-        return {"source": example.texts[0], "target": example.target}
-    return {**dict(zip(("text", "pair"), example.texts, strict=False)), task.kind: example.target}
 
 
 # ---------------------------------------------------------------------------------------------------- their recipes
@@ -242,36 +236,3 @@ def finetuning(
         ),
         training=plan,
     )
-
-
-def _report(
-    run: Run,
-    teachers: Sequence[Teacher],
-    material: Material,
-    reached: Sequence[dict[str, Any]],
-    metric: str | None,
-    device: torch.device,
-    spent: float,
-    log: Log,
-) -> None:
-    """What the student of the last stage has kept, and what each stage reached."""
-    taught = Run(run.inside / "stages" / "distill")
-    try:
-        found = report_of(
-            [(f"{each.folder.name} (teacher)", each.model, each.folder) for each in teachers],
-            (f"{run.folder.name} (student)", load(run.folder).to(device), run.folder),
-            material.dev,
-            by_labels=material.by_labels,
-            forwards=taught.info().teacher_forwards,
-            texts=len(material.train),
-            metric=metric,
-            curve=read_curve(taught.inside / JSON),
-            stages=reached,
-            **measured_for(spent / 2),
-        )
-        write_report(run.inside, found)
-        log(f"{run.inside / PAGE}: {found.words()}")
-    except UserError as error:  # the student is there all the same
-        log(f"weft: note: no report: {error}")
-    scores = [f"{each['stage']} {each['score']:.4f}" for each in reached if each["score"] is not None]
-    log(f"stages: {listed(scores)} ({metric})")

@@ -57,11 +57,11 @@ class Lineage:
         if not self.related or not can_take(self.teacher) or config.layers > theirs.layers:
             return False
         same = self.family.name == self.teacher.family.name
-        if not same and getattr(theirs, "layer_heads", None) is not None:
+        if not same and theirs.layer_heads is not None:
             return False
         kept = (*FREE, *DROPOUT) if same else (*FREE, *DROPOUT, *OTHERS)
         names = [name for name in _common(config, theirs) if name not in kept]
-        return all(getattr(config, name) == getattr(theirs, name) for name in names)
+        return all(vars(config)[name] == vars(theirs)[name] for name in names)
 
 
 def _common(ours: Any, theirs: Any) -> list[str]:
@@ -95,7 +95,7 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
     if alone:
         kind, size = teacher.family.name, name
     width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
-    if alone and width == teacher.config.width and hasattr(teacher.config, "layers"):
+    if alone and width == teacher.config.width and teacher.config.layers:
         return teacher.family, _of_layers(teacher.config, int(alone[1]))  # whatever its heads are
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
@@ -106,14 +106,14 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
         usual = replace(usual, width=there.width, heads=there.heads, layers=(there.layers + 1) // 2)
     sizes = ("layers", "decoder_layers", *(() if usual.width == there.width else ("width", "heads", "inner")))
     kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
-    taken = {key: getattr(there, key) for key in _common(usual, there) if key not in kept}
+    taken = {key: vars(there)[key] for key in _common(usual, there) if key not in kept}
     return family, replace(usual, **taken)
 
 
 def _of_layers(config: Any, count: int) -> Any:
     """The config of a teacher with so many layers; where each has its own number of heads, those of the ones taken."""
     changes: dict[str, Any] = {"layers": count}
-    if getattr(config, "layer_heads", None) is not None:
+    if config.layer_heads is not None:
         numbers = evenly(count, config.layers) if count <= config.layers else ()
         changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
     return replace(config, **changes)
@@ -138,7 +138,7 @@ def begun_student(
         return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", log)
     own = recipe.student.tokenizer
     along = recipe.distill.pretrain or recipe.distill.match  # a teacher that reads the student's own tokens
-    if own is None and not along and not found.related and not hasattr(found.config, "heads"):
+    if own is None and not along and not found.related and not found.config.heads:
         own = "learned"  # a network without attention is small, and a large table would be most of it
     start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
     if start == "layers" and (own is not None or not found.fits):
@@ -184,10 +184,10 @@ def _fresh(
     family, config = found.family, found.config
     standard = family.config(**family.standard)
     settings = {
-        field.name: getattr(config, field.name)
-        for field in fields(config)
-        if field.name not in ("vocabulary", "source_vocabulary", "begin", "padding", "pooler")
-        and getattr(config, field.name) != getattr(standard, field.name)
+        name: value
+        for name, value in vars(config).items()
+        if name not in ("vocabulary", "source_vocabulary", "begin", "padding", "pooler")
+        and value != vars(standard)[name]
     }
     made = new(
         family.name,
@@ -215,7 +215,7 @@ def _from_layers(
     cut = with_layers(teacher, evenly(found.config.layers, teacher.config.layers))
     cut = cut if kept is None else with_vocabulary(cut, kept, characters=characters)
     stored = cut.network.state_dict()
-    if "segments.weight" in stored and not hasattr(found.config, "segments"):
+    if "segments.weight" in stored and not found.config.has("segments"):
         # A family that knows one segment only reads every text as the first of the teacher's.
         stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
     begun = _fresh(found, cut.tokenizer, cut.target_tokenizer, wanted, seed).opened

@@ -18,9 +18,10 @@ from weft.data.masking import NOTHING
 from weft.distillation.base import Lesson, Said
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.reading import Example, number_of
-from weft.tasks.tag import Tagged, TagTask, first_tokens, raw, task_of
+from weft.tasks.base import Example, Prediction
+from weft.tasks.forward import head_outputs, tokenizer_of
+from weft.tasks.labels import number_of
+from weft.tasks.tag import Tagged, TagTask, first_tokens, raw
 from weft.text.windows import Framing, pieces
 
 TOGETHER = 1024  # texts that are tokenized at a time
@@ -52,7 +53,7 @@ class TagLesson(Lesson):
 
     def same(self, other: LoadedModel, name: str) -> bool:
         """Whether a further teacher knows the same tags, in whatever order."""
-        return sorted(task_of(other).labels) == sorted(self.task.labels)
+        return sorted(TagTask.from_model(other, "tag").labels) == sorted(self.task.labels)
 
     def settled(self, examples: Sequence[Example], said: Sequence[Said]) -> TagLesson:
         """No hard loss where nobody has tagged a word."""
@@ -60,10 +61,11 @@ class TagLesson(Lesson):
         return self if known else replace(self, hard=0.0)
 
     def said(self, teacher: LoadedModel, framing: Framing, examples: Sequence[Example]) -> list[Said]:
-        task = task_of(teacher)
+        task = TagTask.from_model(teacher, "tag")
         order = [task.labels.index(label) for label in self.task.labels]
-        found = task.heard(teacher, framing, [tagged(example) for example in examples])
-        return [{"scores": heard.scores[:, order], "known": heard.known} for heard in found]
+        windows = task.encode([tagged(example) for example in examples], tokenizer_of(teacher), framing)
+        found = task.word_logits(head_outputs(teacher, windows, "tag", True), windows)
+        return [{"scores": words.logits[:, order], "known": words.known} for words in found]
 
     def mean(self, found: Sequence[Said]) -> Said:
         """The mean of the chances, over those teachers that have read the word."""
@@ -75,7 +77,7 @@ class TagLesson(Lesson):
     def answered(self, example: Example, said: Said) -> Example:
         words, known = tagged(example), said["known"].astype(bool)
         scores = np.where(known[:, None], said["scores"], self.task.unread)
-        return replace(example, target=replace(words, tags=tuple(self.task.decided(Prediction(scores, 0, 0, False)))))
+        return replace(example, target=replace(words, tags=tuple(self.task.tags(Prediction(scores, 0, 0, False)))))
 
     def table(
         self, examples: Sequence[Example], said: Sequence[Said], student: LoadedModel, framing: Framing
@@ -97,7 +99,7 @@ class TagLesson(Lesson):
                 for piece in pieces(framing, tokens.ids):
                     own = np.flatnonzero((begins >= piece.cut.first) & (begins < piece.cut.last) & (begins >= 0))
                     places = (piece.lead + begins[own] - piece.cut.start).tolist()
-                    gathering.add([piece], said=[zip(places, (tags[word] for word in own), strict=True)])
+                    gathering.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
                     scores.append(heard["scores"][own])
                     known.append(heard["known"][own])
         by_place = {

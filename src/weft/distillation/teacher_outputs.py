@@ -28,9 +28,8 @@ from weft.distillation.teacher_cache import Teacher, TeacherReads, cached_shards
 from weft.errors import UserError
 from weft.files import check_readable, reason, unwritable
 from weft.progress import Log, Progress
-from weft.tasks.forward import framing_for
-from weft.tasks.judging import chunked
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
+from weft.tasks.forward import chunked, framing_for
 from weft.training.signals import Stop
 
 FORMAT = 2

@@ -130,7 +130,7 @@ def _windows(
     configs = [teacher.model.config for teacher in request.teachers]
     length = min(min(config.context for config in configs), LONG)
     # Each place has at least half a window before it, or as much as its teacher looks back at.
-    before = min(length // 2, max(getattr(config, "reach", length) for config in configs))
+    before = min(length // 2, max(length if config.reach is None else config.reach for config in configs))
     step = max(1, length - before)
     cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
     for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):
@@ -197,7 +197,7 @@ class PlacedRows(PackedRows):
     """Packed rows that know at which places of the text they stand."""
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        return replace(super().draw(epochs, numbers), examples=self.places(epochs, numbers)[0])
+        return replace(super().draw(epochs, numbers), places=self.places(epochs, numbers)[0])
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,12 @@ class WithTokenOutputs:
     outputs: TokenOutputs
 
     def __call__(self, drawn: Drawn) -> Batch:
-        batch = shift(replace(drawn, examples=None))
-        if drawn.examples is None:  # held-out text
+        batch = shift(replace(drawn, places=None))
+        if drawn.places is None:  # held-out text
             return batch
         inside = np.ones(len(drawn.tokens), dtype=bool)
         inside[drawn.starts[1:] - 1] = False
-        outputs = self.outputs.take(drawn.examples[inside])
+        outputs = self.outputs.take(drawn.places[inside])
         soft = {
             TOKENS: torch.from_numpy(outputs["tokens"].astype(np.int64)),
             LOGPROBS: torch.from_numpy(outputs["logprobs"].astype(np.float32)),

@@ -29,7 +29,7 @@ Precision = Literal["fp32", "fp16", "int8"]
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
 PATIENT = 1000.0  # a search that goes on to the end, as ours would: so that only what a model says is compared
 COMPARED = 64  # texts of a file that are written from, by both
-MOST = 24  # tokens of an answer by which two models are compared
+MAX_TOKENS = 24  # tokens of an answer by which two models are compared
 ALIKE = 0.9  # share of the answers that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
 
@@ -67,7 +67,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
     """
     prompts = short_prompts(ours.opened, texts)
     wide = min(4, ours.config.vocabulary)
-    greedy: list[Any] = complete(ours.opened, prompts, most=MOST)
+    greedy: list[Any] = complete(ours.opened, prompts, max_tokens=MAX_TOKENS)
     sources = read(ours.opened, prompts) if ours.opened.family.reads else None
     begins = [[ours.config.begin]] * len(prompts) if sources is not None else begun(ours.opened, prompts)
     said = [list(answer.tokens) for answer in greedy]
@@ -87,8 +87,8 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
     if precision != "fp32":
         return max(apart, default=0.0)
     theirs.network.patience = PATIENT  # type: ignore[assignment]
-    for beam, first in ((None, greedy), (wide, complete(ours.opened, prompts, most=MOST, beam=wide))):
-        second = complete(theirs.opened, prompts, most=MOST, beam=beam)
+    for beam, first in ((None, greedy), (wide, complete(ours.opened, prompts, max_tokens=MAX_TOKENS, beam_size=wide))):
+        second = complete(theirs.opened, prompts, max_tokens=MAX_TOKENS, beam_size=beam)
         other = [row for row, pair in enumerate(zip(first, second, strict=True)) if pair[0].text != pair[1].text]
         if len(other) > (1 - ALIKE) * len(prompts):
             row = other[0]
@@ -103,7 +103,7 @@ def check_written(ours: Model, theirs: Model, texts: Sequence[str], precision: s
 def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     """The texts, cut so that an answer still fits into the context."""
     tokenizer = tokenizer_of(opened)
-    room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MOST), 200))
+    room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MAX_TOKENS), 200))
     found = [tokenizer.decode(ids[:room]) for ids in tokenizer.ids(list(texts), specials=False)]
     return [text for text in found if text.strip()]
 

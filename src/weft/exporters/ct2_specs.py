@@ -36,7 +36,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": 
 def spec_of(opened: LoadedModel) -> Any:
     """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
     network, family = opened.network, opened.family
-    if getattr(opened.config, "layer_heads", None) is not None:
+    if opened.config.layer_heads is not None:
         raise UserError("CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx")
     if isinstance(network, ENCODERS):
         return _encoder_model(opened)
@@ -69,7 +69,7 @@ def _encoder_model(opened: LoadedModel) -> Any:
     network: Any = opened.network
     config = opened.config
     _check_mix(config)
-    segments = getattr(network, "segments", None)
+    segments = network.segments
     encoder = specs.TransformerEncoderSpec(
         config.layers,
         config.heads,
@@ -213,7 +213,7 @@ def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Modu
         _fill_norm(spec.layer_norm, final)
     head = network.heads["words"]
     spec.projection.weight = spec.embeddings.weight if head.decoder is None else _array(head.decoder.weight)
-    if getattr(head, "bias", None) is not None:
+    if head.bias is not None:
         spec.projection.bias = _array(head.bias)
 
 
@@ -225,7 +225,7 @@ def _fill_layers(specs: Sequence[Any], layers: Iterable[Any]) -> None:
         _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
         if layer.attention.scale is not None:
             spec.self_attention.queries_scale = layer.attention.scale
-        if hasattr(layer, "cross"):
+        if layer.reads:
             for inner, module in zip(
                 spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
             ):
@@ -255,7 +255,7 @@ def _fill_linear(spec: Any, module: nn.Linear) -> None:
 
 def _fill_norm(spec: Any, module: Any) -> None:
     spec.gamma = _array(module.weight)
-    if getattr(module, "bias", None) is not None:
+    if isinstance(module, nn.LayerNorm) and module.bias is not None:
         spec.beta = _array(module.bias)
 
 

@@ -31,7 +31,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
     inputs: dict[str, list[Any]] = {name: ["batch", "length"] for name in ENTRANCE}
     x = graph.table("input_ids", network.tokens, network.tokens.weight)
     causal = opened.family.speaks
-    if hasattr(network, "segments"):
+    if network.segments is not None:
         if opened.config.segments > 1:
             inputs["token_type_ids"] = ["batch", "length"]
             x = graph.op("Add", x, graph.op("Gather", graph.weight(id(network), "segments", network.segments.weight),
@@ -39,10 +39,10 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
         else:
             x = graph.op("Add", x, graph.weight(id(network), "segment", network.segments.weight[0]))
     x = _positions(graph, x, network.positions)
-    if hasattr(network, "embedding_norm"):
+    if network.embedding_norm is not None:
         x = graph.norm(x, network.embedding_norm)
     x = graph.flat(x, network.tokens.weight.shape[1])  # N W
-    if hasattr(network, "widened"):
+    if network.widened is not None:
         x = graph.linear(x, network.widened)
     bias = _bias(graph, network.positions, causal)
     layers = list(network.layers)
@@ -76,7 +76,7 @@ def _said(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
         graph.named("last_hidden_state", x)
         return {"last_hidden_state": ["batch", "length", "width"]}
     module = network.heads[head]
-    if head == "classify" and getattr(network, "pooler", None) is not None and "classify" in network.POOLED:
+    if head == "classify" and network.pooler is not None and "classify" in network.POOLED:
         x = graph.op("Tanh", graph.linear(x, network.pooler.dense, small=True))
     if hasattr(module, "dense"):
         x = graph.activate(graph.linear(x, module.dense, small=True), getattr(module, "activation", "relu"))
@@ -212,12 +212,12 @@ GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """LSTM, GRU and the plain cell, one way or both."""
     network, c = opened.network, opened.config
-    x = graph.table("input_ids", network.tokens, network.tokens.weight)  # type: ignore[union-attr, arg-type]
+    x = graph.table("input_ids", network.tokens, network.tokens.weight)
     x = graph.op("Transpose", x, perm=[1, 0, 2])  # T B W
     lengths = graph.op("ReduceSum", "attention_mask", graph.constant([1], np.int64), keepdims=0)
     lengths = graph.op("Cast", graph.op("Max", lengths, graph.constant(1, np.int64)), to=graph.onnx.TensorProto.INT32)
     last = ""
-    for layer in network.layers:  # type: ignore[union-attr]
+    for layer in network.layers:
         x, last = _cells(graph, layer, x, lengths)
     x = graph.op("Transpose", x, perm=[1, 0, 2])  # B T W
     mask = _mask(graph)

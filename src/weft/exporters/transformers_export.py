@@ -35,10 +35,10 @@ def _why(opened: LoadedModel) -> str:
         return f"transformers has no {family.name} models; it has {listed(known, 20)}"
     if is_published(family.table, config, family.standard):
         return f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
-    if getattr(config, "layer_heads", None) is not None:
+    if config.layer_heads is not None:
         return "transformers has one number of heads for all layers, and this model has several"
     for spec in fields(config):
-        usual, value = family.standard.get(spec.name, spec.default), getattr(config, spec.name)
+        usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
         with suppress(UserError):  # what is usual may not go with the other sizes
             if value != usual and is_published(family.table, replace(config, **{spec.name: usual}), family.standard):
                 return f"transformers has no {family.name} model with {spec.name}={value}"
@@ -65,6 +65,6 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
 
 def _alike(one: Any, two: Any, name: str) -> bool:
     """Whether two configs mean the same by a field; None stands for what is usual, and dropouts for training alone."""
-    values = [getattr(each, name) for each in (one, two)]
+    values = [vars(each)[name] for each in (one, two)]
     usual = {"head_width": one.width // one.heads, "inner": 4 * one.width}.get(name)
     return values[0] == values[1] or {*values} == {None, usual} or name.endswith(("dropout", "weight_scale", "mix"))

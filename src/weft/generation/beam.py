@@ -1,4 +1,4 @@
-"""Beam search: several beginnings of an answer side by side, the best of which go on.
+"""Beam search: several hypotheses side by side, the best of which go on.
 
 A candidate that ends counts when it is among the best `width` of its step; the best `width` that do not end go on.
 A search is over when nothing that is alive could still come among the answers asked for, whatever it would say: so
@@ -19,8 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import UserError
-from weft.generation.speaker import Voice
-from weft.generation.spoken import Detail, Heard, Ranked, Reason, Spoken, Talk, best_tokens, by_length, check_scores
+from weft.generation.completion import (
+    Advance,
+    Completion,
+    Detail,
+    Ranked,
+    Reason,
+    Request,
+    best_tokens,
+    by_length,
+    check_scores,
+)
+from weft.generation.decoding import Decoding
 
 PENALTY = 30  # a length of a million to this power is still a number
 ROOM = 32  # new tokens to make room for at first: every reordering copies the room
@@ -41,18 +51,18 @@ class Beam:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise UserError(f"a beam is at least 1 wide, not {self.width}")
+            raise UserError(f"beam_size must be at least 1, not {self.width}")
         if not -PENALTY <= self.length_penalty <= PENALTY:  # NaN is neither
             raise UserError(f"length_penalty must be between -{PENALTY} and {PENALTY}, not {self.length_penalty}")
         for name in ("coverage", "diversity"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if not 1 <= self.n <= self.width:
-            raise UserError(f"a beam of {self.width} gives 1 to {self.width} answers, not {self.n}")
+            raise UserError(f"a beam of {self.width} gives 1 to {self.width} texts, not {self.n}")
         if self.groups < 1 or self.width % self.groups:
-            raise UserError(f"a beam of {self.width} cannot be cut into {self.groups} equal groups")
+            raise UserError(f"a beam of {self.width} cannot be divided into {self.groups} equal groups")
         if self.diversity and self.groups == 1:
-            raise UserError("a diversity is between the groups of a beam, and there is only one group")
+            raise UserError("diversity needs more than one group: give groups")
 
 
 @dataclass(slots=True)
@@ -71,7 +81,7 @@ class Search:
 
     row: int
     alive: list[list[Hypothesis]]
-    done: list[list[Spoken]]
+    done: list[list[Completion]]
 
 
 Way = tuple[float, int, int]  # a way on: its log-probability in all, the place of the hypothesis, the token
@@ -80,19 +90,19 @@ Way = tuple[float, int, int]  # a way on: its log-probability in all, the place 
 class Searcher:
     """All searches of one call, in step: the scores have `width` places for each group of each search."""
 
-    def __init__(self, talk: Talk, beam: Beam) -> None:
-        self.talk, self.beam = talk, beam
+    def __init__(self, request: Request, beam: Beam) -> None:
+        self.request, self.beam = request, beam
         self.size = beam.width // beam.groups  # hypotheses that a group may have
-        self.voice = talk.voice(ROOM, beam.coverage > 0)
-        self.coverage = Coverage(talk, self.voice) if beam.coverage else None
-        starts = [Hypothesis([], 0.0, row, []) for row in range(len(talk.prompts))]
+        self.decoding = request.decoding(ROOM, beam.coverage > 0)
+        self.coverage = Coverage(request, self.decoding) if beam.coverage else None
+        starts = [Hypothesis([], 0.0, row, []) for row in range(len(request.prompts))]
         self.places = starts  # whose scores each row of the scores is
         self.groups, self.width = 1, 1  # at first all groups share one place
         self.searches = [
             Search(row, [[start]] * beam.groups, [[] for _ in range(beam.groups)]) for row, start in enumerate(starts)
         ]
 
-    def run(self) -> Generator[Heard, None, list[list[Spoken]]]:
+    def run(self) -> Generator[Advance, None, list[list[Completion]]]:
         """One step after the other, until every search is settled; the n best of each."""
         going = self.searches
         while going:
@@ -104,39 +114,39 @@ class Searcher:
         return [self._best(search) for search in self.searches]
 
     def _step(self, going: list[Search]) -> None:
-        """Let every search say one more token."""
-        talk, voice = self.talk, self.voice
-        said = [hypothesis.tokens for hypothesis in self.places]
-        prompts = [talk.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
-        scores = talk.judge.weigh(voice.scores, prompts, said)
+        """Let every search take one more token."""
+        request, decoding = self.request, self.decoding
+        generated = [hypothesis.tokens for hypothesis in self.places]
+        prompts = [request.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
+        scores = request.processor.penalize(decoding.scores, prompts, generated)
         logs = scores.log_softmax(-1)
-        found = self._found(logs, talk.judge.forbid(scores, prompts, said), len(going))
-        if any(math.isnan(way[0]) for ways in found for way in ways):
-            check_scores(voice.scores)
-        penalties = None if self.coverage is None else self.coverage.penalties(voice, self.beam.coverage)
-        ranked = talk.ranked(logs) if talk.detailed else None
+        candidates = self._candidates(logs, request.processor.forbid(scores, prompts, generated), len(going))
+        if any(math.isnan(way[0]) for ways in candidates for way in ways):
+            check_scores(decoding.scores)
+        penalties = None if self.coverage is None else self.coverage.penalties(decoding, self.beam.coverage)
+        ranked = request.ranked(logs) if request.detailed else None
         for number, search in enumerate(going):
             taken: Counter[int] = Counter()
             for group in range(self.beam.groups):
-                ways = found[number] if self.beam.groups == 1 else self._apart(found, number, group, taken)
+                ways = candidates[number] if self.beam.groups == 1 else self._apart(candidates, number, group, taken)
                 self._advance(search, group, ways, penalties, ranked)
                 taken.update(hypothesis.tokens[-1] for hypothesis in search.alive[group])
             if not any(search.alive) and not any(search.done):  # the rules leave nothing to say
                 first = number * self.groups * self.width
                 best = max(self.places[first : first + self.groups * self.width], key=lambda way: way.logprob)
-                search.done[0].append(self._spoken(search.row, best, "stop", penalties))
+                search.done[0].append(self._completion(search.row, best, "stop", penalties))
 
     @property
     def needed(self) -> int:
         """Candidates of a group: enough that its best which do not end are among them."""
-        return self.size * max(2, 1 + len(self.talk.ends))
+        return self.size * max(2, 1 + len(self.request.ends))
 
-    def _found(self, logs: Tensor, allowed: Tensor, count: int) -> list[list[Way]]:
-        """The best ways on, best first: of every search, or of every place where groups have to be told apart."""
+    def _candidates(self, logs: Tensor, allowed: Tensor, count: int) -> list[list[Way]]:
+        """The best ways on, best first: of every search, or of every place where groups are kept apart."""
         spare = self.beam.width if self.beam.groups > 1 else 0  # tokens that earlier groups may have made dear
         tokens = best_tokens(allowed, self.needed + spare)  # places C
         values = logs.gather(1, tokens).double()
-        if self.talk.judge.busy:
+        if self.request.processor.busy:
             values = values.masked_fill(allowed.gather(1, tokens) == -torch.inf, -torch.inf)
         held = torch.tensor([hypothesis.logprob for hypothesis in self.places], dtype=torch.float64)
         values = values + held.to(values.device)[:, None]
@@ -148,10 +158,10 @@ class Searcher:
         every = torch.stack((values, places.double(), tokens.double()), -1).tolist()
         return [[(value, int(place), int(token)) for value, place, token in some] for some in every]
 
-    def _apart(self, found: list[list[Way]], number: int, group: int, taken: Counter[int]) -> list[Way]:
-        """The best ways on of one group, which pays for what earlier groups have just said."""
+    def _apart(self, candidates: list[list[Way]], number: int, group: int, taken: Counter[int]) -> list[Way]:
+        """The best ways on of one group, which pays for what earlier groups have just generated."""
         first = (number * self.groups + group % self.groups) * self.width
-        ways = [way for place in range(first, first + self.width) for way in found[place]]
+        ways = [way for place in range(first, first + self.width) for way in candidates[place]]
         return sorted(ways, key=lambda way: self.beam.diversity * taken[way[2]] - way[0])[: self.needed]
 
     def _advance(
@@ -163,7 +173,7 @@ class Searcher:
         ranked: list[Ranked] | None,
     ) -> None:
         """Put the best ways on of a group among the finished or the living."""
-        talk, row = self.talk, search.row
+        request, row = self.request, search.row
         alive: list[Hypothesis] = []
         for rank, (logprob, place, token) in enumerate(ways):
             if logprob == -math.inf or (rank >= self.size and len(alive) == self.size):
@@ -171,34 +181,36 @@ class Searcher:
             parent = self.places[place]
             details = parent.details
             if ranked is not None:
-                details = [*details, talk.detail(row, logprob - parent.logprob, ranked[place], self.voice, place)]
+                details = [*details, request.detail(row, logprob - parent.logprob, ranked[place], self.decoding, place)]
             way = Hypothesis([*parent.tokens, token], logprob, place, details)
-            reason = talk.reason(row, way.tokens)
+            reason = request.reason(row, way.tokens)
             if reason is None and len(alive) < self.size:
                 alive.append(way)
             elif reason is not None and rank < self.size:
-                search.done[group].append(self._spoken(row, way, reason, penalties))
+                search.done[group].append(self._completion(row, way, reason, penalties))
                 # A beam of one is greedy: it ends with its first end, whatever a longer answer might score.
                 if self.size == 1:
                     break
         search.alive[group] = alive
-        search.done[group].sort(key=lambda spoken: -spoken.score)
+        search.done[group].sort(key=lambda completion: -completion.score)
         del search.done[group][self.size :]
 
-    def _spoken(self, row: int, way: Hypothesis, reason: Reason, penalties: list[float] | None) -> Spoken:
+    def _completion(self, row: int, way: Hypothesis, reason: Reason, penalties: list[float] | None) -> Completion:
         score = by_length(way.logprob, len(way.tokens), self.beam.length_penalty)
         if penalties is not None:
             score += penalties[way.place]
-        windows = self.voice.windows[way.place]
-        return self.talk.spoken(way.tokens, reason, score, way.logprob, windows, way.details)
+        windows = self.decoding.windows[way.place]
+        return self.request.completion(way.tokens, reason, score, way.logprob, windows, way.details)
 
-    def _best(self, search: Search) -> list[Spoken]:
-        """The n best of all groups; what two groups said counts once."""
+    def _best(self, search: Search) -> list[Completion]:
+        """The n best of all groups; what two groups generated counts once."""
         if self.beam.groups == 1:
             return search.done[0][: self.beam.n]
-        once: dict[tuple[int, ...], Spoken] = {}
-        for spoken in sorted((spoken for done in search.done for spoken in done), key=lambda spoken: -spoken.score):
-            once.setdefault(tuple(spoken.tokens), spoken)
+        once: dict[tuple[int, ...], Completion] = {}
+        for completion in sorted(
+            (completion for done in search.done for completion in done), key=lambda completion: -completion.score
+        ):
+            once.setdefault(tuple(completion.tokens), completion)
         return list(once.values())[: self.beam.n]
 
     def _settled(self, search: Search) -> bool:
@@ -210,7 +222,7 @@ class Searcher:
         if len(best) < self.beam.n:
             return False
         # A log-probability only falls, and coverage only takes away: so no living one can score more than this.
-        penalty, limit = self.beam.length_penalty, self.talk.limits[search.row]
+        penalty, limit = self.beam.length_penalty, self.request.limits[search.row]
         length = limit if penalty > 0 else len(alive[0].tokens) + 1
         return best[-1].score >= by_length(max(hypothesis.logprob for hypothesis in alive), length, penalty)
 
@@ -234,30 +246,30 @@ class Searcher:
                 self.places += [(rest.pop() if rest else filling) if kept is None else kept for kept in row]
         origins = [hypothesis.place for hypothesis in self.places]
         if self.coverage is not None:
-            self.coverage.pick(torch.tensor(origins, device=self.talk.device))
+            self.coverage.pick(torch.tensor(origins, device=self.request.device))
         per = self.groups * self.width
-        prompts = [self.talk.prompts[search.row] for search in going for _ in range(per)]
-        self.voice.log(origins, prompts, [hypothesis.tokens for hypothesis in self.places])
+        prompts = [self.request.prompts[search.row] for search in going for _ in range(per)]
+        self.decoding.advance(origins, prompts, [hypothesis.tokens for hypothesis in self.places])
 
 
 class Coverage:
     """How much of each source token every hypothesis has looked at."""
 
-    def __init__(self, talk: Talk, voice: Voice) -> None:
-        seen = voice.attention
-        if seen is None or talk.sources is None:
+    def __init__(self, request: Request, decoding: Decoding) -> None:
+        seen = decoding.attention
+        if seen is None or request.sources is None:
             raise UserError("this model looks at no source, so there is no coverage to reward")
-        lengths = torch.tensor([len(source) for source in talk.sources], device=seen.device)
+        lengths = torch.tensor([len(source) for source in request.sources], device=seen.device)
         # What only fills a row up counts as seen, so that it costs nothing.
         self.seen = (torch.arange(seen.shape[1], device=seen.device) >= lengths[:, None]).float()  # places S
 
-    def penalties(self, voice: Voice, weight: float) -> list[float]:
+    def penalties(self, decoding: Decoding, weight: float) -> list[float]:
         """What each hypothesis would pay if it ended now: weight x the sum of log min(attention, 1)."""
-        attention = voice.attention
+        attention = decoding.attention
         assert attention is not None
         self.seen = self.seen + F.pad(attention, (0, self.seen.shape[1] - attention.shape[1]))
-        least = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
-        return (weight * self.seen.clamp(least, 1.0).double().log().sum(-1)).tolist()
+        tiny = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
+        return (weight * self.seen.clamp(tiny, 1.0).double().log().sum(-1)).tolist()
 
     def pick(self, rows: Tensor) -> None:
         self.seen = self.seen.index_select(0, rows)

@@ -26,11 +26,11 @@ class Tree:
                 node = node.next.setdefault(token, Node())
             node.ends = True
 
-    def after(self, said: Sequence[int]) -> tuple[set[int], bool]:
-        """Which tokens may follow what was said, and whether it may end there."""
+    def after(self, generated: Sequence[int]) -> tuple[set[int], bool]:
+        """Which tokens may follow what was generated, and whether it may end there."""
         # One run of tokens may be read in several ways: `a b` or `ab`, begun or done.
         places = [self.root]
-        for token in said:
+        for token in generated:
             places = self._open([place.next[token] for place in places if token in place.next])
         done = any(place.ends or (self.again and place is self.root) for place in places)
         return {token for place in places for token in place.next}, done

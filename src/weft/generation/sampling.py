@@ -1,4 +1,4 @@
-"""Choosing the next token from scores: the best one, or by chance among the likely ones.
+"""Choosing the next token from logits: the best one, or a sample from the likely ones.
 
 B: rows; V: vocabulary.
 """
@@ -21,11 +21,11 @@ SPREAD = 0x9E3779B97F4A7C15  # sets the seeds of a prompt's samples far apart
 class Sampling:
     """How to choose; without any of the filters the best token is taken. `n` answers per prompt."""
 
-    temperature: float | None = None  # 1: the model's own chances; below 1: bolder; 0: the best token
+    temperature: float | None = None  # 1: the model's own probabilities; 0: greedy
     top_k: int | None = None  # among the k likeliest
-    top_p: float | None = None  # among the fewest that together have this chance
-    min_p: float | None = None  # among those with this part of the best one's chance
-    typical: float | None = None  # among those that surprise as much as expected, with this chance together
+    top_p: float | None = None  # among the fewest whose probabilities sum to this
+    min_p: float | None = None  # among those with at least this share of the best one's probability
+    typical: float | None = None  # among the most typical whose probabilities sum to this
     n: int = 1
 
     def __post_init__(self) -> None:
@@ -38,9 +38,9 @@ class Sampling:
             if value is not None and not 0.0 < value <= 1.0:
                 raise UserError(f"{name} must be above 0 and at most 1, not {value}")
         if self.n < 1:
-            raise UserError(f"n, the number of answers, must be at least 1, not {self.n}")
+            raise UserError(f"n must be at least 1, not {self.n}")
         if self.n > 1 and self.greedy:
-            raise UserError(f"the best token gives one answer, not {self.n}: ask for a beam, or for a temperature")
+            raise UserError(f"greedy search gives one text, not {self.n}: give beam_size or a temperature")
 
     @property
     def greedy(self) -> bool:
@@ -48,8 +48,8 @@ class Sampling:
         return self.temperature == 0.0 or all(value is None for value in filters)
 
 
-class Chances:
-    """A source of chance for each row, so that its neighbors do not matter."""
+class RandomDraws:
+    """Random numbers of each row, drawn from its own seed, so that its neighbors do not matter."""
 
     def __init__(self, seeds: Sequence[int], n: int = 1) -> None:
         """`n` rows for each seed; the first of them draws as if it were alone."""
@@ -72,16 +72,16 @@ class Chances:
 
 
 def choose(scores: Tensor, sampling: Sampling, draws: Tensor) -> Tensor:
-    """B: the next token of each row; `draws` (B, between 0 and 1) decide where chance does."""
+    """B: the next token of each row; `draws` (B, between 0 and 1) are its random numbers."""
     if sampling.greedy:
         return scores.argmax(-1)
     kept = likely(scores, sampling)
     heaps = kept.double().softmax(-1).cumsum(-1)  # B V: float32 sums would lose the rare words
     marks = draws.to(scores.device)[:, None] * heaps[:, -1:]
-    found = torch.searchsorted(heaps, marks, right=True).squeeze(1)
+    tokens = torch.searchsorted(heaps, marks, right=True).squeeze(1)
     # A draw of the very last sliver may land behind the last possible token.
     last = kept.shape[-1] - 1 - (kept > -torch.inf).flip(-1).int().argmax(-1)
-    return torch.minimum(found, last)
+    return torch.minimum(tokens, last)
 
 
 def likely(scores: Tensor, sampling: Sampling) -> Tensor:
@@ -90,17 +90,20 @@ def likely(scores: Tensor, sampling: Sampling) -> Tensor:
         # The best token stays at 0 whatever the temperature, so that nothing overflows into NaN.
         scores = (scores - scores.amax(-1, keepdim=True)).double() / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
-        least = scores.topk(sampling.top_k).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
+        lowest = scores.topk(sampling.top_k).values[:, -1:]
+        scores = scores.masked_fill(scores < lowest, -torch.inf)
     if sampling.top_p is not None and sampling.top_p < 1.0:
         ordered, order = scores.sort(descending=True)
-        chances = ordered.softmax(-1)
-        before = chances.cumsum(-1) - chances  # what the likelier tokens have together; the first always stays
+        probabilities = ordered.softmax(-1)
+        before = (
+            probabilities.cumsum(-1) - probabilities
+        )  # what the likelier tokens have together; the first always stays
         ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
         scores = torch.empty_like(scores).scatter(1, order, ordered)
     if sampling.min_p is not None:
-        chances = scores.softmax(-1)
-        scores = scores.masked_fill(chances < sampling.min_p * chances.amax(-1, keepdim=True), -torch.inf)
+        probabilities = scores.softmax(-1)
+        lowest = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        scores = scores.masked_fill(probabilities < lowest, -torch.inf)
     if sampling.typical is not None and sampling.typical < 1.0:
         scores = _typical(scores, sampling.typical)
     return scores
@@ -109,10 +112,10 @@ def likely(scores: Tensor, sampling: Sampling) -> Tensor:
 def _typical(scores: Tensor, mass: float) -> Tensor:
     """Locally typical (Meister et al., 2023): what carries about as much news as this place is expected to."""
     logs = scores.log_softmax(-1)
-    chances = logs.exp()
-    expected = -(logs * chances).nansum(-1, keepdim=True)
+    probabilities = logs.exp()
+    expected = -(logs * probabilities).nansum(-1, keepdim=True)
     distance, order = (-logs - expected).abs().sort()
-    together = chances.gather(1, order).cumsum(-1)
+    together = probabilities.gather(1, order).cumsum(-1)
     last = (together < mass).sum(-1, keepdim=True).clamp(max=scores.shape[-1] - 1)
     return torch.empty_like(scores).scatter(
         1, order, scores.gather(1, order).masked_fill(distance > distance.gather(1, last), -torch.inf)

@@ -1,4 +1,4 @@
-"""Words out of any model that speaks: the best ones, drawn ones, or the best whole answers.
+"""Tokens out of any model that generates: greedy, sampled, or by beam search.
 
 B: rows; V: vocabulary.
 """
@@ -7,72 +7,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
+from typing import Any
 
 import torch
 
 from weft.errors import UserError
 from weft.generation.beam import Beam, Searcher
-from weft.generation.rules import Judge, Rules
-from weft.generation.sampling import Chances, Sampling, choose
-from weft.generation.speaker import Speaker
-from weft.generation.spoken import Detail, Heard, Reason, Spoken, Talk, by_length, check_scores
+from weft.generation.completion import Advance, Completion, Detail, Reason, Request, by_length, check_scores
+from weft.generation.decoding import TokenDecoder
+from weft.generation.rules import LogitsProcessor, Rules
+from weft.generation.sampling import RandomDraws, Sampling, choose
 from weft.nn.rows import Source
 
-__all__ = ["Beam", "Reason", "Rules", "Sampling", "Spoken", "speak", "speech"]
+__all__ = ["Beam", "Reason", "Rules", "Sampling", "Completion", "generate", "generate_steps"]
 
 ROOM = 256  # new tokens to make room for at first
 
 
-def speak(
-    speaker: Speaker,
+def generate(
+    decoder: TokenDecoder,
     prompts: Sequence[Sequence[int]],
     *,
-    choice: Sampling | Beam,
-    context: int | None,
-    sources: Sequence[Source] | None = None,
-    most: int | Sequence[int] | None = None,
-    ends: Collection[int] = (),
-    rules: Rules | None = None,
-    seeds: Sequence[int] | None = None,
-    stopped: Callable[[int, list[int]], bool] | None = None,
-    heard: Callable[[int], None] | None = None,
-    slide: bool = False,
-    alternatives: int | None = None,
-    attention: bool = False,
-    device: torch.device | str = "cpu",
-) -> list[list[Spoken]]:
-    """The answers to each prompt: of a beam up to n, best first; of a sampling n, in the order of their draws.
+    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[list[Completion]]:
+    """The completions of each prompt: of a beam up to n, best first; of a sampling n, in the order of their draws.
 
-    An answer goes on until it ends by itself, or has `most` tokens (one number, or one per prompt), or the context is
-    full; with `slide` the model then reads the last part of the text anew. `sources` are what an encoder-decoder reads.
-    `stopped` is asked after each token whether the text of a prompt's answer holds a stop string; `heard` is told how
-    many rows went on. `alternatives`: None, or how many of the likeliest tokens to keep at each step, with the
-    log-probability of every token; `attention`: keep what of the source each token came from.
+    `options` are those of `generate_steps`; `on_progress` gets the number of rows that took a token.
     """
-    talk = speech(
-        speaker, prompts, choice=choice, context=context, sources=sources, most=most, ends=ends, rules=rules,
-        seeds=seeds, stopped=stopped, slide=slide, alternatives=alternatives, attention=attention, device=device,
-        live=False,
-    )  # fmt: skip
+    steps = generate_steps(decoder, prompts, **options, live=False)
     while True:
         try:
-            went = next(talk)
-        except StopIteration as told:
-            answers: list[list[Spoken]] = told.value
-            return answers
-        if heard is not None:
-            heard(len(went))
+            advance = next(steps)
+        except StopIteration as end:
+            completions: list[list[Completion]] = end.value
+            return completions
+        if on_progress is not None:
+            on_progress(len(advance))
 
 
 @torch.inference_mode()
-def speech(
-    speaker: Speaker,
+def generate_steps(
+    decoder: TokenDecoder,
     prompts: Sequence[Sequence[int]],
     *,
     choice: Sampling | Beam,
     context: int | None,
     sources: Sequence[Source] | None = None,
-    most: int | Sequence[int] | None = None,
+    max_tokens: int | Sequence[int] | None = None,
     ends: Collection[int] = (),
     rules: Rules | None = None,
     seeds: Sequence[int] | None = None,
@@ -82,67 +64,71 @@ def speech(
     attention: bool = False,
     device: torch.device | str = "cpu",
     live: bool = True,
-) -> Generator[Heard, None, list[list[Spoken]]]:
-    """`speak`, one step at a time: yields which rows went on and, where no beam has to choose yet, by which token.
+) -> Generator[Advance, None, list[list[Completion]]]:
+    """One step after the other: yields which rows went on and, where no beam has to choose yet, by which token.
 
-    An engine that searches by itself hands out single tokens only where somebody listens (`live`).
+    A completion goes on until it ends by itself, has `max_tokens` tokens (one number, or one per prompt), or fills the
+    context; with `slide` the model then reads the last part of the text anew. `sources` are what an encoder-decoder
+    reads. `stopped` is asked after each token whether a completion holds a stop string. `alternatives`: None, or how
+    many of the likeliest tokens to keep at each step, with the log-probability of every token; `attention`: keep which
+    source tokens each token came from. An engine that searches by itself hands out single tokens only when `live`.
     """
-    _check(prompts, sources, most, context, slide)
+    _check(prompts, sources, max_tokens, context, slide)
     if alternatives is not None and alternatives < 0:
-        raise UserError(f"a number of alternatives cannot be {alternatives}")
-    wishes = [most] * len(prompts) if most is None or isinstance(most, int) else list(most)
+        raise UserError(f"logprobs must be 0 or more, not {alternatives}")
+    wishes = [max_tokens] * len(prompts) if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
     seeds = [0] * len(prompts) if seeds is None else list(seeds)
     rooms = [None if context is None or slide else max(1, context - len(prompt)) for prompt in prompts]
     limits = [min(limit for limit in both if limit is not None) for both in zip(wishes, rooms, strict=True)]
     rows = [row for row, limit in enumerate(limits) if limit > 0]
-    answers = [[Spoken([], "length", 0.0, 0.0)] for _ in prompts]
+    answers = [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
     if not rows:
         return answers
-    talk = Talk(
-        speaker=speaker,
+    request = Request(
+        decoder=decoder,
         prompts=[list(prompts[row]) for row in rows],
         sources=None if sources is None else [sources[row] for row in rows],
         limits=[limits[row] for row in rows],
         limited=["length" if limits[row] == wishes[row] else "context" for row in rows],
         ends=frozenset(ends),
-        judge=Judge(rules or Rules(), ends, device),
-        stopped=None if stopped is None else lambda place, said: stopped(rows[place], said),
+        processor=LogitsProcessor(rules or Rules(), ends, device),
+        stopped=None if stopped is None else lambda place, generated: stopped(rows[place], generated),
         context=context,
         slide=slide,
         alternatives=alternatives,
         attention=attention,
         device=device,
     )
-    own = getattr(speaker, "search", None)
-    if own is not None:
-        steps = own(talk, choice, [seeds[row] for row in rows], live)
+    if decoder.SEARCHES:
+        engine: Any = decoder
+        steps = engine.search(request, choice, [seeds[row] for row in rows], live)
     elif isinstance(choice, Beam) and choice.width > 1:
-        steps = Searcher(talk, choice).run()
+        steps = Searcher(request, choice).run()
     else:
-        steps = _one_by_one(talk, choice, [seeds[row] for row in rows])
-    found = yield from _named(steps, rows)
-    for row, spoken in zip(rows, found, strict=True):
-        answers[row] = spoken
+        steps = _one_by_one(request, choice, [seeds[row] for row in rows])
+    completions = yield from _named(steps, rows)
+    for row, best in zip(rows, completions, strict=True):
+        answers[row] = best
     return answers
 
 
 def _named(
-    steps: Generator[Heard, None, list[list[Spoken]]], rows: list[int]
-) -> Generator[Heard, None, list[list[Spoken]]]:
+    steps: Generator[Advance, None, list[list[Completion]]], rows: list[int]
+) -> Generator[Advance, None, list[list[Completion]]]:
     """The steps, with the rows as the caller counts them."""
     while True:
         try:
             went = next(steps)
-        except StopIteration as told:
-            found: list[list[Spoken]] = told.value
-            return found
+        except StopIteration as end:
+            completions: list[list[Completion]] = end.value
+            return completions
         yield [(rows[place], token) for place, token in went]
 
 
 def _check(
     prompts: Sequence[Sequence[int]],
     sources: Sequence[Source] | None,
-    most: int | Sequence[int] | None,
+    max_tokens: int | Sequence[int] | None,
     context: int | None,
     slide: bool,
 ) -> None:
@@ -157,62 +143,64 @@ def _check(
             )
     if slide and sources is not None:
         raise UserError("a window slides over one text; a model that reads a source has two")
-    if most is None and (slide or context is None):
-        raise UserError("nothing ends this answer for sure: say how many tokens it may have (most, --tokens)")
-    for wish in [] if most is None else [most] if isinstance(most, int) else most:
+    if max_tokens is None and (slide or context is None):
+        raise UserError("no length limit: give --max-tokens N (max_tokens=N)")
+    for wish in [] if max_tokens is None else [max_tokens] if isinstance(max_tokens, int) else max_tokens:
         if wish < 0:
-            raise UserError(f"a number of new tokens cannot be {wish}")
+            raise UserError(f"max_tokens must be 0 or more, not {wish}")
     if sources is not None and len(sources) != len(prompts):
         raise UserError(f"{len(sources)} sources for {len(prompts)} prompts")
 
 
-def _one_by_one(talk: Talk, choice: Sampling | Beam, seeds: list[int]) -> Generator[Heard, None, list[list[Spoken]]]:
+def _one_by_one(
+    request: Request, choice: Sampling | Beam, seeds: list[int]
+) -> Generator[Advance, None, list[list[Completion]]]:
     """One token after the other: the best or a drawn one. A beam of one is greedy, whatever its length penalty."""
     sampling = choice if isinstance(choice, Sampling) else Sampling()
     penalty = choice.length_penalty if isinstance(choice, Beam) else 1.0
-    voice, n = talk.voice(ROOM), sampling.n
-    chances = Chances(seeds, n)
-    owners = [row for row in range(len(talk.prompts)) for _ in range(n)]  # the prompt of each answer
-    voice.pick(owners)
-    said: list[list[int]] = [[] for _ in owners]
+    decoding, n = request.decoding(ROOM), sampling.n
+    chances = RandomDraws(seeds, n)
+    owners = [row for row in range(len(request.prompts)) for _ in range(n)]  # the prompt of each answer
+    decoding.pick(owners)
+    generated: list[list[int]] = [[] for _ in owners]
     details: list[list[Detail]] = [[] for _ in owners]
     logprobs = [0.0] * len(owners)
-    done: dict[int, Spoken] = {}
+    done: dict[int, Completion] = {}
     alive = list(range(len(owners)))
-    prompts, so_far = [talk.prompts[row] for row in owners], said
+    prompts, so_far = [request.prompts[row] for row in owners], generated
     while True:
-        scores = talk.judge.weigh(voice.scores, prompts, so_far)
-        allowed = talk.judge.forbid(scores, prompts, so_far)
+        scores = request.processor.penalize(decoding.scores, prompts, so_far)
+        allowed = request.processor.forbid(scores, prompts, so_far)
         tokens = choose(allowed, sampling, chances.draw(alive) if not sampling.greedy else torch.empty(0))
         logs = scores.log_softmax(-1)
         own = logs.gather(1, tokens[:, None]).squeeze(1)
-        if talk.judge.busy:  # where nothing is allowed the choice means nothing
+        if request.processor.busy:  # where nothing is allowed the choice means nothing
             own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
-        found = torch.stack((own.double(), tokens.double()), -1).tolist()  # one journey from the device for both
-        ranked = talk.ranked(logs) if talk.detailed else None
-        went: Heard = []
-        for place, (answer, (logprob, number)) in enumerate(zip(alive, found, strict=True)):
+        chosen = torch.stack((own.double(), tokens.double()), -1).tolist()  # one journey from the device for both
+        ranked = request.ranked(logs) if request.detailed else None
+        went: Advance = []
+        for place, (answer, (logprob, number)) in enumerate(zip(alive, chosen, strict=True)):
             row, token = owners[answer], int(number)
             if math.isnan(logprob):  # also where every token is ruled out, which ends the answer
-                check_scores(voice.scores[place])
+                check_scores(decoding.scores[place])
             reason: Reason | None = "stop"
             if logprob > -torch.inf:
-                said[answer].append(token)
+                generated[answer].append(token)
                 logprobs[answer] += logprob
                 went.append((row, token))
                 if ranked is not None:
-                    details[answer].append(talk.detail(row, logprob, ranked[place], voice, place))
-                reason = talk.reason(row, said[answer])
+                    details[answer].append(request.detail(row, logprob, ranked[place], decoding, place))
+                reason = request.reason(row, generated[answer])
             if reason is not None:
                 whole = logprobs[answer]
-                score = by_length(whole, len(said[answer]), penalty)
-                windows = voice.windows[place]
-                done[answer] = talk.spoken(said[answer], reason, score, whole, windows, details[answer])
+                score = by_length(whole, len(generated[answer]), penalty)
+                windows = decoding.windows[place]
+                done[answer] = request.completion(generated[answer], reason, score, whole, windows, details[answer])
         yield went
         places = [place for place, answer in enumerate(alive) if answer not in done]
         if not places:
-            return [[done[row * n + sample] for sample in range(n)] for row in range(len(talk.prompts))]
+            return [[done[row * n + sample] for sample in range(n)] for row in range(len(request.prompts))]
         alive = [alive[place] for place in places]
-        prompts = [talk.prompts[owners[answer]] for answer in alive]
-        so_far = [said[answer] for answer in alive]
-        voice.log(places, prompts, so_far)
+        prompts = [request.prompts[owners[answer]] for answer in alive]
+        so_far = [generated[answer] for answer in alive]
+        decoding.advance(places, prompts, so_far)

@@ -11,7 +11,8 @@ from itertools import repeat
 
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes, final_norm_of, one_layer_of, positions_of, start_weights, through_layers
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_sizes, final_norm_of, one_layer_of, positions_of, through_layers
 from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -19,7 +20,7 @@ from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlbertConfig:
+class AlbertConfig(ModelConfig):
     """Sizes of an ALBERT encoder; the defaults are albert-base-v2."""
 
     vocabulary: int = 30000
@@ -29,7 +30,7 @@ class AlbertConfig:
     width: int = 768
     layers: int = 12  # how often the one layer is read
     heads: int = 12
-    head_width: int | None = None  # width / heads unless said
+    head_width: int | None = None  # None: width / heads
     inner: int = 3072
     activation: Activation = "gelu-tanh"
     positions: Kind = "learned"
@@ -48,17 +49,15 @@ class AlbertConfig:
         check_sizes(self)
 
 
-class Albert(nn.Module):
+class Albert(Network):
     """The encoder, and the heads asked for: words, next (are two texts in order?), classify, choose, tag, answer."""
 
     HEADS = ("words", "next", "classify", "choose", "tag", "answer")
     POOLED = ("next", "classify", "choose")  # those that read the pooler
 
     def __init__(self, config: AlbertConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.embedding_width)
         self.segments = nn.Embedding(c.segments, c.embedding_width)
         self.positions = positions_of(c, width=c.embedding_width)
@@ -70,9 +69,9 @@ class Albert(nn.Module):
         self.final_norm = final_norm_of(c)
         self.mix = Mix(c.layers + 1) if c.mix else None
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def _head(self, name: str, outputs: int) -> nn.Module:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
             activation = c.activation.removeprefix("gated-")
@@ -89,22 +88,3 @@ class Albert(nn.Module):
         x = self.positions.add(self.tokens(tokens) + segment, places)
         x = self.widened(self.dropout(self.embedding_norm(x)))
         return through_layers(self, repeat(self.layers[0], self.config.layers), x, rows, places, states)
-
-    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
-        """B width: a summary of each row, which the heads `next`, `classify` and `choose` read."""
-        assert self.pooler is not None
-        return self.pooler(hidden[rows.firsts()])
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row (next, classify, choose)."""
-        if head == "words":
-            return self.words(hidden)
-        return self.heads[head](hidden if head in ("tag", "answer") else self.pooled(hidden, rows))
-
-    def initialize(self) -> None:
-        """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
-        start_weights(self, self.config.weight_scale)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights, through_layers
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -18,7 +19,7 @@ from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertConfig:
+class BertConfig(ModelConfig):
     """Sizes of a BERT encoder; the defaults are bert-base-uncased."""
 
     vocabulary: int = 30522
@@ -27,7 +28,7 @@ class BertConfig:
     width: int = 768
     layers: int = 12
     heads: int = 12
-    head_width: int | None = None  # width / heads unless said
+    head_width: int | None = None  # None: width / heads
     layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int = 3072
     activation: Activation = "gelu"
@@ -37,7 +38,7 @@ class BertConfig:
     norm_epsilon: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    head_dropout: float | None = None  # before the heads of tasks; as `dropout` unless said
+    head_dropout: float | None = None  # before the heads of tasks; as `dropout`
     pooler: bool = True
     mix: bool = False  # the heads read a learned mix of all layers rather than the last
     tied: bool = True  # the word head reads the table of tokens backwards
@@ -47,17 +48,15 @@ class BertConfig:
         check_sizes(self)
 
 
-class Bert(nn.Module):
+class Bert(Network):
     """The encoder, and the heads asked for: words, next, classify, choose, tag, answer."""
 
     HEADS = ("words", "next", "classify", "choose", "tag", "answer")
     POOLED = ("next", "classify", "choose")  # those that read the pooler
 
     def __init__(self, config: BertConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.segments = nn.Embedding(c.segments, c.width)
         self.positions = positions_of(c)
@@ -67,9 +66,9 @@ class Bert(nn.Module):
         self.final_norm = final_norm_of(c)
         self.mix = Mix(c.layers + 1) if c.mix else None
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def _head(self, name: str, outputs: int) -> nn.Module:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
             return MaskedWords(c.width, outputs, c.activation.removeprefix("gated-"), c.norm_epsilon, c.tied)
@@ -86,22 +85,3 @@ class Bert(nn.Module):
         x = self.positions.add(self.tokens(tokens) + segment, places)
         x = self.dropout(self.embedding_norm(x))
         return through_layers(self, self.layers, x, rows, places, states)
-
-    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
-        """B width: a summary of each row, which the heads `next`, `classify` and `choose` read."""
-        assert self.pooler is not None
-        return self.pooler(hidden[rows.firsts()])
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row (next, classify, choose)."""
-        if head == "words":
-            return self.words(hidden)
-        return self.heads[head](hidden if head in ("tag", "answer") else self.pooled(hidden, rows))
-
-    def initialize(self) -> None:
-        """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
-        start_weights(self, self.config.weight_scale)

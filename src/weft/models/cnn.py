@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.models.base import ModelConfig, Network
 from weft.models.shared import LIMITS, check_limits
 from weft.nn.convolution import neighbors
 from weft.nn.dense import check_context
-from weft.nn.heads import Labels
 from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnConfig:
+class CnnConfig(ModelConfig):
     """Sizes of a convolutional network for sentences.
 
     The defaults are Kim's but for narrower vectors, and kernels that see single words and pairs: without them a few
@@ -54,24 +54,30 @@ def sight(kernel: int) -> tuple[int, int]:
     return -left, kernel - 1 - left
 
 
-class Cnn(nn.Module):
+class Cnn(Network):
     """The table of tokens, the convolutions, and a head that reads the largest value of each feature map."""
 
     HEADS = ("classify",)
-    POOLED = ()
     fixed: Tensor  # the table that stays as it begins, where there are two
 
     def __init__(self, config: CnnConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         if c.both:  # no parameter: nothing can train it
             self.register_buffer("fixed", torch.empty(c.vocabulary, c.width))
         self.channels = c.width * (1 + c.both)
         self.convolutions = nn.ModuleList(nn.Linear(kernel * self.channels, c.maps) for kernel in c.kernels)
-        self.features = c.maps * len(c.kernels)
-        self.heads = nn.ModuleDict({name: Labels(self.features, outputs, c.dropout) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
+
+    @property
+    def features(self) -> int:
+        """Width of what the head reads."""
+        return self.config.maps * len(self.config.kernels)
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The convolutions stand side by side."""
+        return [("convolutions",)]
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
@@ -92,14 +98,10 @@ class Cnn(nn.Module):
             states += [x, hidden]
         return hidden
 
-    def largest(self, hidden: Tensor, rows: Rows) -> Tensor:
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B features: the largest of each in each row; 0 for a row of no words."""
         numbers = rows.numbers(hidden.shape[0])[:, None].expand_as(hidden)
         return hidden.new_zeros(rows.count, hidden.shape[1]).scatter_reduce(0, numbers, hidden, "amax")
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says of each row."""
-        return self.heads[head](self.largest(hidden, rows))
 
     @property
     def products(self) -> int:

@@ -14,18 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_limits, check_writing, matrices
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_limits, check_writing, matrices, numbered, sides_of
 from weft.nn.convolution import GatedConvolution
 from weft.nn.dense import check_context, filled, gathered, spread
-from weft.nn.heads import NextWords, in_full
+from weft.nn.heads import in_full
 from weft.nn.looking import shares
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import DecoderState, Ragged, Rows
 
 HALF = 0.5**0.5  # a sum of two varies as much as each of them
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvSeq2SeqConfig:
+class ConvSeq2SeqConfig(ModelConfig):
     """Sizes of a convolutional encoder-decoder; the defaults are those of the paper's summaries."""
 
     vocabulary: int = 30000
@@ -47,7 +48,7 @@ class ConvSeq2SeqConfig:
 
 
 @dataclass(frozen=True)
-class Memory:
+class ConvolutionMemory:
     """What the decoder looks at."""
 
     keys: Tensor  # B S W: what the encoder made of the source
@@ -62,14 +63,14 @@ class Memory:
         where = shares(query @ self.keys.transpose(1, 2), self.may[:, None])
         return where @ self.values * self.may.sum(-1).to(query.dtype).sqrt()[:, None, None], where
 
-    def picked(self, rows: Tensor) -> Memory:
-        return Memory(*(x.index_select(0, rows) for x in (self.keys, self.values, self.may)))
+    def picked(self, rows: Tensor) -> ConvolutionMemory:
+        return ConvolutionMemory(*(x.index_select(0, rows) for x in (self.keys, self.values, self.may)))
 
 
-class Speaking:
+class ConvolutionState(DecoderState):
     """The state between two steps of writing: the last K-1 inputs of each layer."""
 
-    def __init__(self, memory: Memory, rows: Rows, wanted: bool) -> None:
+    def __init__(self, memory: ConvolutionMemory, rows: Rows, wanted: bool) -> None:
         self.memory, self.wanted = memory, wanted
         self.lengths, self.longest = rows.lengths().long(), rows.longest
         self.inputs: list[Tensor] = []  # B K-1 W for each layer
@@ -90,7 +91,7 @@ class Speaking:
             self.memory, self.sources = self.memory.picked(rows), sources
 
 
-class Side(nn.Module):
+class ConvolutionStack(nn.Module):
     """What encoder and decoder have in common: positions, a way in, convolutions, a way out."""
 
     def __init__(self, c: ConvSeq2SeqConfig, causal: bool) -> None:
@@ -101,25 +102,29 @@ class Side(nn.Module):
         self.leave = nn.Linear(c.width, c.width)
 
 
-class ConvSeq2Seq(nn.Module):
+class ConvSeq2Seq(Network):
     """The encoder, the decoder and the word head."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "decoder.leave")
 
     def __init__(self, config: ConvSeq2SeqConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, c.width)
-        self.encoder, self.decoder = Side(c, causal=False), Side(c, causal=True)
+        self.encoder, self.decoder = ConvolutionStack(c, causal=False), ConvolutionStack(c, causal=True)
         self.queries = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
         self.mixes = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
         self.dropout = nn.Dropout(c.dropout)
-        self.heads = nn.ModuleDict({name: NextWords(c.width, count, c.tied != "none") for name, count in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def encode(self, source: Ragged) -> Memory:
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The encoder's layers, then the decoder's."""
+        layers = self.config.layers
+        decoder: list[tuple[str, ...]] = [(f"decoder.layers.{n}", f"queries.{n}", f"mixes.{n}") for n in range(layers)]
+        return sides_of(numbered("encoder.layers", layers), decoder, leave="encoder.leave")
+
+    def encode(self, source: Ragged) -> ConvolutionMemory:
         """Read the sources."""
         check_context(source.rows, self.config.context)
         table = self.tokens if self.source_tokens is None else self.source_tokens
@@ -129,23 +134,25 @@ class ConvSeq2Seq(nn.Module):
             x = (x + layer(self.dropout(x), source.rows)) * HALF
         x = self.encoder.leave(x)
         keys, values = (spread(y, source.rows).transpose(0, 1) for y in (x, (x + words) * HALF))
-        return Memory(keys, values, filled(source.rows))
+        return ConvolutionMemory(keys, values, filled(source.rows))
 
-    def decode(self, tokens: Tensor, rows: Rows, memory: Memory, speaking: Speaking | None = None) -> Tensor:
-        """N tokens, each read before the word that follows it is told -> N width; `speaking` gets what steps need."""
+    def decode(
+        self, tokens: Tensor, rows: Rows, memory: ConvolutionMemory, state: ConvolutionState | None = None
+    ) -> Tensor:
+        """N tokens, each read before the word that follows it is told -> N width; `state` gets what steps need."""
         check_context(rows, self.config.context)
         total = len(tokens)
         words = self.dropout(self.tokens(tokens) + self.decoder.positions(rows.places(total)))
 
         def convolve(layer: Any, x: Tensor) -> Tensor:
-            if speaking is not None:
-                speaking.inputs.append(layer.left(x, rows))
+            if state is not None:
+                state.inputs.append(layer.left(x, rows))
             return layer(x, rows)
 
         def look(query: Tensor) -> Tensor:
             seen, where = memory.look(spread(query, rows).transpose(0, 1))
-            if speaking is not None:
-                speaking.shares.append(gathered(where.transpose(0, 1), rows, total)[rows.lasts()])
+            if state is not None:
+                state.shares.append(gathered(where.transpose(0, 1), rows, total)[rows.lasts()])
             return gathered(seen.transpose(0, 1), rows, total)
 
         return self._write(words, convolve, look)
@@ -176,20 +183,16 @@ class ConvSeq2Seq(nn.Module):
             states += [self.tokens(tokens), hidden]
         return hidden
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Speaking]:
+    ) -> tuple[Tensor, ConvolutionState]:
         """Read the sources and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "an encoder-decoder writes what it makes of a source"
-        speaking = Speaking(self.encode(source), prompt.rows, attention)
-        hidden = self.decode(prompt.tokens, prompt.rows, speaking.memory, speaking)
-        return in_full(self.words(hidden[prompt.rows.lasts()])), speaking
+        state = ConvolutionState(self.encode(source), prompt.rows, attention)
+        hidden = self.decode(prompt.tokens, prompt.rows, state.memory, state)
+        return in_full(self.words(hidden[prompt.rows.lasts()])), state
 
-    def step(self, tokens: Tensor, state: Speaking) -> Tensor:
+    def step(self, tokens: Tensor, state: ConvolutionState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         check_context(Rows(state.lengths, state.longest + 1), self.config.context)
         before, state.inputs, state.shares = iter(state.inputs), [], []

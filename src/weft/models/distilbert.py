@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights, through_layers
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.heads import DeepLabels, Labels, MaskedWords, Mix
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -18,7 +19,7 @@ from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilBertConfig:
+class DistilBertConfig(ModelConfig):
     """Sizes of a DistilBERT encoder; the defaults are distilbert-base-uncased."""
 
     vocabulary: int = 30522
@@ -26,7 +27,7 @@ class DistilBertConfig:
     width: int = 768
     layers: int = 6
     heads: int = 12
-    head_width: int | None = None  # width / heads unless said
+    head_width: int | None = None  # None: width / heads
     layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int = 3072
     activation: Activation = "gelu"
@@ -46,17 +47,14 @@ class DistilBertConfig:
         check_sizes(self)
 
 
-class DistilBert(nn.Module):
+class DistilBert(Network):
     """The encoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
-    POOLED = ()
 
     def __init__(self, config: DistilBertConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.positions = positions_of(c)
         self.embedding_norm = norm(c.norm, c.width, c.norm_epsilon)
@@ -66,9 +64,9 @@ class DistilBert(nn.Module):
             layer.attention_drop = nn.Identity()
         self.final_norm = final_norm_of(c)
         self.mix = Mix(c.layers + 1) if c.mix else None
-        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def _head(self, name: str, outputs: int) -> nn.Module:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
             activation = c.activation.removeprefix("gated-")
@@ -85,17 +83,3 @@ class DistilBert(nn.Module):
         x = self.positions.add(self.tokens(tokens), places)
         x = self.dropout(self.embedding_norm(x))
         return through_layers(self, self.layers, x, rows, places, states)
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row by its first (classify, choose)."""
-        if head == "words":
-            return self.words(hidden)
-        return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.firsts()])
-
-    def initialize(self) -> None:
-        """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
-        start_weights(self, self.config.weight_scale)

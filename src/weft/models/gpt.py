@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of
 from weft.nn.cache import Cache
 from weft.nn.heads import Labels, Mix, NextWords, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
@@ -23,7 +24,7 @@ from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class GptConfig:
+class GptConfig(ModelConfig):
     """Sizes of a GPT decoder; the defaults are gpt2."""
 
     vocabulary: int = 50257
@@ -31,9 +32,9 @@ class GptConfig:
     width: int = 768
     layers: int = 12
     heads: int = 12
-    head_width: int | None = None  # width / heads unless said
+    head_width: int | None = None  # None: width / heads
     layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
-    inner: int | None = None  # 4 x width unless said
+    inner: int | None = None  # None: 4 x width
     activation: Activation = "gelu-tanh"
     positions: Kind = "learned"
     norm: NormKind = "layer"
@@ -52,26 +53,23 @@ class GptConfig:
         check_sizes(self)
 
 
-class Gpt(nn.Module):
+class Gpt(Network):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
-    POOLED = ()
 
     def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.positions = positions_of(c)
         self.dropout = nn.Dropout(c.embedding_dropout)
         self.layers = layers_of(c, causal=True)
         self.final_norm = final_norm_of(c)
         self.mix = Mix(c.layers + 1) if c.mix else None
-        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def _head(self, name: str, outputs: int) -> nn.Module:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
             return NextWords(c.width, outputs, c.tied)
@@ -106,15 +104,9 @@ class Gpt(nn.Module):
             states += seen
         return x if self.mix is None else self.mix(seen)
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row by its last token (classify, choose)."""
-        if head == "words":
-            return self.words(hidden)
-        return self.heads[head](hidden if head in ("tag", "answer") else hidden[rows.lasts()])
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: the last token of each row has read all of it."""
+        return hidden[rows.lasts()]
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
@@ -136,8 +128,8 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Fresh weights; in GPT-2 the last projection of each part starts smaller in a deeper network."""
-        start_weights(self, self.config.weight_scale)
+        """Draw fresh weights; in GPT-2 the last projection of each part starts smaller in a deeper network."""
+        super().initialize()
         if self.config.norm_place == "before":
             for name, parameter in self.layers.named_parameters():
                 if name.endswith(("attention.output.weight", "feedforward.down.weight")):

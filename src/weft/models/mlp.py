@@ -13,17 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits
 from weft.nn.convolution import neighbors
 from weft.nn.dense import check_context
-from weft.nn.heads import WrittenWords, in_full
-from weft.nn.rows import Ragged, Rows
+from weft.nn.heads import NextWords, in_full
+from weft.nn.rows import DecoderState, Ragged, Rows
 
 NOTHING = -1  # in the place of a token, before a text begins
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlpConfig:
+class MlpConfig(ModelConfig):
     """Sizes of a language model that looks at a fixed number of tokens."""
 
     vocabulary: int = 8000
@@ -45,7 +46,7 @@ class MlpConfig:
         return self.window
 
 
-class Past:
+class WindowState(DecoderState):
     """The state between two steps: the last K tokens of each row, the newest last."""
 
     def __init__(self, tokens: Tensor) -> None:
@@ -56,16 +57,14 @@ class Past:
         self.tokens = self.tokens.index_select(0, rows)
 
 
-class Mlp(nn.Module):
+class Mlp(Network):
     """The table of tokens, the hidden layer and the word head."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "project")
 
     def __init__(self, config: MlpConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         read = c.window * c.width
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         # What stands before a text. Zeros would tell it as well, but only through what words are not; a vector of its
@@ -76,10 +75,20 @@ class Mlp(nn.Module):
         # A tied table is as wide as a token's vector, so what it is to be compared with is brought to that width.
         self.project = nn.Linear(c.inner, c.width, bias=False) if c.tied else None
         self.direct = nn.Linear(read, c.width, bias=False) if c.tied and c.direct else None
-        self.features = c.width if c.tied else c.inner + read * c.direct  # what the word head reads
-        self.heads = nn.ModuleDict(
-            {name: WrittenWords(self.features, outputs, c.tied, bias=True) for name, outputs in heads.items()}
-        )
+        self.heads = self.make_heads(heads)
+
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        return NextWords(self.features, outputs, self.config.tied, bias=True)
+
+    @property
+    def features(self) -> int:
+        """Width of what the word head reads."""
+        c = self.config
+        return c.width if c.tied else c.inner + c.window * c.width * c.direct
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """One hidden layer."""
+        return [("hidden",)]
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
@@ -99,30 +108,22 @@ class Mlp(nn.Module):
             return torch.cat([hidden, seen], -1) if self.config.direct else hidden
         return self.project(hidden) if self.direct is None else self.project(hidden) + self.direct(seen)
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n features -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What the word head says of each token."""
-        return self.words(hidden)
-
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Past]:
+    ) -> tuple[Tensor, WindowState]:
         """Read the end of each prompt; scores of each row's next word (B vocabulary, float32), and what to remember."""
         assert source is None, "a language model has no source"
         places = prompt.rows.lasts()[:, None] + torch.arange(1 - self.config.window, 1, device=prompt.tokens.device)
         before = places < prompt.rows.firsts()[:, None]
-        state = Past(prompt.tokens[places.clamp(min=0)].masked_fill(before, NOTHING))  # B K
-        return self._said(state), state
+        state = WindowState(prompt.tokens[places.clamp(min=0)].masked_fill(before, NOTHING))  # B K
+        return self._next(state), state
 
-    def step(self, tokens: Tensor, state: Past) -> Tensor:
+    def step(self, tokens: Tensor, state: WindowState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         state.tokens = torch.cat([state.tokens[:, 1:], tokens[:, None]], 1)
-        return self._said(state)
+        return self._next(state)
 
-    def _said(self, state: Past) -> Tensor:
+    def _next(self, state: WindowState) -> Tensor:
         vectors = self.tokens(state.tokens.clamp(min=0))  # B K W
         seen = torch.where((state.tokens == NOTHING)[..., None], self.before, vectors)
         return in_full(self.words(self._features(seen.flatten(1))))
@@ -147,4 +148,4 @@ class Mlp(nn.Module):
         self.before.normal_(0.0, table)
         self.hidden.bias.zero_()
         for head in self.heads.values():
-            head.bias.zero_()  # type: ignore[operator]
+            head.bias.zero_()

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.models.base import ModelConfig, Network
 from weft.nn.lookup import FLOOR, find, put_listed, score_one, walk
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import DecoderState, Ragged, Rows
 
 HIGHEST = 7
 FEW = 4  # words that are looked up one by one
@@ -37,7 +38,7 @@ class UnseenContext(UserError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NgramConfig:
+class NgramConfig(ModelConfig):
     """Sizes of an n-gram model."""
 
     vocabulary: int = 8000
@@ -83,16 +84,14 @@ class NgramConfig:
         return self.smoothing in ("maximum-likelihood", "add-k")
 
     @property
-    def said(self) -> int:
+    def choices(self) -> int:
         """How many words there are to choose from."""
         return self.vocabulary - len(self.silent)
 
-    @property
-    def weight_scale(self) -> float:
-        return 0.0  # no weights
+    weight_scale = 0.0  # no weights
 
 
-class State:
+class NgramState(DecoderState):
     """What each row looks back at."""
 
     def __init__(self, context: Tensor) -> None:
@@ -102,15 +101,14 @@ class State:
         self.context = self.context.index_select(0, rows)
 
 
-class Ngram(nn.Module):
+class Ngram(Network):
     """The tables: of order 1 one entry for each word of the vocabulary, of the others those that were seen."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    SCORES_TARGETS = True
+    products = 0.0  # it looks up, and multiplies nothing
 
     def __init__(self, config: NgramConfig, heads: Mapping[str, int]) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.heads = nn.ModuleDict({name: nn.Identity() for name in heads})  # what is looked up is said as it is
         entries = config.entries or (config.vocabulary, *[0] * (config.order - 1))
         for order, size in enumerate(entries, 1):
@@ -119,8 +117,6 @@ class Ngram(nn.Module):
             self.register_buffer(f"chances_{order}", torch.zeros(size, dtype=torch.float64))
             if order < config.order:
                 self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
-
-    products = 0  # it looks up, and multiplies nothing
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
@@ -169,7 +165,7 @@ class Ngram(nn.Module):
         silent[list(self.config.silent)] = True
         return torch.where(here, torch.where(silent if words is None else silent[words], FLOOR, left), scores)
 
-    def said(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def target_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The log chance of one word at each place, without a table of all: n C, n -> n float64"""
         if len(targets) <= FEW and not hidden.is_cuda:
             arrays = {name: buffer.numpy() for name, buffer in self._buffers.items() if buffer is not None}
@@ -205,27 +201,24 @@ class Ngram(nn.Module):
 
     def _unseen(self) -> float:
         """Of any word, after a context that was never seen, where no shorter one is asked."""
-        return FLOOR if self.config.smoothing == "maximum-likelihood" else -math.log(self.config.said)
+        return FLOOR if self.config.smoothing == "maximum-likelihood" else -math.log(self.config.choices)
 
     def _without_floor(self, scores: Tensor) -> Tensor:
         """What maximum likelihood has never seen has no chance at all."""
         exact = self.config.smoothing == "maximum-likelihood"
         return torch.where(scores < FLOOR / 2, -math.inf, scores) if exact else scores
 
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        return self.words(hidden)
-
     # ------------------------------------------------------------------------------------------ writing
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, NgramState]:
         """Read the prompts; the log chances of each row's next word (B V), and what to remember."""
         assert source is None, "an n-gram model has no source"
         context = self(prompt.tokens, prompt.rows)[prompt.rows.lasts()]
-        return self.words(context), State(context)
+        return self.words(context), NgramState(context)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: NgramState) -> Tensor:
         """Take in one token per row (B); where nothing ever followed on what was said, the text ends."""
         state.context = torch.cat((state.context, tokens[:, None]), 1)[:, 1:]
         scores = self._words(state.context)

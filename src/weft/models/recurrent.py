@@ -16,21 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits, matrices
 from weft.nn.dense import check_context, filled, spread
-from weft.nn.heads import Labels, WrittenWords, in_full
+from weft.nn.heads import Labels, NextWords, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """Sizes of a recurrent network."""
 
     vocabulary: int = 10000
     context: int = 1 << 24  # a text may be as long as anything: what was read is one state
     width: int = 512  # of each direction
-    embedding_width: int | None = None  # width unless said
+    embedding_width: int | None = None  # None: width
     layers: int = 2
     cell: Cell = "lstm"  # the family decides it
     activation: Bend = "tanh"  # of a plain cell (rnn)
@@ -48,28 +49,27 @@ class RecurrentConfig:
             raise UserError(f"activation {self.activation} is for rnn; the gates of {self.cell} have their own")
 
 
-class Words(nn.Module):
+class RecurrentWords(nn.Module):
     """The table of tokens read backwards, by way of its own width, or a table of its own; common words have a bias."""
 
     def __init__(self, width: int, vocabulary: int, table_width: int, tied: bool) -> None:
         super().__init__()
         self.narrow = nn.Linear(width, table_width, bias=False) if tied and table_width != width else None
-        self.words = WrittenWords(width, vocabulary, tied, bias=True)
+        self.words = NextWords(width, vocabulary, tied, bias=True)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         return self.words(x if self.narrow is None else self.narrow(x), tokens)
 
 
-class RecurrentNetwork(nn.Module):
+class RecurrentNetwork(Network):
     """The table of tokens, the layers, and the heads asked for: words, classify, tag."""
 
     HEADS = ("words", "classify", "tag")
-    POOLED = ()
+    CARRIES = True
 
     def __init__(self, config: RecurrentConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         if c.bidirectional and "words" in heads:
             raise UserError(
                 "a network that reads both ways has seen the next word already: bidirectional is for labels "
@@ -77,7 +77,7 @@ class RecurrentNetwork(nn.Module):
             )
         size = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, size)
-        wide = self.features = 2 * c.width if c.bidirectional else c.width
+        wide = self.features
         self.layers = nn.ModuleList(
             Recurrent(
                 c.cell,
@@ -89,19 +89,27 @@ class RecurrentNetwork(nn.Module):
             )
             for number in range(c.layers)
         )
-        # Nothing bounds what a ReLU carries, so its layers take smaller steps.
-        self.shares = {"layers.": 0.25} if c.activation == "relu" else {}
         self.dropout = nn.Dropout(c.dropout)
         # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
         self.above = "words" in heads
         self.heads = nn.ModuleDict(
             {
-                name: Words(wide, count, size, c.tied)
+                name: RecurrentWords(wide, count, size, c.tied)
                 if name == "words"
                 else Labels(wide, count, 0.0 if self.above else c.dropout)
                 for name, count in heads.items()
             }
         )
+
+    @property
+    def features(self) -> int:
+        """Width of all directions."""
+        return 2 * self.config.width if self.config.bidirectional else self.config.width
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """Nothing bounds what a ReLU carries, so its layers take smaller steps."""
+        return {"layers.": 0.25} if self.config.activation == "relu" else {}
 
     def forward(
         self,
@@ -121,7 +129,7 @@ class RecurrentNetwork(nn.Module):
         seen, after = [x], []
         before = None if carried is None else carried.state
         if states is None and self._at_once(x, rows):
-            x, end = stacked(list(self.layers), x, rows, before, self.dropout.p)  # type: ignore[arg-type]
+            x, end = stacked(list(self.layers), x, rows, before, self.dropout.p)
             if carried is not None:
                 carried.state = end
             return self._dropped(x, rows) if self.above else x
@@ -150,20 +158,16 @@ class RecurrentNetwork(nn.Module):
 
     def beginning(self, count: int) -> State:
         """The state of rows that have read nothing."""
-        return tuple(parts for layer in self.layers for parts in layer.beginning(count, self.tokens.weight))  # type: ignore[operator]
+        return tuple(parts for layer in self.layers for parts in layer.beginning(count, self.tokens.weight))
 
     def unrolled(self, tokens: Tensor, rows: Rows, begin: State | None = None) -> tuple[Tensor, list[list[Parts]]]:
         """The same by the equations and without dropout, for rows of one length: hidden, and by layer and place (from
         the state before the first on) what was carried, each a part of the graph of gradients."""
         x, seen = self.tokens(tokens), []
         for number, layer in enumerate(self.layers):
-            x, parts = layer.by_equations(x, rows, None if begin is None else (begin[number],))  # type: ignore[operator]
+            x, parts = layer.by_equations(x, rows, None if begin is None else (begin[number],))
             seen.append(parts)
         return x, seen
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: a text as one vector; 0 for a text without tokens."""
@@ -184,12 +188,6 @@ class RecurrentNetwork(nn.Module):
         last = torch.cat([hidden[lasts, :width], hidden[firsts, width:]], -1)  # each direction ends at another end
         return torch.where(some, last, 0.0)
 
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag), or of each row (classify)."""
-        if head == "words":
-            return self.words(hidden)
-        return self.heads[head](hidden if head == "tag" else self.pooled(hidden, rows))
-
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, Carried]:
@@ -204,7 +202,7 @@ class RecurrentNetwork(nn.Module):
         assert state.state is not None
         x, after = self.tokens(tokens), []
         for layer, parts in zip(self.layers, state.state, strict=True):
-            steps = layer.steps()  # type: ignore[operator]
+            steps = layer.steps()
             x, end = steps.step(steps.given(x), (parts,))
             after += list(end)
         state.state = tuple(after)
@@ -213,9 +211,9 @@ class RecurrentNetwork(nn.Module):
     @property
     def products(self) -> float:
         """Uses of a weight for each token."""
-        found = matrices(self.layers, *self.heads.values())
+        uses = matrices(self.layers, *self.heads.values())
         tied = "words" in self.heads and self.config.tied
-        return found + (self.tokens.weight.numel() if tied else 0)
+        return uses + (self.tokens.weight.numel() if tied else 0)
 
     @torch.no_grad()
     def initialize(self) -> None:
@@ -229,7 +227,7 @@ class RecurrentNetwork(nn.Module):
                     module.bias.zero_()
         tables: list[nn.Module] = [self.tokens]
         for module in self.modules():
-            if isinstance(module, WrittenWords) and module.bias is not None:
+            if isinstance(module, NextWords) and module.bias is not None:
                 module.bias.zero_()
                 tables += [] if module.decoder is None else [module.decoder]
         for table in tables:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, start_weights, through_layers
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.heads import DeepLabels, Labels, MaskedWords, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -21,7 +22,7 @@ from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobertaConfig:
+class RobertaConfig(ModelConfig):
     """Sizes of a RoBERTa encoder; the defaults are roberta-base."""
 
     vocabulary: int = 50265
@@ -31,7 +32,7 @@ class RobertaConfig:
     width: int = 768
     layers: int = 12
     heads: int = 12
-    head_width: int | None = None  # width / heads unless said
+    head_width: int | None = None  # None: width / heads
     layer_heads: tuple[int, ...] | None = None  # of each layer, where some have lost heads
     inner: int = 3072
     activation: Activation = "gelu"
@@ -41,7 +42,7 @@ class RobertaConfig:
     norm_epsilon: float = 1e-5
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    head_dropout: float | None = None  # before the heads classify and tag; as `dropout` unless said
+    head_dropout: float | None = None  # before the heads classify and tag; as `dropout`
     pooler: bool = False  # not trained before a task asks for it
     mix: bool = False  # the heads read a learned mix of all layers rather than the last
     tied: bool = True  # the word head reads the table of tokens backwards
@@ -53,17 +54,15 @@ class RobertaConfig:
             raise UserError(f"padding must be between 0 and {(1 << 26) - 1}, not {self.padding}")
 
 
-class Roberta(nn.Module):
+class Roberta(Network):
     """The encoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
     POOLED = ("choose",)  # those that read the pooler
 
     def __init__(self, config: RobertaConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.segments = nn.Embedding(c.segments, c.width)
         self.positions = positions_of(c, unused=c.padding + 1)
@@ -73,9 +72,9 @@ class Roberta(nn.Module):
         self.final_norm = final_norm_of(c)
         self.mix = Mix(c.layers + 1) if c.mix else None
         self.pooler = Pooler(c.width) if c.pooler else None
-        self.heads = nn.ModuleDict({name: self._head(name, outputs) for name, outputs in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def _head(self, name: str, outputs: int) -> nn.Module:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":  # bent by the exact GELU, whatever the layers are bent by
             return MaskedWords(c.width, outputs, "gelu", c.norm_epsilon, c.tied)
@@ -95,20 +94,3 @@ class Roberta(nn.Module):
         x = self.positions.add(self.tokens(tokens) + segment, places)
         x = self.dropout(self.embedding_norm(x))
         return through_layers(self, self.layers, x, rows, places, states)
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says: of each token (words, tag, answer), or of each row by its first (classify, choose)."""
-        if head == "words":
-            return self.words(hidden)
-        if head == "choose":
-            assert self.pooler is not None
-            return self.heads[head](self.pooler(hidden[rows.firsts()]))
-        return self.heads[head](hidden[rows.firsts()] if head == "classify" else hidden)
-
-    def initialize(self) -> None:
-        """Fresh weights: normal with `weight_scale`, biases 0, norms 1."""
-        start_weights(self, self.config.weight_scale)

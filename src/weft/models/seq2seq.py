@@ -16,23 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_limits, check_writing, matrices
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_limits, check_writing, matrices, numbered, sides_of
 from weft.nn.dense import check_context, filled, gathered, spread
-from weft.nn.heads import NextWords, in_full
-from weft.nn.looking import Looking, Memory, Place, Speaking
+from weft.nn.heads import in_full
+from weft.nn.looking import DecoderPlace, Looking, RecurrentDecoderState, SourceMemory
 from weft.nn.recurrent import Bridge, Cell, Recurrent, Steps
 from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(ModelConfig):
     """Sizes of a recurrent encoder-decoder."""
 
     vocabulary: int = 32000
     source_vocabulary: int | None = None  # of what is read, where it is not the same
     context: int = 1024  # tokens read or written at most
     width: int = 512  # of each direction
-    embedding_width: int | None = None  # width unless said
+    embedding_width: int | None = None  # None: width
     layers: int = 1  # of the encoder, and of the decoder
     cell: Cell = "lstm"
     bidirectional: bool = True  # the encoder reads both ways
@@ -53,16 +54,14 @@ class Seq2SeqConfig:
             raise UserError("an encoder that reads both ways cannot read in reverse; try bidirectional=false")
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(Network):
     """The encoder, the decoder and the word head."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "combine", "narrow")
 
     def __init__(self, config: Seq2SeqConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         size = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, size)
         self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, size)
@@ -78,9 +77,14 @@ class Seq2Seq(nn.Module):
         self.combine = None if c.attention == "none" else nn.Linear(told, c.width)
         self.narrow = nn.Linear(c.width, size, bias=False) if c.tied != "none" and size != c.width else None
         self.dropout = nn.Dropout(c.dropout)
-        self.heads = nn.ModuleDict({name: NextWords(c.width, count, c.tied != "none") for name, count in heads.items()})
+        self.heads = self.make_heads(heads)
 
-    def encode(self, source: Ragged) -> Memory:
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The encoder's layers, then the decoder's."""
+        layers, directions = self.config.layers, len(self.encoder.directions)
+        return sides_of(numbered("encoder.layers", layers, directions), numbered("decoder.layers", layers))
+
+    def encode(self, source: Ragged) -> SourceMemory:
         """Read the sources."""
         check_context(source.rows, self.config.context)
         table = self.tokens if self.source_tokens is None else self.source_tokens
@@ -88,13 +92,13 @@ class Seq2Seq(nn.Module):
         state = state if self.bridge is None else self.bridge(state)
         may = filled(source.rows)
         if self.looking is None:
-            return Memory(state, may, None, None)
+            return SourceMemory(state, may, None, None)
         if self.config.attention == "dot" and self.config.bidirectional:  # states of one width can be compared
             read = read[:, : self.config.width] + read[:, self.config.width :]
         values = spread(read, source.rows).transpose(0, 1)  # B S M
-        return Memory(state, may, values, self.looking.keys(values))
+        return SourceMemory(state, may, values, self.looking.keys(values))
 
-    def decode(self, tokens: Tensor, rows: Rows, memory: Memory, own: Tensor | None = None) -> Tensor:
+    def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
         """N tokens, each read before the word that follows it is told -> N width.
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
@@ -109,7 +113,7 @@ class Seq2Seq(nn.Module):
         mixed = self.looking(states, memory.keys, memory.may) @ memory.values
         return self._told(x, gathered(mixed.transpose(0, 1), rows, len(tokens)), None)
 
-    def _one_by_one(self, tokens: Tensor, rows: Rows, memory: Memory, own: Tensor | None) -> Tensor:
+    def _one_by_one(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None) -> Tensor:
         """T B W, place by place."""
         words = spread(tokens, rows)  # T B
         steps = self.decoder.steps(self.fed)
@@ -127,11 +131,13 @@ class Seq2Seq(nn.Module):
             hidden.append(before.told)
         return torch.stack(hidden)
 
-    def _first(self, memory: Memory) -> Place:
+    def _first(self, memory: SourceMemory) -> DecoderPlace:
         """Before anything is written; what would be fed is nothing."""
-        return Place(memory.state, torch.zeros_like(memory.state[0][0]))
+        return DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0]))
 
-    def _place(self, steps: Steps, x: Tensor, given: Tensor, before: Place, memory: Memory) -> Place:
+    def _place(
+        self, steps: Steps, x: Tensor, given: Tensor, before: DecoderPlace, memory: SourceMemory
+    ) -> DecoderPlace:
         """One place of all rows: its words B embedding, and what the decoder makes of them B GW."""
         shares = mixed = None
         fed = before.told if self.config.feeding else None
@@ -142,7 +148,7 @@ class Seq2Seq(nn.Module):
         if self.looking is not None and shares is None:
             shares = self.looking(top[:, None], memory.keys, memory.may)
             mixed = (shares @ memory.values).squeeze(1)
-        return Place(state, self._told(top, mixed, x), None if shares is None else shares.squeeze(1))
+        return DecoderPlace(state, self._told(top, mixed, x), None if shares is None else shares.squeeze(1))
 
     def _told(self, top: Tensor, mixed: Tensor | None, x: Tensor | None) -> Tensor:
         """What the word head reads: the state, and what it looked at; Bahdanau's also reads the word before."""
@@ -174,19 +180,19 @@ class Seq2Seq(nn.Module):
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Speaking]:
+    ) -> tuple[Tensor, RecurrentDecoderState]:
         """Read the sources and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "an encoder-decoder writes what it makes of a source"
         memory = self.encode(source)
         words, lengths = spread(prompt.tokens, prompt.rows), prompt.rows.lengths()
-        speaking = Speaking(memory, self._first(memory), attention)
+        state = RecurrentDecoderState(memory, self._first(memory), attention)
         steps, embedded = self.decoder.steps(self.fed), self.tokens(words)
         for number, (x, given) in enumerate(zip(embedded, steps.given(embedded), strict=True)):
-            place = self._place(steps, x, given, speaking.place, memory)
-            speaking.place = place.where(number < lengths, speaking.place)
-        return in_full(self.words(speaking.place.told)), speaking
+            place = self._place(steps, x, given, state.place, memory)
+            state.place = place.where(number < lengths, state.place)
+        return in_full(self.words(state.place.told)), state
 
-    def step(self, tokens: Tensor, state: Speaking) -> Tensor:
+    def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
         state.place = self._place(steps, x, steps.given(x), state.place, state.memory)

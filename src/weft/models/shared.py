@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.nn.cache import Cache, Memory
-from weft.nn.heads import Mix, in_full
+from weft.nn.heads import in_full
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 from weft.nn.rows import Ragged, Rows
@@ -51,12 +50,13 @@ DROPOUTS = tuple(
 
 def check_limits(config: Any) -> None:
     """Refuse sizes that no model can have, before anything is allocated."""
+    values = vars(config)
     for name, limit in LIMITS.items():
-        size = getattr(config, name, None)
+        size = values.get(name)
         if size is not None and not 1 <= size <= limit:
             raise UserError(f"{name} must be between 1 and {limit}, not {size}")
     for name in DROPOUTS:
-        value = getattr(config, name, None)
+        value = values.get(name)
         if value is not None and not 0.0 <= value < 1.0:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
     if config.weight_scale is not None and not 0.0 <= config.weight_scale <= 100.0:
@@ -71,16 +71,16 @@ def check_sizes(config: Any) -> None:
             f"width {config.width} cannot be cut into {config.heads} equal heads; "
             f"try heads={nearest_divisor(config.width, config.heads)}"
         )
-    if getattr(config, "positions", None) == "rotary" and (config.head_width or config.width // config.heads) % 2:
+    if config.positions == "rotary" and (config.head_width or config.width // config.heads) % 2:
         raise UserError(
             f"rotary positions turn pairs of numbers, so the width of a head must be even, "
             f"not {config.head_width or config.width // config.heads}"
         )
-    each = getattr(config, "layer_heads", None)
-    if each is not None:
-        if len(each) != config.layers or not all(1 <= heads <= config.heads for heads in each):
+    if config.layer_heads is not None:
+        counts = config.layer_heads
+        if len(counts) != config.layers or not all(1 <= heads <= config.heads for heads in counts):
             raise UserError(
-                f"layer_heads must be {config.layers} numbers between 1 and {config.heads}, not {list(each)[:20]}"
+                f"layer_heads must be {config.layers} numbers between 1 and {config.heads}, not {list(counts)[:20]}"
             )
         if config.positions == "alibi":
             raise UserError("with alibi positions every layer has as many heads: leave out layer_heads")
@@ -120,7 +120,7 @@ def layers_of(
 
     `settings` are those of a layer that the config of most families does not have.
     """
-    found: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "width": config.width,
         "head_width": config.head_width or config.width // config.heads,
         "inner": config.inner or 4 * config.width,
@@ -130,11 +130,11 @@ def layers_of(
         "norm_epsilon": config.norm_epsilon,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
-        "inner_dropout": getattr(config, "inner_dropout", 0.0),
+        "inner_dropout": config.inner_dropout,
         **settings,
     }
-    each = getattr(config, "layer_heads", None) or [config.heads] * (layers or config.layers)
-    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **found) for heads in each)
+    counts = config.layer_heads or [config.heads] * (layers or config.layers)
+    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **sizes) for heads in counts)
 
 
 def one_layer_of(config: Any) -> nn.ModuleList:
@@ -212,23 +212,22 @@ def operations_of(network: Any, source: Rows, rows: Rows) -> float:
     return float(2.0 * products)
 
 
-@torch.no_grad()
-def start_weights(network: nn.Module, scale: float) -> None:
-    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
-    for module in network.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if name == "bias":
-                parameter.zero_()
-        if isinstance(module, nn.Linear | nn.Embedding):
-            module.weight.normal_(0.0, scale)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            module.weight.fill_(1.0)
-        elif isinstance(module, Mix):
-            module.shares.zero_()
-            module.scale.fill_(1.0)
-
-
 def matrices(*modules: nn.Module | None) -> float:
-    """How many weights of some modules are multiplied with whatever goes through them."""
-    found = [parameter for module in modules if module is not None for parameter in module.parameters()]
-    return float(sum(parameter.numel() for parameter in found if parameter.dim() == 2))
+    """How many weights of these modules are multiplied with whatever goes through them."""
+    parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
+    return float(sum(parameter.numel() for parameter in parameters if parameter.dim() == 2))
+
+
+def numbered(prefix: str, count: int, directions: int = 1) -> list[tuple[str, ...]]:
+    """The names of the layers of a stack; a layer that reads both ways is two modules."""
+    return [tuple(f"{prefix}.{directions * layer + way}" for way in range(directions)) for layer in range(count)]
+
+
+def sides_of(
+    encoder: list[tuple[str, ...]], decoder: list[tuple[str, ...]], leave: str = "encoder_norm"
+) -> list[tuple[str, ...]]:
+    """The names of an encoder's layers, then of a decoder's, with what belongs to the lowest and to the highest."""
+    encoder[0] += ("encoder_positions",)
+    encoder[-1] += (leave,)
+    decoder[0] += ("decoder_positions", "bridge", "looking")
+    return encoder + decoder

@@ -15,23 +15,32 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_sizes, final_norm_of, layers_of, operations_of, start_writing, step_writing
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import (
+    check_sizes,
+    final_norm_of,
+    layers_of,
+    numbered,
+    operations_of,
+    sides_of,
+    start_writing,
+    step_writing,
+)
 from weft.nn.cache import Cache
-from weft.nn.heads import WrittenWords
 from weft.nn.layers import Activation, NormKind, NormPlace, Sources
 from weft.nn.positions import Buckets
 from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config:
+class T5Config(ModelConfig):
     """Sizes of a T5; the defaults are t5-small."""
 
     vocabulary: int = 32128
     context: int = 512  # tokens read, or written, at most; relative positions know no bound of their own
     width: int = 512
     layers: int = 6  # of the encoder
-    decoder_layers: int | None = None  # as the encoder's unless said
+    decoder_layers: int | None = None  # as the encoder's
     heads: int = 8
     head_width: int = 64  # whatever the width
     inner: int = 2048
@@ -42,7 +51,7 @@ class T5Config:
     norm_place: NormPlace = "before"
     norm_epsilon: float = 1e-6
     dropout: float = 0.1
-    attention_dropout: float | None = None  # as all others unless said
+    attention_dropout: float | None = None  # as all others
     tied: bool = True  # one table for what is read, written and scored
     scaled: bool = True  # what is scored is multiplied by width ** -0.5 first
     begin: int = 0  # the token that writing begins from: the padding
@@ -58,16 +67,14 @@ class T5Config:
             raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
 
 
-class T5(nn.Module):
+class T5(Network):
     """The encoder, the decoder, and its word head."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "decoder_norm")
 
     def __init__(self, config: T5Config, heads: Mapping[str, int]) -> None:
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.dropout = nn.Dropout(c.dropout)
         among = c.dropout if c.attention_dropout is None else c.attention_dropout
@@ -79,9 +86,11 @@ class T5(nn.Module):
         self.decoder_positions = Buckets(c.buckets, c.farthest, c.heads, c.context, both_ways=False)
         self.decoder = layers_of(c, causal=True, layers=c.decoder_layers, reads=True, **usual)
         self.decoder_norm = final_norm_of(c)
-        self.heads = nn.ModuleDict(
-            {name: WrittenWords(c.width, size, c.tied, bias=False) for name, size in heads.items()}
-        )
+        self.heads = self.make_heads(heads)
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The encoder's layers, then the decoder's."""
+        return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
 
     def encode(self, source: Ragged) -> Sources:
         """M tokens -> M width"""
@@ -150,7 +159,7 @@ class T5(nn.Module):
         return operations_of(self, source, rows)
 
     @property
-    def shares(self) -> dict[str, float]:
+    def rate_factors(self) -> Mapping[str, float]:
         """Tables begin larger than matrices by the root of the width, so they take steps as much larger.
 
         T5's own optimizer (Adafactor; Shazeer and Stern, 2018) scales each step by the weights that it changes; in

@@ -15,25 +15,26 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.models.base import ModelConfig, Network, start_weights
 from weft.models.shared import (
     check_sizes,
     final_norm_of,
     layers_of,
+    numbered,
     operations_of,
     positions_of,
-    start_weights,
+    sides_of,
     start_writing,
     step_writing,
 )
 from weft.nn.cache import Cache
-from weft.nn.heads import WrittenWords
 from weft.nn.layers import Activation, NormKind, NormPlace, Sources
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(ModelConfig):
     """Sizes of a Transformer; the defaults are the paper's base model."""
 
     vocabulary: int = 37000  # of what is written
@@ -41,12 +42,12 @@ class TransformerConfig:
     context: int = 1024
     width: int = 512
     layers: int = 6  # of the encoder
-    decoder_layers: int | None = None  # as the encoder's unless said
+    decoder_layers: int | None = None  # as the encoder's
     heads: int = 8
-    head_width: int | None = None  # width / heads unless said
-    decoder_heads: int | None = None  # as the encoder's unless said
-    inner: int | None = None  # 4 x width unless said
-    decoder_inner: int | None = None  # as the encoder's unless said
+    head_width: int | None = None  # None: width / heads
+    decoder_heads: int | None = None  # as the encoder's
+    inner: int | None = None  # None: 4 x width
+    decoder_inner: int | None = None  # as the encoder's
     activation: Activation = "relu"
     positions: Kind = "sinusoidal"
     norm: NormKind = "layer"
@@ -82,16 +83,14 @@ def of_decoder(config: TransformerConfig) -> TransformerConfig:
     return replace(config, decoder_layers=None, decoder_heads=None, decoder_inner=None, **own) if own else config
 
 
-class Transformer(nn.Module):
+class Transformer(Network):
     """The encoder, the decoder, and its word head."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "decoder_norm")
 
     def __init__(self, config: TransformerConfig, heads: Mapping[str, int]) -> None:
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         own = c.tied != "all"
         self.source_tokens = nn.Embedding(c.source_vocabulary or c.vocabulary, c.width) if own else None
@@ -101,9 +100,11 @@ class Transformer(nn.Module):
         self.encoder_norm = final_norm_of(c)
         self.decoder = layers_of(of_decoder(c), causal=True, reads=True)
         self.decoder_norm = final_norm_of(c)
-        self.heads = nn.ModuleDict(
-            {name: WrittenWords(c.width, size, c.tied != "none", c.word_bias) for name, size in heads.items()}
-        )
+        self.heads = self.make_heads(heads)
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The encoder's layers, then the decoder's."""
+        return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
 
     def encode(self, source: Ragged) -> Sources:
         """M tokens -> M width"""
@@ -157,10 +158,6 @@ class Transformer(nn.Module):
         """
         assert segments is None
         return self.decode(tokens, rows, self.encode(source), states=states)
-
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        return self.heads["words"](hidden, self.tokens.weight)
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False

@@ -15,23 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_limits, check_writing, matrices
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_limits, check_writing, matrices, numbered
 from weft.nn.dense import check_context, gathered, spread
-from weft.nn.heads import NextWords, in_full
-from weft.nn.looking import Memory, Place, Speaking
+from weft.nn.heads import in_full
+from weft.nn.looking import DecoderPlace, RecurrentDecoderState, SourceMemory
 from weft.nn.recurrent import PARTS, Cell, Recurrent, State
 from weft.nn.rows import Ragged, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vec2SeqConfig:
+class Vec2SeqConfig(ModelConfig):
     """Sizes of a recurrent decoder that begins from a vector."""
 
     vocabulary: int = 32000
     features: int = 512  # numbers of a vector
     context: int = 1024  # tokens written at most
     width: int = 512
-    embedding_width: int | None = None  # width unless said
+    embedding_width: int | None = None  # None: width
     layers: int = 1
     cell: Cell = "lstm"
     entrance: Literal["state", "input"] = "state"  # the vector sets the first state, or is read before the first word
@@ -45,18 +46,16 @@ class Vec2SeqConfig:
         check_writing(self)
 
 
-class Vec2Seq(nn.Module):
+class Vec2Seq(Network):
     """The way in, the decoder and the word head; vectors are taken by their distance from those of training."""
 
-    HEADS = ("words",)
-    POOLED = ()
+    TOP = (*Network.TOP, "narrow")
     center: Tensor
     spread: Tensor
 
     def __init__(self, config: Vec2SeqConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
-        c = self.config = config
+        super().__init__(config)
+        c = config
         size = c.embedding_width or c.width
         self.register_buffer("center", torch.zeros(c.features))
         self.register_buffer("spread", torch.ones(c.features))
@@ -65,7 +64,11 @@ class Vec2Seq(nn.Module):
         self.entrance = nn.Linear(c.features, size if c.entrance == "input" else c.layers * PARTS[c.cell] * c.width)
         self.narrow = nn.Linear(c.width, size, bias=False) if c.tied and size != c.width else None
         self.dropout = nn.Dropout(c.dropout)
-        self.heads = nn.ModuleDict({name: NextWords(c.width, count, c.tied) for name, count in heads.items()})
+        self.heads = self.make_heads(heads)
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The decoder's layers."""
+        return numbered("decoder.layers", self.config.layers)
 
     @torch.no_grad()
     def settle(self, vectors: Tensor) -> None:
@@ -78,7 +81,7 @@ class Vec2Seq(nn.Module):
         self.center.copy_(vectors.mean(0))
         self.spread.copy_(torch.where(far > 1e-9 * vectors.abs().amax(0), far, 1.0))
 
-    def encode(self, source: Ragged) -> Memory:
+    def encode(self, source: Ragged) -> SourceMemory:
         """Take in the vectors, one for each row: B F."""
         c, vectors = self.config, source.tokens
         if vectors.dim() != 2 or vectors.shape[1] != c.features:
@@ -90,13 +93,13 @@ class Vec2Seq(nn.Module):
         if c.entrance == "input":
             steps = self.decoder.steps()
             _, state = steps.step(steps.given(self.dropout(x)), self.decoder.beginning(len(x), x))
-            return Memory(state, may, None, None)
+            return SourceMemory(state, may, None, None)
         parts = iter(x.chunk(c.layers * PARTS[c.cell], -1))  # B W each
         # An LSTM's memory has no bounds; a state has.
         first = tuple((next(parts).tanh(), *(next(parts) for _ in range(PARTS[c.cell] - 1))) for _ in range(c.layers))
-        return Memory(first, may, None, None)
+        return SourceMemory(first, may, None, None)
 
-    def decode(self, tokens: Tensor, rows: Rows, memory: Memory, own: Tensor | None = None) -> Tensor:
+    def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
         """N tokens, each read before the word that follows it is told -> N width.
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
@@ -141,25 +144,27 @@ class Vec2Seq(nn.Module):
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Speaking]:
+    ) -> tuple[Tensor, RecurrentDecoderState]:
         """Read the vectors and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "a text is written from a vector"
         memory, lengths = self.encode(source), prompt.rows.lengths()
-        speaking = Speaking(memory, Place(memory.state, torch.zeros_like(memory.state[0][0])), attention)
+        state = RecurrentDecoderState(
+            memory, DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0])), attention
+        )
         for number, words in enumerate(spread(prompt.tokens, prompt.rows)):
-            speaking.place = self._place(words, speaking.place.state).where(number < lengths, speaking.place)
-        return in_full(self.words(speaking.place.told)), speaking
+            state.place = self._place(words, state.place.state).where(number < lengths, state.place)
+        return in_full(self.words(state.place.told)), state
 
-    def step(self, tokens: Tensor, state: Speaking) -> Tensor:
+    def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         state.place = self._place(tokens, state.place.state)
         return in_full(self.words(state.place.told))
 
-    def _place(self, words: Tensor, state: State) -> Place:
+    def _place(self, words: Tensor, state: State) -> DecoderPlace:
         """One place of all rows: B -> what it leaves to the next."""
         steps = self.decoder.steps()
         top, after = steps.step(steps.given(self.tokens(words)), state)
-        return Place(after, self.dropout(top))
+        return DecoderPlace(after, self.dropout(top))
 
     def operations(self, source: Rows, rows: Rows) -> float:
         """Products and sums of a batch, forward: two for each use of a weight."""

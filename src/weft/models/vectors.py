@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_limits, start_weights
-from weft.nn.heads import Labels, in_full
+from weft.models.base import ModelConfig, Network
+from weft.models.shared import check_limits
+from weft.nn.heads import DeepLabels, Labels, in_full
 from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorsConfig:
+class VectorsConfig(ModelConfig):
     """Sizes of averaged word vectors; the defaults are those of glove.6B.300d and one word for all unknown ones."""
 
     vocabulary: int = 400_001
@@ -34,36 +35,20 @@ class VectorsConfig:
         check_limits(self)
 
 
-class DeepLabels(nn.Module):
-    """A hidden layer between the mean and the labels."""
-
-    def __init__(self, width: int, inner: int, outputs: int, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(width, inner)
-        self.output = nn.Linear(inner, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.dropout(F.relu(self.dense(self.dropout(x)))))
-
-
-class Vectors(nn.Module):
+class Vectors(Network):
     """The table of words, and a head that reads the mean of a text."""
 
     HEADS = ("classify",)
-    POOLED = ()  # no pooler: the mean is the summary
 
     def __init__(self, config: VectorsConfig, heads: Mapping[str, int]) -> None:
-        """`heads` says which heads to build and how many outputs each has."""
-        super().__init__()
+        super().__init__(config)
         c = config
-        self.config = c
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.heads = nn.ModuleDict(
             {
                 name: Labels(c.width, outputs, c.dropout)
                 if c.inner is None
-                else DeepLabels(c.width, c.inner, outputs, c.dropout)
+                else DeepLabels(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
                 for name, outputs in heads.items()
             }
         )
@@ -85,16 +70,8 @@ class Vectors(nn.Module):
             states.append(x)
         return x
 
-    def mean(self, hidden: Tensor, rows: Rows) -> Tensor:
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: the mean of each row, added up in float32 at least; 0 for a row of no words."""
         full = in_full(hidden)
         sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
         return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
-
-    def scores(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """What a head says of each row."""
-        return self.heads[head](self.mean(hidden, rows))
-
-    def initialize(self) -> None:
-        """Fresh weights: normal with `weight_scale`, biases 0."""
-        start_weights(self, self.config.weight_scale)

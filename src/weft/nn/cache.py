@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.nn.rows import Rows
+from weft.nn.rows import DecoderState, Rows
 
 
-class Cache:
+class Cache(DecoderState):
     """Keys and values of all layers; the state between two decoding steps."""
 
     def __init__(self, layers: int, rows: Rows, room: int, memory: Memory | None = None) -> None:

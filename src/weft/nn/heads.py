@@ -66,13 +66,21 @@ class Labels(nn.Module):
 class DeepLabels(nn.Module):
     """Labels of a text by one more layer: RoBERTa bends it by tanh and drops out before it too, DistilBERT by ReLU."""
 
-    def __init__(self, width: int, outputs: int, activation: str, dropout: float, dropout_before: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        outputs: int,
+        activation: str,
+        dropout: float,
+        dropout_before: float = 0.0,
+        inner: int | None = None,
+    ) -> None:
         super().__init__()
         self.activation = activation
         self.dropout_before = nn.Dropout(dropout_before)
-        self.dense = nn.Linear(width, width)
+        self.dense = nn.Linear(width, inner or width)
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(width, outputs)
+        self.output = nn.Linear(inner or width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         x = activate(self.dense(self.dropout_before(x)), self.activation)
@@ -112,24 +120,13 @@ class MaskedWords(nn.Module):
         return F.linear(x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias)
 
 
-class WrittenWords(nn.Module):
-    """A decoder's word head: the table of its tokens read backwards, or a table of its own; a bias where published."""
+class NextWords(nn.Module):
+    """A decoder's word head: the transposed table of tokens, or a table of its own, and a bias where published."""
 
-    def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool) -> None:
+    def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool = False) -> None:
         super().__init__()
         self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         return scores_of(x, tokens if self.decoder is None else self.decoder.weight, self.bias)
-
-
-class NextWords(nn.Module):
-    """GPT's word head: the table of tokens read backwards, or a table of its own."""
-
-    def __init__(self, width: int, vocabulary: int, tied: bool) -> None:
-        super().__init__()
-        self.decoder = None if tied else nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        return scores_of(x, tokens if self.decoder is None else self.decoder.weight)

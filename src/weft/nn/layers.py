@@ -121,6 +121,7 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, causal=causal, **sizes)
         self.attention_norm = norm(norm_kind, width, norm_epsilon)
         self.attention_drop = Drop(dropout)
+        self.reads = reads
         if reads:
             self.cross = CrossAttention(width, heads, **sizes)
             self.cross_norm = norm(norm_kind, width, norm_epsilon)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.recurrent import State
+from weft.nn.rows import DecoderState
 
 Comparing = Literal["additive", "dot", "general"]
 
@@ -47,7 +48,7 @@ class Looking(nn.Module):
 
 
 @dataclass
-class Memory:
+class SourceMemory:
     """What the decoder knows of what was read."""
 
     state: State  # what it begins with
@@ -57,20 +58,20 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Place:
+class DecoderPlace:
     """What one place leaves to the next."""
 
     state: State
     told: Tensor  # B W: what the word head reads
     shares: Tensor | None = None  # B S: how much each place of the source was looked at for it
 
-    def picked(self, rows: Tensor) -> Place:
+    def picked(self, rows: Tensor) -> DecoderPlace:
         """Keep these rows, in this order."""
         state = tuple(tuple(part.index_select(0, rows) for part in parts) for parts in self.state)
         shares = None if self.shares is None else self.shares.index_select(0, rows)
-        return Place(state, self.told.index_select(0, rows), shares)
+        return DecoderPlace(state, self.told.index_select(0, rows), shares)
 
-    def where(self, more: Tensor, before: Place) -> Place:
+    def where(self, more: Tensor, before: DecoderPlace) -> DecoderPlace:
         """Rows that have ended (B: not `more`) stay as they were."""
         more = more[:, None]
         state = tuple(
@@ -80,13 +81,13 @@ class Place:
         shares = self.shares
         if shares is not None and before.shares is not None:
             shares = torch.where(more, shares, before.shares)
-        return Place(state, torch.where(more, self.told, before.told), shares)
+        return DecoderPlace(state, torch.where(more, self.told, before.told), shares)
 
 
-class Speaking:
+class RecurrentDecoderState(DecoderState):
     """The state between two steps of writing."""
 
-    def __init__(self, memory: Memory, place: Place, wanted: bool) -> None:
+    def __init__(self, memory: SourceMemory, place: DecoderPlace, wanted: bool) -> None:
         self.memory, self.place, self.wanted = memory, place, wanted
         self.sources = torch.arange(len(memory.may), device=memory.may.device)  # B: which source each row reads
 
@@ -101,5 +102,5 @@ class Speaking:
         if not torch.equal(sources, self.sources):  # what was read is large: rows that only change places leave it
             m = self.memory
             values, keys = (None if x is None else x.index_select(0, rows) for x in (m.values, m.keys))
-            self.memory = Memory((), m.may.index_select(0, rows), values, keys)
+            self.memory = SourceMemory((), m.may.index_select(0, rows), values, keys)
             self.sources = sources

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.dense import filled, gathered, spread
-from weft.nn.rows import Rows
+from weft.nn.rows import DecoderState, Rows
 
 Cell = Literal["rnn", "lstm", "gru"]
 Bend = Literal["tanh", "relu"]  # what a plain cell does to its sum
@@ -58,7 +58,7 @@ def locked_dropout(x: Tensor, rows: Rows, dropout: float, training: bool) -> Ten
     return x * mask.index_select(0, rows.numbers(x.shape[0]))
 
 
-class Carried:
+class Carried(DecoderState):
     """What rows take with them from one call to the next: from row to row in training, from word to word."""
 
     def __init__(self, state: State | None = None) -> None:

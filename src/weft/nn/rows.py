@@ -145,3 +145,16 @@ class Batch:
                 Rows(self.source.rows.starts.pin_memory(), self.source.rows.longest),
             ),
         )
+
+
+class DecoderState:
+    """What a decoder keeps between two steps of generation."""
+
+    @property
+    def attention(self) -> Tensor | None:
+        """B S float32: attention to each source token in the latest step, where it was asked for."""
+        return None
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be asked for more than once."""
+        raise NotImplementedError

@@ -18,6 +18,7 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
+from weft.objectives.base import Objective
 from weft.objectives.language import cross_entropy
 from weft.objectives.soft import SoftTargets
 
@@ -26,7 +27,7 @@ LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, an
 
 def text_scores(network: Any, hidden: Tensor, batch: Batch, examples: int) -> Tensor:
     """E C: the logits of each example: the mean over its windows, each by the tokens that are its own."""
-    logits = in_full(network.scores("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
+    logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
     return logits.new_zeros(examples, logits.shape[1]).index_add(0, batch.targets["owners"], logits)
 
 
@@ -40,7 +41,7 @@ def by_row(logits: Tensor, rows: Rows) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Objective):
     """One label, several labels, or a number for each text or pair; with `words`, each token also predicts the next."""
 
     kind: Literal["label", "labels", "value"]
@@ -93,7 +94,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Objective):
     """A label for each word, predicted at its first token."""
 
     outputs: int
@@ -113,7 +114,7 @@ class Tags:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)[batch.targets["places"]]
-        logits, tags = network.scores("tag", hidden, batch.rows), batch.targets["tags"]  # P C
+        logits, tags = network.logits("tag", hidden, batch.rows), batch.targets["tags"]  # P C
         if not self.soft:
             return {"tags": cross_entropy(logits, tags)}
         logits = in_full(logits)
@@ -123,7 +124,7 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Ends:
+class Ends(Objective):
     """The first and the last token of an answer in its row; a row without one points at its first token.
 
     A teacher gives the probability of each token to be either, already at the temperature of `soft`.
@@ -143,7 +144,7 @@ class Ends:
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         rows, ends = batch.rows, batch.targets["ends"]  # R 2
-        logits = in_full(network.scores("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
+        logits = in_full(network.logits("answer", network(batch.tokens, rows, batch.segments), rows))  # N 2
         right = -by_row(logits, rows).gather(0, rows.firsts()[:, None] + ends.clamp_min(0))
         labeled = ends[:, :1] != NOTHING
         if not self.soft:
@@ -156,7 +157,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class TextVectors:
+class TextVectors(Objective):
     """A text as the teacher's vector: its direction, and unless that is all that matters its length too.
 
     Both errors are normalized by how far the teacher's vectors lie from their mean: predicting the mean scores 1, a

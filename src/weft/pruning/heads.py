@@ -22,7 +22,7 @@ from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
 from weft.nn.multihead import Attention
 from weft.nn.rows import Rows
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.pruning.layers import rebuilt
 
 PARTS = 3  # query, key and value, in one matrix
@@ -30,13 +30,11 @@ PARTS = 3  # query, key and value, in one matrix
 
 def attentions_of(opened: LoadedModel) -> list[Attention]:
     """The attention of each layer, the first first; of ALBERT that of its one layer."""
-    layers = getattr(opened.network, "layers", None)
-    found = [getattr(layer, "attention", None) for layer in layers] if isinstance(layers, nn.ModuleList) else []
-    heads = [each for each in found if isinstance(each, Attention)]
+    heads = [layer.attention for layer in opened.network.layers] if opened.config.heads else []
     if not heads:
         why = "its two sides share their positions" if opened.family.reads else "it has none"
         raise UserError(f"heads are taken out of encoders and of GPTs, not of {opened.family.name}: {why}")
-    if getattr(opened.config, "positions", None) == "alibi":
+    if opened.config.positions == "alibi":
         raise UserError("with alibi positions every layer needs as many heads: none can be taken out")
     return heads
 
@@ -146,7 +144,7 @@ def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedMode
         return opened
     changes: dict[str, Any] = {"head_width": attentions[0].head_width}
     if len(set(counts)) == 1:
-        changes |= {"heads": counts[0], **({"layer_heads": None} if hasattr(config, "layer_heads") else {})}
+        changes |= {"heads": counts[0], **({"layer_heads": None} if config.has("layer_heads") else {})}
     else:
         changes |= {"layer_heads": tuple(counts)}
     return rebuilt(opened, replace(config, **changes), tensors)

@@ -26,8 +26,8 @@ def evenly(count: int, of: int) -> tuple[int, ...]:
 def layers_in(opened: LoadedModel) -> int:
     """How many layers a model has, or how often it reads its one; of an encoder-decoder those that read."""
     network, config = opened.network, opened.config
-    stack = getattr(network, "encoder" if opened.family.reads else "layers", None)
-    if not isinstance(stack, nn.ModuleList) or not hasattr(config, "layers"):
+    stack = network.encoder if opened.family.reads else network.layers
+    if not isinstance(stack, nn.ModuleList) or not config.layers:
         raise UserError(f"{opened.family.name} has no stack of layers from which some could be taken")
     return int(config.layers)
 
@@ -64,7 +64,7 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
             tensors = _renumbered(tensors, side, chosen)
     elif len(opened.network.get_submodule("layers")) == count:  # type: ignore[arg-type]
         tensors = _renumbered(tensors, "layers", keep)
-    if getattr(config, "layer_heads", None) is not None:
+    if config.layer_heads is not None:
         changes["layer_heads"] = tuple(config.layer_heads[number] for number in keep)
     if "mix.shares" in tensors:  # of the embeddings, then of each layer
         tensors["mix.shares"] = tensors["mix.shares"][[0, *(number + 1 for number in keep)]]

@@ -24,15 +24,13 @@ from weft.pruning.heads import attentions_of, importance, least, with_heads
 from weft.pruning.layers import evenly, layers_in, with_layers
 from weft.pruning.options import check_pruning
 from weft.pruning.vocabulary import Coverage, chosen_for, coverage, most_used, with_vocabulary
-from weft.runs.finetune import MOST_WINDOWS, tabled
+from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
+from weft.tasks.base import Example
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
-from weft.tasks.model import HEADS, Model, load
-from weft.tasks.partial_rows import labeled
-from weft.tasks.reading import Example
+from weft.tasks.model import Model, load
 from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.understand import task_of
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
 
@@ -177,7 +175,7 @@ def _parameters(model: Model) -> int:
 
 def _shallower(opened: LoadedModel, stayed: tuple[int, ...], count: int) -> LoadedModel:
     """The model with these layers; what writes has as many of its own, evenly."""
-    decoder = getattr(opened.network, "decoder", None) if opened.family.reads else None
+    decoder = opened.network.decoder if opened.family.reads else None
     written = None if decoder is None else evenly(min(count, len(decoder)), len(decoder))
     return with_layers(opened, stayed, written)
 
@@ -186,7 +184,7 @@ def _fewer_tokens(
     opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], judge: _Judge
 ) -> tuple[LoadedModel, Coverage]:
     """The model with the tokens that texts use most, and what those texts lose by it."""
-    if text and getattr(opened.config, "source_vocabulary", None) is not None:
+    if text and opened.config.source_vocabulary is not None:
         raise UserError("this model reads and writes with two vocabularies: their tokens are counted in the rows alone")
 
     def read() -> Iterator[str]:
@@ -211,7 +209,7 @@ class _Judge:
 
     def __init__(self, model: Model, data: Paths | None, reader: Mapping[str, Any], progress: Progress) -> None:
         self.model, self.data, self.reader, self.progress = model, data, reader, progress
-        self.task = task_of(model.opened, model.task) if model.task in HEADS else None
+        self.task = model.task_object if model.task_object.supervised else None
         self.held: list[Example] | None = None
 
     def examples(self) -> Iterable[Example]:
@@ -222,7 +220,7 @@ class _Judge:
         if self.task is None:
             raise UserError(f"a model for {self.model.task} has no labels by which parts of it could be chosen")
         if self.held is None:
-            self.held = some_of([example for example in self.examples() if labeled(example)], MOST)
+            self.held = some_of([example for example in self.examples() if self.task.has_target(example)], MOST)
             if not self.held:
                 raise UserError("no row says what is right, so nobody can tell what matters")
         return self.held
@@ -231,9 +229,9 @@ class _Judge:
         """How much each head of each layer matters."""
         rows, task = self.some(), self.task
         assert task is not None and not isinstance(task, SequenceTask)
-        table: Any = tabled(task, rows, opened, framing_for(opened))
+        table: Any = task.dataset(rows, opened, framing_for(opened))
         with self.progress("weighing heads", "examples") as told:
-            return importance(opened, task.objective, table.for_training(MOST_WINDOWS, 0, False), told)
+            return importance(opened, task.objective(), table.for_training(MOST_WINDOWS, 0, False), told)
 
     def layers(self, count: int) -> tuple[int, ...]:
         """Those layers that stay when, one after the other, the one goes without which the score is best."""
@@ -253,7 +251,7 @@ class _Judge:
                 for layer in stayed:
                     few = tuple(each for each in stayed if each != layer)
                     smaller = with_layers(opened, few)
-                    found = judged(task, smaller, framing_for(smaller), rows).scores[task.chosen].value
+                    found = judged(task, smaller, framing_for(smaller), rows).scores[task.default_metric].value
                     scores[few] = (found if found == found else float("-inf"), layer)
                     told(1)
                 stayed = max(scores, key=lambda few: scores[few])  # of equals the upper one goes

@@ -107,7 +107,7 @@ def chosen_for(
     if tokenizer is None:
         raise UserError("this model folder has no tokenizer, so nobody can tell which tokens texts use")
     counts = counted(tokenizer, read)
-    if getattr(opened.config, "source_vocabulary", None) is not None:
+    if opened.config.source_vocabulary is not None:
         assert target is not None
         return chosen(tokenizer, counts, count, characters), chosen(target, counted(target, written), count, characters)
     counts += counted(target or tokenizer, written)
@@ -158,17 +158,17 @@ def with_vocabulary(
         raise UserError(f"{family.name} has counted its words: its vocabulary cannot be cut down; count again instead")
     size = opened.writer.vocabulary if opened.writer is not None else config.vocabulary
     told = {number for number in _ids_in(opened.carried) if 0 <= number < size}
-    if hasattr(config, "begin"):
+    if config.begin is not None:
         told.add(config.begin)
     changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), told, characters)
     new = {old: number for number, old in enumerate(kept)}
     sizes: dict[str, Any] = {"vocabulary": len(kept)}
-    if getattr(config, "source_vocabulary", None) is not None:
+    if config.source_vocabulary is not None:
         sizes["source_vocabulary"] = len(read)
-    if hasattr(config, "begin"):
+    if config.begin is not None:
         sizes["begin"] = new[config.begin]
     tensors = dict(opened.network.state_dict())
-    if hasattr(config, "padding"):  # places are counted from the number of the padding
+    if config.padding is not None:  # places are counted from the number of the padding
         sizes["padding"] = new.get(config.padding, config.padding)
         if "positions.table.weight" in tensors:
             tensors["positions.table.weight"] = tensors["positions.table.weight"][config.padding - sizes["padding"] :]
@@ -186,7 +186,7 @@ def _cut(
 ) -> tuple[dict[str, Tokenizer], tuple[int, ...], tuple[int, ...]]:
     """The smaller tokenizers, and which tokens stay of what is read and of what is written."""
     tokenizer, target, config = opened.tokenizer, opened.target_tokenizer, opened.config
-    apart = getattr(config, "source_vocabulary", None) is not None
+    apart = config.source_vocabulary is not None
     if written is not None and not apart:
         raise UserError("this model reads and writes with one vocabulary: there are no others to keep of it")
     if tokenizer is None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
 from weft.checkpoint.folder import TARGET
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors
@@ -20,7 +20,7 @@ from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
 from weft.runs.sections import Vocabulary
 from weft.runs.word_vectors_start import Start, check_vectors
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import LARGEST, learn, learn_like
@@ -54,7 +54,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if not path.is_file():
             raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
         kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        family = FAMILIES.get(str(kind).removeprefix("weft-"))
+        family = family_named(str(kind).removeprefix("weft-"))
         if family is None:
             raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
         return family
@@ -81,14 +81,14 @@ def sizes_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def size_of(config: Any) -> str:
     """A model's size in short: layers x width, or what it has of these."""
-    sizes = [str(getattr(config, name)) for name in ("layers", "width") if hasattr(config, name)]
+    sizes = [str(size) for size in (config.layers, config.width) if size]
     return " x ".join(sizes) if len(sizes) == 2 else f"width {sizes[0]}" if sizes else "counts"
 
 
 def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dict[str, Any]:
     """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
     found = dict(model)
-    fields = getattr(family.config, "__dataclass_fields__", {})
+    fields = family.config.__dataclass_fields__
     chosen = {"size", "width", "layers"} & set(found) or found.get("family") != family.name
     if chosen or "base" in found or not {"layers", "heads", "inner"} <= set(fields) or pairs >= MANY:
         return found

@@ -16,20 +16,14 @@ from weft.errors import UserError, listed, shown
 from weft.runs.architecture import chosen_family, sizes_of
 from weft.runs.recipes import TaskRecipe
 from weft.runs.word_vectors_start import find_vectors
-from weft.tasks.judging import Task
-from weft.tasks.model import HEADS, new
-from weft.tasks.registry import FROM_TEXT, WRITES
+from weft.tasks.base import Task
+from weft.tasks.model import new
+from weft.tasks.registry import SUPERVISED, task_class
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
-    """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
-    if family.reads:
-        return ("describe",) if family.numbers else FROM_TEXT
-    return tuple(
-        task
-        for task, head in HEADS.items()
-        if head in family.names.heads and task not in WRITES and not (task == "answer" and family.speaks)
-    )
+    """The built-in tasks that a family can be fine-tuned for."""
+    return tuple(name for name in SUPERVISED if task_class(name).fits(family))
 
 
 def check_model(recipe: TaskRecipe) -> None:
@@ -38,16 +32,14 @@ def check_model(recipe: TaskRecipe) -> None:
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
     work = recipe.task
-    if work.name == "answer" and family.speaks:
-        raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
-    if work.name in WRITES and work.name not in tasks_for(family):
-        able = listed([each.name for each in FAMILIES.values() if work.name in tasks_for(each)])
-        does = "writes from vectors" if work.name == "describe" else "reads one text and writes another"
-        raise UserError(f"{work.name} needs a model that {does} ({able}), not {family.name}")
-    if work.name not in tasks_for(family):
+    task = task_class(work.name)
+    if not task.fits(family):
+        if task.needs:
+            able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
+            raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
         able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
-    if recipe.tokenizer.apart and not hasattr(family.config, "source_vocabulary"):
+    if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):
         raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
     if work.words and not family.speaks:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
@@ -65,7 +57,7 @@ class Beginning:
 
 def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
     """The model with the heads of the task; a base that has learned the same labels keeps its head."""
-    wanted: dict[str, int | None] = dict(task.objective.heads)
+    wanted: dict[str, int | None] = dict(task.objective().heads)
     base = recipe.model.get("base")
     if base is None:
         made = new(
@@ -99,7 +91,7 @@ def from_folder(
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
     keeps = (there.card.task, there.card.labels or ()) == same
     keep = [head for head in heads if there.heads.get(head) == heads[head] and (keeps or head == "words")]
-    if mix and not getattr(there.config, "mix", False):
+    if mix and not there.config.mix:
         keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there

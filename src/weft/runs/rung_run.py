@@ -231,21 +231,25 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) 
     except UserError:  # too little text for that; the rest can still be told
         context = None
     prompt = place.text().prompt
-    most = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
-    complete(opened, [prompt], most=2, temperature=1.0, slide=True)  # the first call is slower than those after it
+    count = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
+    complete(
+        opened, [prompt], max_tokens=2, temperature=1.0, slide=True
+    )  # the first call is slower than those after it
     begin = time.perf_counter()
-    written = complete(opened, [prompt], most=most, least=most, temperature=1.0, seed=ladder.seed, slide=True)[0]
+    written = complete(
+        opened, [prompt], max_tokens=count, min_tokens=count, temperature=1.0, seed=ladder.seed, slide=True
+    )[0]
     seconds = time.perf_counter() - begin
     weights = sum(parameter.numel() for parameter in opened.network.parameters())
     return {
         "bits_per_byte": _score(found.bits_per_byte),
         "perplexity_per_token": _score(found.per_token),
         "held_out": {"tokens": found.n_tokens, "bytes": found.n_bytes, "windows": found.n_windows},
-        "parameters": weights or sum(getattr(opened.config, "entries", ())),
+        "parameters": weights or sum(opened.config.entries),
         "counted": not weights,
         "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
         "family": opened.family.name,
-        "reach": getattr(opened.config, "reach", None),
+        "reach": opened.config.reach,
         "context": opened.config.context if opened.config.context < 1 << 20 else None,
         "by_context": None
         if context is None

@@ -36,7 +36,7 @@ class Start:
 
 def fits_vectors(family: Family) -> bool:
     """Whether the table of a family may be as wide as any vectors, and its tokens may be words."""
-    free = not hasattr(family.config, "heads") and "width" in family.config.__dataclass_fields__
+    free = not family.config.has("heads") and family.config.has("width")
     return free and family.specials is None and not family.reads and not family.counts
 
 

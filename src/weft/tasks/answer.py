@@ -1,24 +1,26 @@
-"""Answers to questions, found in a text of any length; or that the text has none."""
+"""Extractive question answering: spans of a text of any length, or no answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.card import Card
+from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
 from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, text_in, value_in
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -29,67 +31,79 @@ EACH = 20  # ends that are paired in a window
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the windows of one question hold: the best answers, and how strongly nothing was seen anywhere."""
+class Candidates:
+    """The best spans over the windows of one question, and how strongly no answer was predicted."""
 
-    choices: tuple[tuple[float, int, int], ...]  # score, start, end, best first
+    spans: tuple[tuple[float, int, int], ...]  # score, start, end in characters, best first
     nothing: float  # the lowest score of no answer over all windows: one that sees an answer outweighs the others
 
     @property
     def margin(self) -> float:
-        return self.nothing - (self.choices[0][0] if self.choices else -1e9)
+        return self.nothing - (self.spans[0][0] if self.spans else -1e9)
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What a network says of one question and its context."""
-
-    pieces: list[TextWindow]
-    ends: list[NDArray[np.float64]]  # by window, n 2: the scores of each token as the first and as the last
-    offsets: list[tuple[int, int]]  # of the tokens of the context, in characters
-    asked: int  # tokens of the question
-
-    def found(self, context: str) -> Found:
-        """The best answers over all windows."""
-        choices: dict[tuple[int, int], float] = {}
-        nothing = np.inf
-        for piece, ends in zip(self.pieces, self.ends, strict=True):
-            nothing = min(nothing, float(ends[0].sum()))
-            for score, first, last in _spans(ends, piece):
-                start, end = stripped(context, self.offsets[first][0], self.offsets[last][1])
-                if end > start and score > choices.get((start, end), -np.inf):
-                    choices[start, end] = score
-        best = sorted(((score, *place) for place, score in choices.items()), key=lambda c: (-c[0], c[1], c[2]))
-        return Found(tuple(best[:EACH]), float(nothing))
-
-
-@dataclass(frozen=True)
-class AnswerTask:
-    """Extractive answers; above `threshold` the margin of no answer decides that there is none."""
+class AnswerTask(Task):
+    """Extractive answers; there is none where the margin of no answer is above `threshold`."""
 
     threshold: float | None = None  # None: an answer is always given
     temperature: float = 1.0
-    labels: tuple[str, ...] = ()  # it has none
 
     name = "answer"
     head = "answer"
+    needs = "looks both ways"
+    by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
+    pair = True
+    whole_groups = True
+    empty_targets = True
     outputs = 2
-    chosen = "f1"
-    names = ("f1", "exact")
+    default_metric = "f1"
+    metric_names = ("f1", "exact")
+    prediction_columns = ("prediction", "probability", "start", "end")
+    pair_order = "a question, then its context"
+    expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
-    @property
-    def objective(self) -> Ends:
-        return Ends()
+    # ---------------------------------------------------------------------------------------------------------- data
 
-    @staticmethod
-    def asked(example: Example) -> tuple[str, ...]:
-        return example.texts
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
+        cls.check_recipe(work)
+        return cls()
 
-    # ------------------------------------------------------------------------------------------ from people's data
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return super().fits(family) and not family.speaks
 
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> AnswerTask:
+        return cls(model.card.thresholds.get(NO_ANSWER), model.card.temperature or 1.0)
+
+    def to_card(self, card: Card) -> Card:
+        thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
+        return replace(card, thresholds=thresholds, temperature=self.temperature)
+
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        return ("question", "context")
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        texts = tuple(text_in(record, columns[name]) for name in ("question", "context"))
+        return Example(texts, None, record.where)
+
+    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
+        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        raise UserError(f"input {number}: a question and its context is expected")
+
+    def size(self, input: tuple[str, ...]) -> int:
+        return sum(map(len, input))
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        answers = [{"text": text, "start": start} for start, text in example.target]
+        return {"question": example.texts[0], "context": example.texts[1], "answer": answers}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         context, question = text_in(record, columns["context"]), text_in(record, columns["question"])
@@ -139,167 +153,178 @@ class AnswerTask:
             )
         return place
 
-    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> AnswerTask:
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> AnswerTask:
         if not any(example.target for example in examples):
             raise UserError(f"{examples[0].where}: no row has an answer: there is nothing to learn")
         return self
 
-    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
-        """None: rows are held out by whole contexts, so that no context is on both sides."""
-        return None
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
+        """The contexts, so that none stands on both sides of a split."""
+        return [example.texts[1] for example in examples]
 
-    def check(self, examples: Sequence[Example]) -> None:
-        pass
-
-    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
-        """The examples as a source of batches; each window is one of its own, and points at its first token where it
-        holds no whole answer."""
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
+        """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
         gathering = ExamplesBuilder()
-        questions, contexts = encoded_pairs(tokenizer, examples)
+        questions, contexts = encoded_pairs(tokenizer_of(model), [example.texts for example in examples])
         for example, question, context in zip(examples, questions, contexts, strict=True):
-            wanted = tokens_of(context, *example.target[0]) if example.target else None
-            for piece in windows_of(framing, question, context, example.where):
+            answer = tokens_of(context, *example.target[0]) if example.target else None
+            for piece in windows_of(windows, question, context, example.where):
                 ends = (0, 0)
-                if wanted is not None and piece.cut.start <= wanted[0] and wanted[1] < piece.cut.end:
-                    ends = (piece.lead + wanted[0] - piece.cut.start, piece.lead + wanted[1] - piece.cut.start)
+                if answer is not None and piece.cut.start <= answer[0] and answer[1] < piece.cut.end:
+                    ends = (piece.lead + answer[0] - piece.cut.start, piece.lead + answer[1] - piece.cut.start)
                 gathering.add([piece], ends=[ends])
-        return gathering.examples({}, segments=framing.segments)
+        return gathering.examples({}, segments=windows.segments)
 
-    # -------------------------------------------------------------------------------------- from network to answer
+    # ------------------------------------------------------------------------------------------------------- learning
 
-    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Prediction]:
-        """The best answers of each question over all windows of its context."""
-        asked = [Example(pair, None, f"question {number + 1}") for number, pair in enumerate(texts)]
+    def objective(self) -> Ends:
+        return Ends()
+
+    def window(self, model: LoadedModel, length: int | None, stride: int | None, long: str) -> Window:
+        length = length or min(384, model.config.context)
+        return super().window(model, length, stride or max(1, length // 3), long)
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def encode(
+        self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing, where: Sequence[str] = ()
+    ) -> InputWindows:
+        """`where`: what messages call each input."""
+        questions, contexts = encoded_pairs(tokenizer, inputs)
+        pairs = list(zip(questions, contexts, strict=True))
+        names = where or [f"question {number}" for number in range(1, len(pairs) + 1)]
+        return InputWindows(
+            windows,
+            [windows_of(windows, *pair, name) for pair, name in zip(pairs, names, strict=True)],
+            [(len(question), len(context)) for question, context in pairs],
+            [(text[1], context.offsets) for text, context in zip(inputs, contexts, strict=True)],
+        )
+
+    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
+        """The best spans of each question over all windows of its context."""
         return [
-            outcome(heard.found(pair[1]), framing, heard.pieces, heard.asked, len(heard.offsets))
-            for heard, pair in zip(self.heard(opened, framing, asked), texts, strict=True)
+            Prediction(candidates(parts, windows.pieces[number], *windows.places[number]), *windows.read(number))
+            for number, parts in enumerate(logits)
         ]
 
-    def heard(self, opened: LoadedModel, framing: Framing, asked: Sequence[Example]) -> Iterator[Heard]:
-        """What a network says of the tokens of each question and context, window by window."""
-        questions, contexts = encoded_pairs(tokenizer_of(opened), asked)
-        found = [
-            windows_of(framing, question, context, example.where)
-            for example, question, context in zip(asked, questions, contexts, strict=True)
-        ]
-        flat = [piece for some in found for piece in some]
-        scores: Any = opened.network.scores
-        said = iter(through(opened, framing, flat, lambda h, b: scores("answer", h, b.rows), True))
-        for some, question, context in zip(found, questions, contexts, strict=True):
-            ends = [next(said).double().numpy() for _ in some]
-            yield Heard(some, ends, context.offsets, len(question))
-
-    def answers(self, found: Found) -> tuple[int, int] | None:
+    def span(self, candidates: Candidates) -> tuple[int, int] | None:
         """The characters of the answer; None: there is none."""
-        if not found.choices or (self.threshold is not None and found.margin > self.threshold):
+        if not candidates.spans or (self.threshold is not None and candidates.margin > self.threshold):
             return None
-        return found.choices[0][1:]
+        return candidates.spans[0][1:]
 
-    def chances(self, found: Found) -> tuple[NDArray[np.float64], float]:
-        """The chances of the best answers, and of none, which the threshold puts in the middle."""
-        scores = [score for score, _, _ in found.choices]
+    def text(self, prediction: Prediction, context: str) -> str:
+        """The answer as a text; "" for none."""
+        start, end = self.span(prediction.output) or (0, 0)
+        return context[start:end]
+
+    def probabilities(self, candidates: Candidates) -> tuple[NDArray[np.float64], float]:
+        """Of the best spans, and of no answer, which the threshold puts in the middle."""
+        scores = [score for score, _, _ in candidates.spans]
         if self.threshold is not None:
-            scores.append(found.nothing - self.threshold)
+            scores.append(candidates.nothing - self.threshold)
         if not scores:
             return np.zeros(0), 1.0
         powers = np.exp((np.array(scores) - max(scores)) / self.temperature)
-        chances = powers / powers.sum()
-        return (chances[:-1], float(chances[-1])) if self.threshold is not None else (chances, 0.0)
+        shares = powers / powers.sum()
+        return (shares[:-1], float(shares[-1])) if self.threshold is not None else (shares, 0.0)
 
-    def answer(self, found: Prediction, context: str, best: int = 3) -> Answer:
-        held: Found = found.said
-        chances, nothing = self.chances(held)
+    def confidence(self, candidates: Candidates) -> float:
+        """The probability of the answer that is given."""
+        spans, nothing = self.probabilities(candidates)
+        return nothing if self.span(candidates) is None else float(spans[0])
+
+    def answer(self, prediction: Prediction, input: tuple[str, ...], best: int = 3, **options: Any) -> Answer:
+        candidates, context = prediction.output, input[1]
+        probabilities, nothing = self.probabilities(candidates)
         choices = tuple(
-            Choice(text=context[start:end], start=start, end=end, score=float(chance))
-            for (_, start, end), chance in zip(held.choices[:best], chances[:best], strict=True)
+            Choice(text=context[start:end], start=start, end=end, score=float(probability))
+            for (_, start, end), probability in zip(candidates.spans[:best], probabilities[:best], strict=True)
         )
-        place = self.answers(held)
-        start, end = place or (0, 0)
+        start, end = self.span(candidates) or (0, 0)
         return Reply(
             text=context[start:end],
             start=start,
             end=end,
-            score=float(chances[0]) if place else nothing,
+            score=self.confidence(candidates),
             no_answer=nothing,
             best=choices,
-            n_tokens=found.n_tokens,
-            n_windows=found.n_windows,
-            truncated=found.truncated,
+            **prediction.reading,
         )
 
-    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> AnswerTask:
-        """The task with what held-out rows decide: the threshold of no answer, where some have none, and the
-        temperature that makes a chance of 0.8 right in eight of ten."""
+    # -------------------------------------------------------------------------------------------------------- judging
+
+    def metrics(self) -> Any:
+        return AnswerMetrics()
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        for prediction, example in zip(predictions, examples, strict=True):
+            metrics.add(self.text(prediction, example.texts[1]), [text for _, text in example.target])
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> AnswerTask:
+        """Held-out rows decide the threshold of no answer, where some have none, and the temperature with which a
+        probability of 0.8 is right in eight of ten."""
+        always = replace(self, threshold=None)
         best = [
-            answer_scores(self._best_text(found.said, example), [text for _, text in example.target])
-            for found, example in zip(outcomes, examples, strict=True)
+            answer_scores(always.text(each, example.texts[1]), [text for _, text in example.target])
+            for each, example in zip(predictions, examples, strict=True)
         ]
         has_none = [not example.target for example in examples]
         threshold = None
         if any(has_none):
             earned = [0.0 if none else f1 for (_, f1), none in zip(best, has_none, strict=True)]
-            margins = [found.said.margin for found in outcomes]
+            margins = [each.output.margin for each in predictions]
             threshold = float(best_no_answer(margins, earned, list(map(float, has_none))))
         task = replace(self, threshold=threshold, temperature=1.0)
         right = np.array(
             [
-                float(none) if task.answers(found.said) is None else 0.0 if none else exact
-                for found, (exact, _), none in zip(outcomes, best, has_none, strict=True)
+                float(none) if task.span(each.output) is None else 0.0 if none else exact
+                for each, (exact, _), none in zip(predictions, best, has_none, strict=True)
             ]
         )
-        choices = [2.0 ** (power / 4) for power in range(-8, 21)]
-        return replace(
-            task, temperature=min(choices, key=lambda t: _brier(replace(task, temperature=t), outcomes, right))
-        )
 
-    @staticmethod
-    def _best_text(found: Found, example: Example) -> str:
-        return example.texts[1][found.choices[0][1] : found.choices[0][2]] if found.choices else ""
+        def brier(temperature: float) -> float:
+            tried = replace(task, temperature=temperature)
+            return float(((np.array([tried.confidence(each.output) for each in predictions]) - right) ** 2).mean())
 
-    def carded(self, card: Card) -> Card:
-        thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
-        return replace(card, thresholds=thresholds, temperature=self.temperature)
+        return replace(task, temperature=min((2.0 ** (power / 4) for power in range(-8, 21)), key=brier))
 
-    def metrics(self) -> Any:
-        return AnswerMetrics()
-
-    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        for found, example in zip(outcomes, examples, strict=True):
-            place = self.answers(found.said)
-            said = "" if place is None else example.texts[1][place[0] : place[1]]
-            metrics.add(said, [text for _, text in example.target])
-
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        place = self.answers(found.said)
-        said = "" if place is None else example.texts[1][place[0] : place[1]]
-        golds = [text for _, text in example.target]
-        if answer_scores(said, golds)[1] > 0.5:
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        text, golds = self.text(prediction, example.texts[1]), [text for _, text in example.target]
+        if answer_scores(text, golds)[1] > 0.5:
             return None
-        chances, nothing = self.chances(found.said)
-        sure = float(chances[0]) if place else nothing
-        right = golds[0] if golds else "(no answer)"
-        return sure, {
-            "right": right,
-            "said": f"{said or '(no answer)'} {sure:.3f}",
+        confidence = self.confidence(prediction.output)
+        return confidence, {
+            "target": golds[0] if golds else "(no answer)",
+            "prediction": f"{text or '(no answer)'} {confidence:.3f}",
             "where": example.where,
             "text": example.texts[0],
         }
 
 
-def _brier(task: AnswerTask, outcomes: Sequence[Prediction], right: NDArray[np.float64]) -> float:
-    sure = []
-    for found in outcomes:
-        chances, nothing = task.chances(found.said)
-        sure.append(float(chances[0]) if task.answers(found.said) is not None else nothing)
-    return float(((np.array(sure) - right) ** 2).mean())
+def candidates(
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
+) -> Candidates:
+    """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
+    spans: dict[tuple[int, int], float] = {}
+    nothing = np.inf
+    for piece, ends in zip(pieces_of, logits, strict=True):
+        ends = ends.astype(np.float64)
+        nothing = min(nothing, float(ends[0].sum()))
+        for score, first, last in _spans(ends, piece):
+            start, end = stripped(context, offsets[first][0], offsets[last][1])
+            if end > start and score > spans.get((start, end), -np.inf):
+                spans[start, end] = score
+    best = sorted(((score, *place) for place, score in spans.items()), key=lambda span: (-span[0], span[1], span[2]))
+    return Candidates(tuple(best[:EACH]), float(nothing))
 
 
-def encoded_pairs(tokenizer: Tokenizer, examples: Sequence[Example]) -> tuple[list[list[int]], list[Encoded]]:
+def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[Encoded]]:
     """The tokens of questions and contexts; a context that several questions are about is read once."""
-    questions = tokenizer.ids([example.texts[0] for example in examples], specials=False)
-    distinct = list(dict.fromkeys(example.texts[1] for example in examples))
+    questions = tokenizer.ids([question for question, _ in pairs], specials=False)
+    distinct = list(dict.fromkeys(context for _, context in pairs))
     known = dict(zip(distinct, tokenizer.encode_batch(distinct, specials=False), strict=True))
-    return questions, [known[example.texts[1]] for example in examples]
+    return questions, [known[context] for _, context in pairs]
 
 
 def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
@@ -349,8 +374,3 @@ def stripped(text: str, start: int, end: int) -> tuple[int, int]:
     while end > start and text[end - 1].isspace():
         end -= 1
     return start, end
-
-
-def task_of(opened: LoadedModel) -> AnswerTask:
-    card = opened.card
-    return AnswerTask(card.thresholds.get(NO_ANSWER), card.temperature or 1.0)

@@ -16,291 +16,354 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
-from weft.errors import UserError
+from weft.errors import UserError, listed
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
 from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
-from weft.tasks.reading import (
-    Example,
-    check_labels,
-    in_order,
-    is_one,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
-from weft.text.column_names import folded as folded_name
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.labels import alike_note, check_labels, in_order, number_of
+from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces
 
-Kind = Literal["label", "labels", "value"]
-TOGETHER = 1 << 22  # characters that are tokenized at a time
-COLUMN: dict[Kind, str] = {"label": "label", "labels": "labels", "value": "value"}
+TargetKind = Literal["label", "labels", "value"]
+KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
+CHARACTERS = 1 << 22  # that are tokenized at a time
 
 
 @dataclass(frozen=True)
-class TextTask:
-    """One of the tasks about whole texts, with its labels once they are known."""
+class TextTask(Task):
+    """A label, several labels or a value for each text or pair."""
 
     name: str
-    kind: Kind
+    kind: TargetKind
     pair: bool = False
     labels: tuple[str, ...] = ()
-    center: float = 0.0  # of the values to learn, which the network sees as distances from it ...
-    spread: float = 1.0  # ... in units of this
+    center: float = 0.0  # the network learns values as distances from their mean ...
+    spread: float = 1.0  # ... in units of their standard deviation
     balanced: bool = False  # rows of rare labels count more
-    words: float = 0.0  # how much the next tokens count beside the task
+    words: float = 0.0  # weight of the next-token loss beside that of the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    either: bool = False  # a published folder does not say whether it reads texts or pairs
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
     overlap = 0.125
 
-    @property
-    def objective(self) -> Texts:
-        return Texts(self.kind, self.outputs, self.words)
+    # ---------------------------------------------------------------------------------------------------------- data
+
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> TextTask:
+        kind = KINDS.get(work.name, "label")
+        takes = {"label": ("class_weights", "labels", "words"), "labels": ("labels", "words"), "value": ("words",)}
+        cls.check_recipe(work, *takes[kind])
+        balanced = work.class_weights == "balanced"
+        return cls(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> TextTask:
+        outputs, labels = model.heads["classify"], model.card.labels
+        if name == "regress" or (name == "pair" and labels is None and outputs == 1):
+            return cls(name, "value", name == "pair")
+        names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
+        either = name == "classify" and model.card.task is None
+        kind, thresholds = KINDS.get(name, "label"), model.card.thresholds
+        return cls(name, kind, name == "pair", names, thresholds=thresholds, either=either)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        super().check_model(model, name)
+        if name == "regress" and model.heads["classify"] != 1:
+            raise UserError(f"a head of {model.heads['classify']} outputs gives no value")
+
+    def to_card(self, card: Card) -> Card:
+        return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
 
     @property
     def outputs(self) -> int:
         return 1 if self.kind == "value" else len(self.labels)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The scores by which the best model may be chosen."""
-        if self.kind == "value":
-            return ("pearson", "spearman", "r2")
-        both = ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
-        return both if self.kind == "label" else ("micro_f1", "macro_f1", "exact")
+    def prediction_columns(self) -> tuple[str, ...]:
+        more = {"label": ("probability",), "labels": ("probabilities",), "value": ()}
+        return ("prediction", *more[self.kind])
 
     @property
-    def chosen(self) -> str:
-        """The score that decides which model is kept."""
-        return {"label": "accuracy", "labels": "micro_f1", "value": "pearson"}[self.kind]
+    def takes_tuples(self) -> bool:
+        return self.pair or self.either
 
-    @staticmethod
-    def asked(example: Example) -> tuple[str, ...]:
-        return example.texts
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        return ("text", "pair") if self.pair else ("text",)
 
-    # ------------------------------------------------------------------------------------------ from people's data
-
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
-        """The columns of this task; a pair has labels, or values where there is a column of numbers only."""
-        texts = ("text", "pair") if self.pair else ("text",)
-        task = self
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
+        """A pair has labels, or values where there is a column of numbers only."""
+        task, texts = self, self.input_columns(record, given)
         if self.name == "pair" and not self.labels and "label" not in given:
             labeled = any(name in record.values for name in NAMES["label"])
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
             if "value" in given or (valued and not labeled):
                 task = replace(self, kind="value")
-        usual = {folded_name(name) for name in NAMES["labels"]}
-        if self.kind == "labels" and "labels" not in given and not usual & set(map(folded_name, record.values)):
+        usual = {folded(name) for name in NAMES["labels"]}
+        if self.kind == "labels" and "labels" not in given and not usual & set(map(folded, record.values)):
             flags = record.likely.get("indicators", "")
             known = self.labels if all(label in record.values for label in self.labels) else ()  # those of a model
             if known or (flags and not self.labels):
                 return replace(self, indicators=known or tuple(flags.split("\t"))), texts
-        return task, (*texts, COLUMN[task.kind])
+        return task, (*texts, task.kind)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        texts = tuple(text_in(record, columns[name]) for name in (("text", "pair") if self.pair else ("text",)))
-        if COLUMN[self.kind] not in columns:
-            named = tuple(name for name in self.indicators if is_one(record, name))
-            return Example(texts, named, record.where)
-        column = columns[COLUMN[self.kind]]
-        target: Any
-        if self.kind == "label":
-            target = word_in(record, column)
-        elif self.kind == "labels":
-            target = words_in_list(record, column)
-        else:
-            target = number_in(record, column)
-        return Example(texts, target, record.where)
+        example = self.read_input(record, columns)
+        if self.kind not in columns:
+            return replace(example, target=tuple(name for name in self.indicators if is_one(record, name)))
+        cell: Any = {"label": word_in, "labels": words_in_list, "value": number_in}[self.kind]
+        return replace(example, target=cell(record, columns[self.kind]))
 
-    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TextTask:
-        """The task with what the rows to learn from say: the labels in order, or the middle and spread of values."""
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        texts = tuple(text_in(record, columns[name]) for name in ("text", "pair")[: 1 + self.pair])
+        return Example(texts, None, record.where)
+
+    @property
+    def empty_targets(self) -> bool:
+        return self.kind == "labels"
+
+    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str) and not self.pair:
+            return (value,)
+        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
+            return tuple(value)  # also for a model of single texts: a published folder does not say which it is
+        raise UserError(f"input {number}: {'a pair of texts' if self.pair else 'a text'} is expected")
+
+    def size(self, input: tuple[str, ...]) -> int:
+        return sum(map(len, input))
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        return {**dict(zip(("text", "pair"), example.texts, strict=False)), self.kind: example.target}
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TextTask:
         where = file_of(examples[0].where)
         if self.kind == "value":
             values = np.array([example.target for example in examples])
             if values.std() == 0:
                 raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
             return replace(self, center=float(values.mean()), spread=float(values.std()))
-        named = [example.target if self.kind == "labels" else (example.target,) for example in examples]
-        found = Counter(label for some in named for label in some)
-        task = replace(self, labels=tuple(labels) or in_order(list(found)))
-        if self.kind == "labels" and len(task.labels) == 1 and found[task.labels[0]] not in (0, len(examples)):
+        counts = Counter(label for example in examples for label in self._labels_of(example))
+        task = replace(self, labels=tuple(labels) or in_order(list(counts)))
+        if self.kind == "labels" and len(task.labels) == 1 and counts[task.labels[0]] not in (0, len(examples)):
             return task  # one label that some rows have and others have not
-        check_labels(found, task.labels, where)
+        check_labels(counts, task.labels, where)
         return task
 
-    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
-        """What the held-out rows should have their share of; None: nothing."""
+    def _labels_of(self, example: Example) -> tuple[str, ...]:
+        return example.target if self.kind == "labels" else (example.target,)
+
+    def column_note(self, names: Sequence[str]) -> str | None:
+        if not self.indicators or "labels" in names:
+            return None
+        return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+
+    def label_note(self) -> str | None:
+        return alike_note(self.labels)
+
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
         if self.kind != "labels":
             return [example.target if self.kind == "label" else "" for example in examples]
         # By the rarest of its labels: whole sets of labels are often all different, and none would give a row.
         counts = Counter(label for example in examples for label in example.target)
         return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check_targets(self, examples: Sequence[Example]) -> None:
         self.targets(examples)
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
-        """E, or E C of several labels: what the network is to say of each example."""
+        """E, or E C of several labels: the targets as the network learns them."""
         if self.kind == "value":
             values = np.array([example.target for example in examples], dtype=np.float64)
             return ((values - self.center) / self.spread).astype(np.float32)
         numbers = {label: number for number, label in enumerate(self.labels)}
         if self.kind == "label":
-            return np.array([number_of(each.target, numbers, each.where) for each in examples], dtype=np.int64)
-        found = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+            return np.array([number_of(e.target, numbers, e.where) for e in examples], dtype=np.int64)
+        targets = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             for label in example.target:
-                found[row, number_of(label, numbers, example.where)] = 1
-        return found
+                targets[row, number_of(label, numbers, example.where)] = 1
+        return targets
 
-    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
-        """The examples as a source of batches."""
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
         targets = self.targets(examples)
         importance = np.ones(len(examples), dtype=np.float32)
         if self.balanced and self.kind == "label":
             counts = np.bincount(targets, minlength=len(self.labels))
             importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
         gathering = ExamplesBuilder()
-        for found in pieces_in(framing, tokenizer, [example.texts for example in examples]):
-            gathering.add(found[0])
+        for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
+            gathering.add(some)
         return gathering.examples(
             {"target": targets, "importance": importance},
-            segments=framing.segments and self.pair,
+            segments=windows.segments and self.pair,
             next_words=self.words > 0,
         )
 
-    # -------------------------------------------------------------------------------------- from network to answer
+    # ------------------------------------------------------------------------------------------------------- learning
 
-    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[tuple[str, ...]]) -> list[Prediction]:
-        """What the network says of each text: scores before they become chances, a value as people wrote it."""
-        found = list(pieces_in(framing, tokenizer_of(opened), texts))
-        flat = [piece for some, _ in found for piece in some]
-        network: Any = opened.network
-        said = iter(through(opened, framing, flat, lambda h, b: network.scores("classify", h, b.rows), False))
-        outcomes = []
-        for some, lengths in found:
+    def objective(self) -> Texts:
+        return Texts(self.kind, self.outputs, self.words)
+
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> TextTask:
+        """A trained head gives values in the units of the data; here they become distances from the mean."""
+        if self.kind != "value":
+            return self
+        task, network = self, model.network
+        if not can_shift(network):
+            task = replace(self, center=0.0, spread=math.hypot(self.center, self.spread))
+        if not fresh:
+            rescale(network, 1 / task.spread, -task.center / task.spread)
+        return task
+
+    @contextmanager
+    def saving(self, network: Any) -> Iterator[None]:
+        if self.kind != "value":
+            yield
+            return
+        moved = list(last_linear(network.heads["classify"]).parameters())
+        moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
+        before = [parameter.detach().clone() for parameter in moved]
+        rescale(network, self.spread, self.center)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(moved, before, strict=True):
+                    parameter.copy_(value)
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
+        encoded = list(pieces_in(windows, tokenizer, inputs))
+        return InputWindows(windows, [some for some, _ in encoded], [lengths for _, lengths in encoded], [])
+
+    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
+        """Logits, or a value in the units of the data: the mean over the windows, by the tokens that are their own."""
+        predictions = []
+        for number, (values, some) in enumerate(zip(logits, windows.pieces, strict=True)):
             own = np.array([max(1, piece.cut.last - piece.cut.first) for piece in some], dtype=np.float64)
-            scores = np.stack([next(said).double().numpy() for _ in some])
-            scores = (scores * (own / own.sum())[:, None]).sum(0)
-            outcomes.append(outcome(scores * self.spread + self.center, framing, some, *lengths))
-        return outcomes
+            mean = (np.stack(values).astype(np.float64) * (own / own.sum())[:, None]).sum(0)
+            predictions.append(Prediction(mean * self.spread + self.center, *windows.read(number)))
+        return predictions
 
-    def answer(self, found: Prediction) -> Answer:
-        read: dict[str, Any] = {"n_tokens": found.n_tokens, "n_windows": found.n_windows, "truncated": found.truncated}
+    def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
+        read = prediction.reading
         if self.kind == "value":
-            return Value(value=float(found.said[0]), **read)
-        chances = self._chances(found)
-        scores = dict(zip(self.labels, chances.tolist(), strict=True))
+            return Value(value=float(prediction.output[0]), **read)
+        probabilities = self.probabilities(prediction)
+        scores = dict(zip(self.labels, probabilities.tolist(), strict=True))
         if self.kind == "labels":
             chosen = tuple(label for label in self.labels if scores[label] >= self.thresholds.get(label, 0.5))
             return Labels(labels=chosen, scores=scores, **read)
-        best = self.labels[int(chances.argmax())]
+        best = self.labels[int(probabilities.argmax())]
         return Label(label=best, score=scores[best], scores=scores, **read)
 
-    def _chances(self, found: Prediction) -> NDArray[np.float64]:
+    def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
+        """Of every label."""
+        logits = prediction.output
         if self.kind == "labels":
-            return 1 / (1 + np.exp(-np.clip(found.said, -700, 700)))
-        powers = np.exp(found.said - found.said.max())
+            return 1 / (1 + np.exp(-np.clip(logits, -700, 700)))
+        powers = np.exp(logits - logits.max())
         return powers / powers.sum()
 
-    def together(self, found: Sequence[Prediction]) -> Prediction:
-        """What several models say of one text: the mean of their values, or of their chances, as scores again."""
+    def combine(self, predictions: Sequence[Prediction]) -> Prediction:
+        """The mean of the values, or of the probabilities, as logits again."""
         if self.kind == "value":
-            return replace(found[0], said=np.mean([each.said for each in found], axis=0))
-        chances = np.clip(np.mean([self._chances(each) for each in found], axis=0), 1e-300, 1 - 1e-16)
-        said = np.log(chances) - (np.log1p(-chances) if self.kind == "labels" else 0.0)
-        return replace(found[0], said=said)
+            return replace(predictions[0], output=np.mean([each.output for each in predictions], axis=0))
+        mean = np.clip(np.mean([self.probabilities(each) for each in predictions], axis=0), 1e-300, 1 - 1e-16)
+        logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
+        return replace(predictions[0], output=logits)
 
-    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> TextTask:
-        """The task with what held-out rows decide: the threshold of each label of several."""
-        if self.kind != "labels":
-            return self
-        chances = np.stack([self._chances(found) for found in outcomes])
-        best = best_thresholds(chances, self.targets(examples).astype(bool))
-        return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
+    # -------------------------------------------------------------------------------------------------------- judging
 
-    def carded(self, card: Card) -> Card:
-        return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        if self.kind == "value":
+            return ("pearson", "spearman", "r2")
+        one = ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
+        return one if self.kind == "label" else ("micro_f1", "macro_f1", "exact")
+
+    @property
+    def default_metric(self) -> str:
+        return {"label": "accuracy", "labels": "micro_f1", "value": "pearson"}[self.kind]
 
     def metrics(self) -> Any:
         if self.kind == "value":
             return RegressionMetrics()
         return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
-    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
-            metrics.add([float(found.said[0]) for found in outcomes], [example.target for example in examples])
+            metrics.add([float(each.output[0]) for each in predictions], [example.target for example in examples])
             return
         gold = self.targets(examples)
         if self.kind == "label":
-            metrics.add([int(found.said.argmax()) for found in outcomes], gold.tolist())
+            metrics.add([int(each.output.argmax()) for each in predictions], gold.tolist())
             return
         limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
-        metrics.add(np.stack([self._chances(found) >= limits for found in outcomes]), gold.astype(bool))
+        metrics.add(np.stack([self.probabilities(each) >= limits for each in predictions]), gold.astype(bool))
 
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        """How wrong an answer is, and what a table of the worst shows of it; None where it is right."""
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> TextTask:
+        """Held-out rows decide the threshold of each label of several."""
+        if self.kind != "labels":
+            return self
+        probabilities = np.stack([self.probabilities(each) for each in predictions])
+        best = best_thresholds(probabilities, self.targets(examples).astype(bool))
+        return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
+
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         shown = {"where": example.where, "text": " | ".join(example.texts)}
         if self.kind == "value":
-            value = float(found.said[0])
-            return abs(value - example.target), {"right": f"{example.target:g}", "said": f"{value:.4g}", **shown}
-        chances = self._chances(found)
-        answer: Any = self.answer(found)
+            value = float(prediction.output[0])
+            error = abs(value - example.target)
+            return error, {"target": f"{example.target:g}", "prediction": f"{value:.4g}", **shown}
+        probabilities = self.probabilities(prediction)
+        answer: Any = self.answer(prediction)
         if self.kind == "label":
             if answer.label == example.target:
                 return None
-            right = float(chances[self.labels.index(example.target)])
-            return -math.log(max(right, 1e-300)), {
-                "right": example.target,
-                "said": f"{answer.label} {answer.score:.3f}",
-                **shown,
-            }
+            loss = -math.log(max(float(probabilities[self.labels.index(example.target)]), 1e-300))
+            return loss, {"target": example.target, "prediction": f"{answer.label} {answer.score:.3f}", **shown}
         if set(answer.labels) == set(example.target):
             return None
         gold = np.array([label in example.target for label in self.labels])
-        badness = float(np.abs(chances - gold).sum())
-        return badness, {"right": ", ".join(example.target), "said": ", ".join(answer.labels), **shown}
+        error = float(np.abs(probabilities - gold).sum())
+        return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
 
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
-    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOGETHER):
-        yield from _pieces(framing, tokenizer, some)
+    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
+        firsts = tokenizer.ids([each[0] for each in some], specials=False)
+        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
+        for each, first in zip(some, firsts, strict=True):
+            second = next(seconds) if len(each) > 1 else None
+            lengths = (len(first),) if second is None else (len(first), len(second))
+            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
+                raise UserError("a text is empty, and this model puts no tokens around a text")
+            yield pieces(framing, first, second), lengths
 
 
-def _pieces(
-    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> list[tuple[list[TextWindow], tuple[int, ...]]]:
-    firsts = tokenizer.ids([some[0] for some in texts], specials=False)
-    seconds = tokenizer.ids([some[1] for some in texts if len(some) > 1], specials=False)
-    following = iter(seconds)
-    found: list[tuple[list[TextWindow], tuple[int, ...]]] = []
-    for some, first in zip(texts, firsts, strict=True):
-        second = next(following) if len(some) > 1 else None
-        lengths = (len(first),) if second is None else (len(first), len(second))
-        if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
-            raise UserError("a text is empty, and this model puts no tokens around a text")
-        found.append((pieces(framing, first, second), lengths))
-    return found
+# ------------------------------------------------------------------------------------------------- the head of values
 
 
 def rescale(network: Any, scale: float, shift: float) -> None:
-    """Let the head of values say `scale` times what it says, and `shift` more.
+    """Make the head of values give `scale` times its output plus `shift`.
 
-    GPT's head has no bias: there the last norm below it moves by what makes the head say that much more.
+    GPT's head has no bias: there the last norm below it moves by what makes the head give that much more.
     """
     output = last_linear(network.heads["classify"])
     with torch.no_grad():
@@ -312,24 +375,6 @@ def rescale(network: Any, scale: float, shift: float) -> None:
             last_norm(network).bias.add_((shift * row / row.square().sum()).to(output.weight.dtype))
 
 
-@contextmanager
-def folded(network: Any, task: Any) -> Iterator[None]:
-    """While it is saved, the head of values says them as people write them."""
-    if not isinstance(task, TextTask) or task.kind != "value":
-        yield
-        return
-    moved = list(last_linear(network.heads["classify"]).parameters())
-    moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
-    before = [parameter.detach().clone() for parameter in moved]
-    rescale(network, task.spread, task.center)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(moved, before, strict=True):
-                parameter.copy_(value)
-
-
 def last_norm(network: Any) -> Any:
     """The norm whose output the heads read, where each head reads it as it is."""
     final = network.final_norm
@@ -337,23 +382,12 @@ def last_norm(network: Any) -> Any:
 
 
 def can_shift(network: Any) -> bool:
-    """Whether values can have a middle that the folder says too."""
+    """Whether the head of values can be given another mean."""
     if last_linear(network.heads["classify"]).bias is not None:
         return True
-    alone = set(network.heads) == {"classify"} and getattr(network, "mix", None) is None
+    alone = set(network.heads) == {"classify"} and network.mix is None
     return alone and getattr(last_norm(network), "bias", None) is not None
 
 
 def last_linear(head: torch.nn.Module) -> torch.nn.Linear:
     return [module for module in head.modules() if isinstance(module, torch.nn.Linear)][-1]
-
-
-def task_of(opened: LoadedModel, name: str) -> TextTask:
-    """The task of a model folder, as its card and its head say."""
-    card, outputs = opened.card, opened.heads["classify"]
-    labels = card.labels
-    if name == "regress" or (name == "pair" and labels is None and outputs == 1):
-        return TextTask(name, "value", name == "pair")
-    names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
-    kind: Kind = "labels" if name == "multilabel" else "label"
-    return TextTask(name, kind, name == "pair", names, thresholds=card.thresholds)

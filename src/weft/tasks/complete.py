@@ -8,75 +8,81 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
+from weft.generation.options import options_of
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
-from weft.tasks.describe import limit_for, vectors_of
+from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.generation import Stream, Writer, check_width, manner_of
+from weft.tasks.generation import Stream, TextGenerator, check_beam_size
 from weft.tasks.translate import around, limit_of
 from weft.tasks.unseen import unseen_in_words
+from weft.tasks.vector_inputs import VectorInputs, limit_for, vectors_of
 from weft.text.windows import frame
 
-ENDLESS = 1 << 20  # tokens: a context that nothing written fills
-UNASKED = 256  # new tokens there, where nobody says how many
+ENDLESS = 1 << 20  # tokens: a context that no text fills
+MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
 
 
 def complete(
     opened: LoadedModel,
     prompts: Sequence[str],
     *,
-    most: int | None = None,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Text]:
-    """Continue each prompt, by `most` new tokens at most where that is said; `options` are those of `Manner`."""
-    writer, manner = writer_of(opened), manner_of(options)
-    check_width(manner.beam or 1, opened.config.vocabulary)
+    """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
+    generator, chosen = generator_of(opened), options_of(options)
+    check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
     if not opened.family.reads:
         with unseen_in_words(opened):
-            return writer.write(begun(opened, prompts), manner, most=_ended(opened, most), heard=heard)
+            limit = _default_limit(opened)
+            return generator.write(begun(opened, prompts), chosen, max_tokens=limit, on_progress=on_progress)
     sources = read(opened, prompts)
-    limits = [limit_from(opened, source) if most is None else most for source in sources]
-    found = writer.write([[opened.config.begin]] * len(sources), manner, most=limits, sources=sources, heard=heard)
-    return [replace(answer, n_tokens=len(source)) for answer, source in zip(found, sources, strict=True)]
+    answers = generator.write(
+        [[opened.config.begin]] * len(sources),
+        chosen,
+        max_tokens=[limit_from(opened, source) for source in sources],
+        sources=sources,
+        on_progress=on_progress,
+    )
+    return [replace(answer, n_tokens=len(source)) for answer, source in zip(answers, sources, strict=True)]
 
 
-def stream(opened: LoadedModel, prompt: Any, *, most: int | None = None, **options: Any) -> Stream:
+def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
     """Continue one prompt piece by piece; options as for `complete`."""
-    writer, manner = writer_of(opened), manner_of(options)
+    generator, chosen = generator_of(opened), options_of(options)
     if opened.family.reads:
         source = read(opened, [prompt])[0]
-        limit = limit_from(opened, source) if most is None else most
-        found = writer.stream([opened.config.begin], manner, most=limit, source=source)
+        limit: int | None = limit_from(opened, source)
+        inner = generator.stream([opened.config.begin], chosen, max_tokens=limit, source=source)
     else:
-        found = writer.stream(begun(opened, [prompt])[0], manner, most=_ended(opened, most))
+        inner = generator.stream(begun(opened, [prompt])[0], chosen, max_tokens=_default_limit(opened))
 
     def pieces() -> Generator[str, None, Text]:
         training = opened.network.training
         opened.network.eval()
         try:
             with unseen_in_words(opened):
-                yield from found
+                yield from inner
         finally:
             opened.network.train(training)
-        return found.answer
+        return inner.answer
 
     return Stream(pieces())
 
 
-def _ended(opened: LoadedModel, most: int | None) -> int | None:
-    """How long an answer may be; a model whose context has no end in sight would otherwise go on for hours."""
-    return UNASKED if most is None and opened.config.context >= ENDLESS else most
+def _default_limit(opened: LoadedModel) -> int | None:
+    return MAX_TOKENS if opened.config.context >= ENDLESS else None
 
 
-def writer_of(opened: LoadedModel) -> Writer:
+def generator_of(opened: LoadedModel) -> TextGenerator:
     """What writes with this model, where it can."""
     if not opened.family.speaks or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model does not write text: it has no head for next words")
+        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
-    return Writer(
-        speaker=opened.network,  # type: ignore[arg-type]
+    return TextGenerator(
+        decoder=opened.network,  # type: ignore[arg-type]
         tokenizer=opened.target_tokenizer or opened.tokenizer,
         context=opened.config.context,
         device=opened.device,
@@ -117,3 +123,27 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
     ids = [[*before, *found] for found in tokenizer.ids(list(prompts), specials=False)]
     return [found or ([] if begin is None else [begin]) for found in ids]
+
+
+class CompleteTask(Task):
+    """Text that continues a prompt."""
+
+    name = "complete"
+    head = "words"
+    writes = True
+    supervised = False
+    independent = False  # row n draws from seed + n
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
+        return CompleteVectorTask() if model.family.numbers else cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return complete(model, inputs, **options)
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
+        return stream(model, input, **options)
+
+
+class CompleteVectorTask(VectorInputs, CompleteTask):
+    """The same from a vector."""

@@ -51,7 +51,7 @@ def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     places = places_of(len(tokens), longest, work) if longest else []
     if len(places) < LEAST:
         raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
-    reach = min(getattr(opened.config, "reach", longest), opened.config.context)
+    reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
     farthest = min(longest, max(1, reach))
     contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
     found = np.empty((len(contexts), len(places)))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,123 +10,56 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.checkpoint.card import Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.data.pairs import Sequences, TextSide, VectorSide
-from weft.errors import UserError, shown
-from weft.generation.speaker import Ensemble
+from weft.errors import UserError
+from weft.generation.decoding import Ensemble
+from weft.generation.options import SAMPLING, options_of
+from weft.progress import Log
 from weft.tasks.answers import Text
-from weft.tasks.forward import Prediction
-from weft.tasks.generation import Writer, check_width, manner_of
-from weft.tasks.reading import Example, list_in, text_in
+from weft.tasks.base import Example, Prediction
+from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
+from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
 from weft.text.records import Record
 from weft.text.windows import Framing
 
 BEAM = 3  # as Vinyals et al. (2017) found best
-LEAST = 32  # tokens that a text may always have
-DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical")  # options with which nothing is searched for
-
-
-# ------------------------------------------------------------------------------------------------------------ vectors
-
-
-def numbers_of(value: Any, where: str) -> list[float]:
-    """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("{"):
-            raise UserError(f"{where}: a row, not a vector; rows of a file are read by --data")
-        try:
-            value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
-        except (ValueError, RecursionError):
-            raise UserError(f"{where}: {shown(value)!r} is no list of numbers") from None
-    elif hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
-    if not value:
-        raise UserError(f"{where}: there are no numbers")
-    found = [_number(each) for each in value]
-    for place, each in enumerate(found, 1):
-        if not math.isfinite(each):
-            raise UserError(f"{where}: {shown(str(value[place - 1]))!r}, number {place} of {len(found)}, is no number")
-    return found
-
-
-def _number(value: Any) -> float:
-    """A number that single precision holds, else NaN."""
-    try:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        return math.nan
-    return found if abs(found) <= 3e38 else math.nan
-
-
-def is_vector(given: Any) -> bool:
-    """Whether one vector is given, rather than several."""
-    if isinstance(given, str):
-        return True
-    if getattr(given, "ndim", None) is not None:
-        return bool(given.ndim == 1)
-    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], int | float)
-
-
-def vectors_of(opened: LoadedModel, given: Sequence[Any]) -> list[list[float]]:
-    """Vectors as the model takes them; what is wrong with one is said with its number."""
-    found = []
-    for number, each in enumerate(given, 1):
-        where = f"vector {number} of {len(given)}" if len(given) > 1 else "the vector"
-        found.append(numbers_of(each, where))
-        check_length(len(found[-1]), opened.config.features, where)
-    return found
-
-
-def check_length(numbers: int, features: int, where: str) -> None:
-    if numbers != features:
-        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
-
-
-def limit_for(opened: LoadedModel) -> int:
-    """Tokens that a text may have where nobody says it: twice as many as any to learn from had."""
-    return max(LEAST, 2 * opened.card.window.length if opened.card.window else 0)
 
 
 def describe(
     opened: LoadedModel,
     vectors: Sequence[Any],
     *,
-    task: str = "describe",
     others: Sequence[LoadedModel] = (),
-    beam: int | None = None,
-    most: int | None = None,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Text]:
-    """Write a text from each vector; `options` are those of `Manner`, `others` models that write together with it.
+    """Write a text from each vector; `options`: `GenerationOptions`; `others`: further models of an ensemble.
 
-    A beam of 3 looks for the best text, unless it is to be drawn (`temperature`, `top_p` ...). `most`: tokens of a
-    text; unless given, twice as many as the longest had that the model has learned from.
+    Default: a beam of 3, unless a sampling option is given; twice as many tokens as the longest training text had.
     """
-    writer = describer_of(opened, others)
-    found = vectors_of(opened, vectors)
-    if beam is None and not any(options.get(name) is not None for name in DRAWN):
-        beam = min(BEAM, opened.config.vocabulary)
-    if beam is not None:
-        check_width(beam, opened.config.vocabulary)
-        options = {"n": 1, **options, "beam": beam}
-    if most is not None and most < 1:
-        raise UserError(f"a number of new tokens cannot be {most}")
-    return writer.write(
-        [[opened.config.begin]] * len(found),
-        manner_of(options),
-        most=limit_for(opened) if most is None else most,
-        sources=[[vector] for vector in found],
-        heard=heard,
+    generator, chosen = describer_of(opened, others), options_of(options)
+    features = vectors_of(opened, vectors)
+    if chosen.beam_size is None and not chosen.given(SAMPLING):
+        chosen = replace(chosen, beam_size=min(max(BEAM, chosen.n), opened.config.vocabulary))
+    check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
+    if chosen.max_tokens is not None and chosen.max_tokens < 1:
+        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
+    return generator.write(
+        [[opened.config.begin]] * len(features),
+        chosen,
+        max_tokens=limit_for(opened),
+        sources=[[vector] for vector in features],
+        on_progress=on_progress,
     )
 
 
-def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Writer:
+def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
     """What writes from vectors with this model, and with others."""
     if not opened.family.numbers or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write from vectors")
@@ -138,8 +68,8 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Wri
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
-    return Writer(
-        speaker=networks[0] if len(networks) == 1 else Ensemble(networks),
+    return TextGenerator(
+        decoder=networks[0] if len(networks) == 1 else Ensemble(networks),
         tokenizer=writer_of(opened),
         context=min(each.config.context for each in (opened, *others)),
         device=opened.device,
@@ -148,111 +78,135 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Wri
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- task
-
-
 @dataclass(frozen=True)
-class DescribeTask(SequenceTask):
-    """Texts from vectors as a task; texts of one vector stand on one side of a split, and are right all of them."""
+class DescribeTask(VectorInputs, SequenceTask):
+    """A text written from a vector; all texts of one vector stand on one side of a split, and are references."""
 
     features: int = 0  # numbers of a vector, once that is known
 
-    @property
-    def chosen(self) -> str:
-        return "bleu"
+    needs = "writes from vectors"
+    whole_groups = True
+    independent = False  # row n draws from seed + n
+    default_metric = "bleu"
 
-    @staticmethod
-    def asked(example: Example) -> Any:
-        return np.frombuffer(example.numbers, dtype=np.float32)
+    # ---------------------------------------------------------------------------------------------------------- data
 
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
+        cls.check_recipe(work)
+        return cls("describe", smoothing=work.smoothing, judged=work.judged)
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
+        return cls("describe", beam_size=BEAM, features=model.config.features)
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and family.numbers
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
         return self, ("vector", "text")
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        vector = vector_in(record, columns["vector"])
-        return Example((), text_in(record, columns["text"]), record.where, vector.tobytes())
+        return replace(self.read_input(record, columns), target=text_in(record, columns["text"]))
 
-    def sifted(self, examples: Sequence[Example], told: Callable[[str], None]) -> list[Example]:
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return Example((), None, record.where, vector_in(record, columns["vector"]).tobytes())
+
+    def inputs(self, example: Example) -> Any:
+        return np.frombuffer(example.numbers, dtype=np.float32)
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        return {"vector": self.inputs(example).tolist(), "text": example.target}
+
+    def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
         return list(examples)
 
-    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> DescribeTask:
-        """The task with what the rows say: how many numbers a vector has, by most of them."""
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> DescribeTask:
+        """The rows decide how many numbers a vector has."""
         counts = Counter(len(example.numbers) // 4 for example in examples)
         return replace(self, features=self.features or counts.most_common(1)[0][0])
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check_targets(self, examples: Sequence[Example]) -> None:
         for example in examples:
             check_length(len(example.numbers) // 4, self.features, example.where)
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         return [example.numbers for example in examples]
 
-    def gathered(self, examples: Iterable[Example]) -> Iterable[Example]:
+    def merge_references(self, examples: Iterable[Example]) -> Iterable[Example]:
         """One example for each vector, with all its texts, in the order in which the vectors came."""
-        found: dict[bytes, list[Example]] = {}
+        by_vector: dict[bytes, list[Example]] = {}
         for example in examples:
-            found.setdefault(example.numbers, []).append(example)
-        for some in found.values():
-            yield replace(some[0], target=tuple(each.target for each in some))
+            by_vector.setdefault(example.numbers, []).append(example)
+        for same in by_vector.values():
+            yield replace(same[0], target=tuple(example.target for example in same))
 
-    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
-        return super().sample(list(self.gathered(examples)))
-
-    def table(self, examples: Sequence[Example], opened: LoadedModel, framing: Framing) -> Sequences:
-        """The rows as a source of batches; texts that are longer than the model can write are left out, and told."""
-        self.fits(opened)
-        writer, long = writer_of(opened), list[tuple[int, Example]]()
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Sequences:
+        """Texts that are longer than the model can write are left out, with a note."""
+        self._check_features(model)
+        writer, long = writer_of(model), list[tuple[int, Example]]()
         end = end_of(writer)
         vectors, written = list[Any](), list[list[int]]()
         for first in range(0, len(examples), CHUNK):
             some = examples[first : first + CHUNK]
             texts = writer.ids([example.target for example in some], specials=False)
             for example, text in zip(some, texts, strict=True):
-                if len(text) + 1 > framing.length:
+                if len(text) + 1 > windows.length:
                     long.append((len(text) + 1, example))
                     continue
-                vectors.append(self.asked(example))
+                vectors.append(self.inputs(example))
                 written.append([*text, end])
         if not written:
-            raise UserError(f"all {len(examples):,} texts are longer than the {framing.length} tokens of the context")
-        notes = (too_long(long, framing.length),) if long else ()
+            raise UserError(f"all {len(examples):,} texts are longer than the {windows.length} tokens of the context")
+        notes = (too_long(long, windows.length),) if long else ()
         return Sequences(
-            VectorSide(np.stack(vectors)), TextSide.of(written), opened.config.begin, framing.length, notes=notes
+            VectorSide(np.stack(vectors)), TextSide.of(written), model.config.begin, windows.length, notes=notes
         )
 
-    def fits(self, opened: LoadedModel) -> None:
+    def _check_features(self, model: LoadedModel) -> None:
         """Refuse a model for other vectors than the rows have."""
-        rows, model = self.features, opened.config.features
-        if rows != model:
-            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {model}")
+        rows, features = self.features, model.config.features
+        if rows != features:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
 
-    def settle(self, opened: LoadedModel, examples: Sequence[Example]) -> None:
-        """Let a fresh network know where the vectors lie that it learns from."""
-        self.fits(opened)
-        network: Any = opened.network
-        network.settle(torch.from_numpy(np.stack([self.asked(example) for example in examples])))
+    # ------------------------------------------------------------------------------------------------------- learning
 
-    def outcomes(self, opened: LoadedModel, framing: Framing, vectors: Sequence[Any]) -> list[Prediction]:
-        found = describe(opened, vectors, beam=self.beam, others=self.others)
-        return [Prediction(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
+    def network_settings(self) -> dict[str, Any]:
+        return {"features": self.features}
 
-    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        metrics.written.add([found.said.text for found in outcomes], [example.target for example in examples])
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> DescribeTask:
+        """A new network learns the mean and spread of the vectors."""
+        if fresh:
+            self._check_features(model)
+            network: Any = model.network
+            network.settle(torch.from_numpy(np.stack([self.inputs(example) for example in examples])))
+        return self
 
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        text = found.said.text.strip()
-        if text in [right.strip() for right in example.target]:
+    def card_window(self, window: Window, dataset: Sequences) -> Window:
+        length = min(window.length, dataset.written.longest)
+        return Window(length=length, stride=length)
+
+    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
+        return super().sample(list(self.merge_references(examples)))
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return describe(model, inputs, **options)
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
+        return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
+
+    # -------------------------------------------------------------------------------------------------------- judging
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        metrics.written.add([each.output.text for each in predictions], [example.target for example in examples])
+
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        text = prediction.output.text.strip()
+        if text in [reference.strip() for reference in example.target]:
             return None
-        near, right = max((chrf_near(text, right), right) for right in example.target)
-        return 1 - near, {"near": f"{near:.3f}", "right": right, "said": text, "where": example.where}
-
-
-def vector_in(record: Record, column: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The vector of a row."""
-    where = f"{record.where}: column {shown(column)!r}"
-    return np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
-
-
-def task_of(opened: LoadedModel) -> DescribeTask:
-    """The task of a model folder, as its card says."""
-    return DescribeTask("describe", beam=BEAM, features=opened.config.features)
+        near, reference = max((chrf_near(text, reference), reference) for reference in example.target)
+        return 1 - near, {"near": f"{near:.3f}", "target": reference, "prediction": text, "where": example.where}

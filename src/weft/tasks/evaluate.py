@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
+from weft.data.reading import examples_of, long_note
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
@@ -21,15 +22,11 @@ from weft.metrics.regression import RegressionMetrics
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
-from weft.tasks.describe import DescribeTask
+from weft.tasks.base import Example
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.parallel import swapped, swapped_line
-from weft.tasks.reading import Example, examples_of, long_note
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask, normalized
-from weft.tasks.understand import task_of
+from weft.tasks.registry import task_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 
@@ -154,7 +151,7 @@ def evaluate(
     *,
     source: str | os.PathLike[str] | Sequence[str] = (),
     target: str | os.PathLike[str] | Sequence[str] = (),
-    beam: int | None = None,
+    beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
     columns: Mapping[str, str] | None = None,
     format: str | None = None,
@@ -165,16 +162,16 @@ def evaluate(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Evaluation:
-    """Judge a model on the rows of some files, streaming: nothing is held but the rows at hand.
+    """LogitsProcessor a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
-    Of models that write: `source` and `target` are files that belong together line for line; `beam` is the width of
-    the search; `others` are models that write together with this one.
+    Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
+    of the search; `others` are further models of an ensemble.
     """
-    task = task_of(opened, name)
+    task: Any = task_for(opened, name)
     sides = _names(source), _names(target)
-    if not isinstance(task, SequenceTask) and (any(sides) or beam is not None or others):
+    if not task.writes and (any(sides) or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
-    if any(sides) and isinstance(task, DescribeTask):
+    if any(sides) and opened.family.numbers:
         raise UserError("describe reads vectors: they come from a table, with a text beside each")
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
@@ -184,36 +181,32 @@ def evaluate(
         files = Table.parallel(*sides, on_bad_row, encoding)
     else:
         files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
-    if isinstance(task, SequenceTask):
-        task = replace(task, beam=task.beam if beam is None else beam, others=tuple(others))
+    if task.writes:
+        task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
         files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
-    task, needed = task.needed(first, files.columns)
-    if isinstance(task, SequenceTask) and task.profiles:
-        _warn_swapped(task, files, needed, where)
-    skipped, framing = Skipped(), framing_for(opened)
-    scheme = task.normalizer() if isinstance(task, TagTask) else None
+    task, needed = task.columns(first, files.columns)
+    looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
+    if opened.card.profiles and (note := task.swap_note(list(looked), where)):
+        warnings.warn(note, stacklevel=2)
+    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
 
     def read(record: Record, found: Mapping[str, str]) -> Example:
         example = task.read(record, found)
         if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
             log(f"weft: note: {note}")
-        if isinstance(task, TagTask):  # a rare tag that was never seen is a mistake like any other
-            task.formed(example)
-            return normalized(example, scheme)
-        task.check([example])
-        return example
+        task.check_format(example)
+        return normalization(example)
 
     with progress_of(progress)(f"judging on {where}", "examples") as told:
-        examples: Iterable[Example] = examples_of(files, needed, read, skipped)
-        examples = task.gathered(examples) if isinstance(task, SequenceTask) else examples
+        examples = task.merge_references(examples_of(files, needed, read, skipped))
         found = judged(task, opened, framing, examples, progress=told)
     log_notes(skipped.without_bad().lines(), log)
-    if scheme is not None and (note := scheme.note()):
+    if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return evaluation_of(found, name, where, files.hash(), skipped)
 
@@ -243,7 +236,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
         skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
         signature=getattr(metrics, "signature", None),
-        by_length=metrics.by_length() if isinstance(task, SequenceTask) else [],
+        by_length=metrics.by_length() if task.writes else [],
         points=[list(point) for point in some],
     )
 
@@ -251,10 +244,3 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
 def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...]:
     several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
     return tuple(os.fspath(each) for each in several)
-
-
-def _warn_swapped(task: SequenceTask, files: Table, needed: Sequence[str], where: str) -> None:
-    """A note where the first rows look as if their two sides stood in each other's place."""
-    some = list(islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT))
-    if swapped([row.texts[0] for row in some], [row.target for row in some], task.profiles):
-        warnings.warn(swapped_line(where), stacklevel=3)

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 MATRIX = 40  # labels; of more, the most frequent confusions are listed instead of drawn
 LISTED = 20  # confusions in that list
-SHOWN = {"right": "true", "said": "predicted", "near": "similarity", "where": "row"}  # names of what mistakes hold
+SHOWN = {
+    "target": "true",
+    "prediction": "predicted",
+    "near": "similarity",
+    "where": "row",
+}  # names of what mistakes hold
 LONGEST = 100_000  # characters of one text on a page; what is longer is truncated, and the page says so
 
 

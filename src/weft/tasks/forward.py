@@ -1,12 +1,13 @@
-"""Examples through a network, in windows and passes of bounded size: what every understanding task asks of a model."""
+"""The pass of windows of tokens through a network, in batches of bounded size: the middle step of every answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
@@ -18,18 +19,15 @@ from weft.tasks.finite import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
 
+T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
+CHARACTERS = 1 << 19  # of texts that are held at a time
 ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What the network says of one example, and how much of it was read."""
-
-    said: Any
-    n_tokens: int
-    n_windows: int
-    truncated: bool
+def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in order, so many at a time as can be held in any memory."""
+    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
@@ -56,12 +54,6 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
-def outcome(said: Any, framing: Framing, found: Sequence[TextWindow], *lengths: int) -> Prediction:
-    """What was said, with what was read: all tokens of the texts, special ones counted once."""
-    total = sum(lengths) + special_tokens(framing, len(lengths))
-    return Prediction(said, total, len(found), left_out(framing, found, *lengths))
-
-
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
@@ -85,16 +77,39 @@ def through(
     head: Callable[[Tensor, Batch], Tensor],
     by_token: bool,
 ) -> list[Tensor]:
-    """What the head says of each window, on the CPU in float32: of each token (n C), or of the window (C)."""
-    device = opened.device
-    found: list[Tensor] = [torch.empty(0)] * len(pieces)
+    """The outputs of a head for each window, on the CPU in float32: for each token (n C), or for the window (C)."""
+    outputs: list[Tensor] = [torch.empty(0)] * len(pieces)
     segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
     with torch.inference_mode():
-        for numbers, batch in batches(pieces, device, segments):
-            said = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
-            check_finite(opened, said)
+        for numbers, batch in batches(pieces, opened.device, segments):
+            values = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
+            check_finite(opened, values)
             sizes = [len(pieces[number].tokens) for number in numbers]
-            parts = torch.split(said, sizes) if by_token else said.unbind()
+            parts = torch.split(values, sizes) if by_token else values.unbind()
             for number, part in zip(numbers, parts, strict=True):
-                found[number] = part.clone()
-    return found
+                outputs[number] = part.clone()
+    return outputs
+
+
+@dataclass(frozen=True)
+class InputWindows:
+    """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
+
+    framing: Framing
+    pieces: list[list[TextWindow]]  # by input
+    lengths: list[tuple[int, ...]]  # tokens of the texts of each input
+    places: list[Any]  # by input: where its words or tokens stand, for tasks that answer by place
+
+    def read(self, number: int) -> tuple[int, int, bool]:
+        """Of one input the tokens, special ones counted once, the windows, and whether anything was left out."""
+        lengths, pieces = self.lengths[number], self.pieces[number]
+        tokens = sum(lengths) + special_tokens(self.framing, len(lengths))
+        return tokens, len(pieces), left_out(self.framing, pieces, *lengths)
+
+
+def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token: bool) -> list[list[NDArray[Any]]]:
+    """The logits of a head for every window of every input."""
+    network: Any = model.network
+    flat = [piece for pieces in windows.pieces for piece in pieces]
+    logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
+    return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]

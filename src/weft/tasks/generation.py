@@ -1,124 +1,69 @@
-"""Text out of a model that speaks: what every task that writes shares, from words as options to words as answers."""
+"""Text out of a model that generates: what every task that writes shares, from options to completions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.errors import UserError, did_you_mean, shown
+from weft.errors import UserError, shown
 from weft.generation.beam import Beam
+from weft.generation.completion import Completion
+from weft.generation.decoding import TokenDecoder
+from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
-from weft.generation.search import speak, speech
-from weft.generation.speaker import Speaker
-from weft.generation.spoken import Spoken
+from weft.generation.search import generate, generate_steps
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
 from weft.tasks.finite import naming
 from weft.text.tokenizers.tokenizer import Tokenizer
 
-ROWS = 128  # answers that are written side by side
+ROWS = 128  # completions that are generated side by side
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
 HALF = "\ufffd"  # what part of a character is decoded to
-Words = str | Sequence[str]
+
+
+def search_of(options: GenerationOptions) -> Sampling | Beam:
+    """The search that these options ask for."""
+    sampling, beam = options.given(SAMPLING), options.given(BEAM)
+    if options.beam_size is None:
+        if beam:
+            raise UserError(f"{next(iter(beam))} needs a beam: give beam_size")
+        return Sampling(**sampling, n=options.n)
+    if sampling:
+        raise UserError(f"beam search does not sample: leave out {next(iter(sampling))}")
+    return Beam(width=options.beam_size, n=options.n, **beam)
+
+
+def rules_of(options: GenerationOptions, tokenizer: Tokenizer, never: tuple[int, ...] = ()) -> Rules:
+    """What a completion may hold, in tokens; those of `never` in no case."""
+    return Rules(
+        repetition_penalty=options.repetition_penalty,
+        no_repeat=options.no_repeat,
+        banned=(*((token,) for token in never), *(form for word in options.ban for form in forms(tokenizer, word))),
+        allowed=tuple(form for word in options.allow for form in forms(tokenizer, word)),
+        choices=tuple(tokens_of(tokenizer, text) for text in options.choices),
+        forced=tokens_of(tokenizer, options.force) if options.force else (),
+        min_tokens=options.min_tokens,
+    )
+
+
+def check_beam_size(beam_size: int, vocabulary: int) -> None:
+    """A beam that is wider than the vocabulary is a mistake: its first step has fewer candidates."""
+    if beam_size > vocabulary:
+        raise UserError(f"a beam of {beam_size} is wider than the vocabulary of {vocabulary} tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
-    """How to write, in a user's words."""
+class TextGenerator:
+    """A decoder and the vocabulary that it writes in."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical: float | None = None
-    beam: int | None = None
-    n: int = 1  # answers per prompt
-    length_penalty: float | None = None
-    coverage: float | None = None
-    groups: int | None = None
-    diversity: float | None = None
-    repetition_penalty: float = 1.0
-    no_repeat: int = 0
-    ban: Words = ()  # words that may not come
-    allow: Words = ()  # words that alone may come
-    choices: Words = ()  # the answers that there are
-    force: str = ""  # what every answer begins with
-    least: int = 0  # new tokens before an answer may end
-    stop: Words = ()  # strings that end an answer, and are no part of it
-    seed: int | Sequence[int] = 0  # row n draws from seed + n, or from its own entry
-    slide: bool = False  # read the last part of what is longer than the context
-    logprobs: int | None = None  # log-probabilities, and how many alternatives to each token
-    alignments: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("ban", "allow", "choices", "stop"):
-            words = getattr(self, name)
-            words = (words,) if isinstance(words, str) else tuple(words)
-            if any(not isinstance(word, str) or not word for word in words):
-                what = {"ban": "banned word", "allow": "allowed word", "choices": "choice", "stop": "stop string"}[name]
-                raise UserError(f"a {what} cannot be empty")
-            object.__setattr__(self, name, words)
-
-    def choice(self) -> Sampling | Beam:
-        """The search that this manner asks for."""
-        drawn = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p", "typical")}
-        beamed = {name: getattr(self, name) for name in ("length_penalty", "coverage", "groups", "diversity")}
-        beamed = {name: value for name, value in beamed.items() if value is not None}
-        if self.beam is None:
-            if beamed:
-                raise UserError(f"{next(iter(beamed))} is for a beam, and none is asked for")
-            return Sampling(**drawn, n=self.n)
-        for name, value in drawn.items():
-            if value is not None:
-                raise UserError(f"a beam looks for the best answer and draws nothing: it has no {name}")
-        return Beam(width=self.beam, n=self.n, **beamed)
-
-    def rules(self, tokenizer: Tokenizer, never: tuple[int, ...] = ()) -> Rules:
-        """What may be said, in tokens; those of `never` in no case."""
-        return Rules(
-            repetition_penalty=self.repetition_penalty,
-            no_repeat=self.no_repeat,
-            banned=(*((token,) for token in never), *(form for word in self.ban for form in forms(tokenizer, word))),
-            allowed=tuple(form for word in self.allow for form in forms(tokenizer, word)),
-            choices=tuple(tokens_of(tokenizer, text) for text in self.choices),
-            forced=tokens_of(tokenizer, self.force) if self.force else (),
-            least=self.least,
-        )
-
-    def seeds(self, count: int) -> list[int]:
-        """The seed of each of so many prompts."""
-        found = list(self.seed) if isinstance(self.seed, Sequence) else [self.seed + row for row in range(count)]
-        if len(found) != count:
-            raise UserError(f"{len(found)} seeds for {count} prompts")
-        return found
-
-
-def check_width(beam: int, vocabulary: int) -> None:
-    """A beam that is wider than the vocabulary is a slip: its first step has fewer ways to go."""
-    if beam > vocabulary:
-        raise UserError(f"a beam of {beam} is wider than the vocabulary of {vocabulary} tokens")
-
-
-def manner_of(options: Mapping[str, Any]) -> Manner:
-    """A manner from what a caller said."""
-    known = [field.name for field in fields(Manner)]
-    for name in options:
-        if name not in known:
-            raise UserError(f"there is no option {name!r} for writing{did_you_mean(name, known)}")
-    return Manner(**options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Writer:
-    """A speaker and the vocabulary that it writes in."""
-
-    speaker: Speaker
+    decoder: TokenDecoder
     tokenizer: Tokenizer
     context: int | None
     device: torch.device | str = "cpu"
@@ -128,60 +73,68 @@ class Writer:
     def write(
         self,
         prompts: Sequence[Sequence[int]],
-        manner: Manner,
+        options: GenerationOptions,
         *,
-        most: int | Sequence[int] | None = None,
+        max_tokens: int | Sequence[int] | None = None,
         sources: Sequence[Source] | None = None,
-        heard: Callable[[int], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
         rows: int | None = None,
     ) -> list[Text]:
-        """An answer to each prompt; `sources` are what an encoder-decoder reads, `rows` how many go side by side."""
-        choice, seeds, answers = manner.choice(), manner.seeds(len(prompts)), []
-        rows = rows or max(1, ROWS // (manner.beam or manner.n))
-        limits = [None if most is None else int(most)] * len(prompts) if not isinstance(most, Sequence) else list(most)
+        """A text for each prompt; `sources` are what an encoder-decoder reads, `rows` how many go side by side.
+
+        `max_tokens` (one number, or one per prompt) is used where the options have none.
+        """
+        search, seeds, answers = search_of(options), options.seeds(len(prompts)), list[Text]()
+        rows = rows or max(1, ROWS // (options.beam_size or options.n))
+        limit = max_tokens if options.max_tokens is None else options.max_tokens
+        limits = list(limit) if isinstance(limit, Sequence) else [limit] * len(prompts)
         for first in range(0, len(prompts), rows):
-            some = slice(first, first + rows)
-            options = self._options(prompts[some], manner, limits[some])
+            chunk = slice(first, first + rows)
             with naming(self.folder):
-                spoken = speak(
-                    self.speaker,
-                    prompts[some],
-                    choice=choice,
-                    seeds=seeds[some],
-                    sources=None if sources is None else sources[some],
-                    heard=heard,
-                    **options,
+                completions = generate(
+                    self.decoder,
+                    prompts[chunk],
+                    choice=search,
+                    seeds=seeds[chunk],
+                    sources=None if sources is None else sources[chunk],
+                    on_progress=on_progress,
+                    **self._keywords(prompts[chunk], options, limits[chunk]),
                 )
-            pairs = zip(prompts[some], spoken, strict=True)
-            answers += [self._answer(prompt, found, manner) for prompt, found in pairs]
+            answers += [self._answer(*pair, options) for pair in zip(prompts[chunk], completions, strict=True)]
         return answers
 
     def stream(
-        self, prompt: Sequence[int], manner: Manner, *, most: int | None = None, source: Source | None = None
+        self,
+        prompt: Sequence[int],
+        options: GenerationOptions,
+        *,
+        max_tokens: int | None = None,
+        source: Source | None = None,
     ) -> Stream:
-        """An answer piece by piece, in whole characters."""
-        choice = manner.choice()
-        if isinstance(choice, Beam) or choice.n > 1:
-            raise UserError("only one answer can be streamed, and a beam knows its answer at the end alone")
-        return Stream(self._pieces(prompt, manner, choice, most, source))
+        """A text piece by piece, in whole characters."""
+        search = search_of(options)
+        if isinstance(search, Beam) or search.n > 1:
+            raise UserError("only one text can be streamed, and a beam knows its text at the end alone")
+        limit = max_tokens if options.max_tokens is None else options.max_tokens
+        return Stream(self._pieces(prompt, options, search, limit, source))
 
     def _pieces(
-        self, prompt: Sequence[int], manner: Manner, choice: Sampling, most: int | None, source: Source | None
+        self, prompt: Sequence[int], options: GenerationOptions, search: Sampling, limit: int | None, source: Any
     ) -> Generator[str, None, Text]:
-        options = self._options([prompt], manner, [most])
-        options["sources"] = None if source is None else [source]
-        steps = speech(self.speaker, [prompt], choice=choice, seeds=manner.seeds(1), **options)
-        said: list[int] = []
+        keywords = self._keywords([prompt], options, [limit])
+        keywords["sources"] = None if source is None else [source]
+        steps = generate_steps(self.decoder, [prompt], choice=search, seeds=options.seeds(1), **keywords)
+        tokens: list[int] = []
         given = ""
         while True:
             try:
                 with naming(self.folder):
-                    went = next(steps)
-            except StopIteration as told:
-                answer = self._answer(prompt, told.value[0], manner)
+                    advance = next(steps)
+            except StopIteration as end:
+                answer = self._answer(prompt, end.value[0], options)
                 break
-            said += [token for _, token in went if token is not None]
-            text = settled(self.tokenizer, prompt, said, manner.stop)
+            tokens += [token for _, token in advance if token is not None]
+            text = settled(self.tokenizer, prompt, tokens, options.stop)
             if len(text) > len(given) and text.startswith(given):
                 yield text[len(given) :]
                 given = text
@@ -189,53 +142,55 @@ class Writer:
             yield answer.text[len(given) :]
         return answer
 
-    def _options(self, prompts: Sequence[Sequence[int]], manner: Manner, most: Sequence[int | None]) -> dict[str, Any]:
+    def _keywords(
+        self, prompts: Sequence[Sequence[int]], options: GenerationOptions, limits: Sequence[int | None]
+    ) -> dict[str, Any]:
         end = self.tokenizer.id_of("end")
         return {
             "context": self.context,
-            "most": None if None in most else list(most),
+            "max_tokens": None if None in limits else list(limits),
             "ends": () if end is None else (end,),
-            "rules": manner.rules(self.tokenizer, self.never),
-            "stopped": stopper(self.tokenizer, prompts, manner.stop) if manner.stop else None,
-            "slide": manner.slide,
-            "alternatives": manner.logprobs,
-            "attention": manner.alignments,
+            "rules": rules_of(options, self.tokenizer, self.never),
+            "stopped": stopper(self.tokenizer, prompts, options.stop) if options.stop else None,
+            "slide": options.slide,
+            "alternatives": options.logprobs,
+            "attention": options.alignments,
             "device": self.device,
         }
 
-    def _answer(self, prompt: Sequence[int], spoken: list[Spoken], manner: Manner) -> Text:
-        """The best of what was said as text, with all of it where more than one answer was asked for."""
-        every = tuple(self._written(prompt, found, manner) for found in spoken)
+    def _answer(self, prompt: Sequence[int], completions: list[Completion], options: GenerationOptions) -> Text:
+        """The best completion as text, with all of them where more than one was asked for."""
+        texts = tuple(self._written(prompt, completion, options.stop) for completion in completions)
         return Text(
-            **{field.name: getattr(every[0], field.name) for field in fields(Written)},
-            best=every if manner.n > 1 else (),
+            **{field.name: getattr(texts[0], field.name) for field in fields(Written)},
+            best=texts if options.n > 1 else (),
             n_tokens=len(prompt),
-            n_windows=max(found.windows for found in spoken),
+            n_windows=max(completion.windows for completion in completions),
             truncated=self.context is not None and len(prompt) > self.context,
         )
 
-    def _written(self, prompt: Sequence[int], spoken: Spoken, manner: Manner) -> Written:
-        text = continuation(self.tokenizer, prompt, spoken.tokens)
-        cuts = [text.find(string) for string in manner.stop if string in text]
-        seen = spoken.attention
+    def _written(self, prompt: Sequence[int], completion: Completion, stop: Sequence[str]) -> Written:
+        text = continuation(self.tokenizer, prompt, completion.tokens)
+        ends = [text.find(string) for string in stop if string in text]
+        attention = completion.attention
         return Written(
-            text=text[: min(cuts)] if cuts and spoken.finish_reason == "stop" else text,
-            tokens=tuple(spoken.tokens),
-            finish_reason=spoken.finish_reason,
-            score=spoken.score,
-            logprob=spoken.logprob,
-            pieces=None if spoken.logprobs is None else self._told(spoken),
-            alignment=None if seen is None else tuple(map(tuple, seen.tolist())),
+            text=text[: min(ends)] if ends and completion.finish_reason == "stop" else text,
+            tokens=tuple(completion.tokens),
+            finish_reason=completion.finish_reason,
+            score=completion.score,
+            logprob=completion.logprob,
+            pieces=None if completion.logprobs is None else self._logprobs(completion),
+            alignment=None if attention is None else tuple(map(tuple, attention.tolist())),
         )
 
-    def _told(self, spoken: Spoken) -> tuple[Piece, ...]:
+    def _logprobs(self, completion: Completion) -> tuple[Piece, ...]:
         def piece(token: int, logprob: float) -> dict[str, Any]:
             return {"token": token, "text": self.tokenizer.token(token) or "", "logprob": logprob}
 
-        others = spoken.alternatives or [[] for _ in spoken.tokens]
+        alternatives = completion.alternatives or [[] for _ in completion.tokens]
         return tuple(
-            Piece(**piece(token, logprob), alternatives=tuple(Piece(**piece(*other)) for other in beside))
-            for token, logprob, beside in zip(spoken.tokens, spoken.logprobs or [], others, strict=True)
+            Piece(**piece(token, logprob), alternatives=tuple(Piece(**piece(*other)) for other in others))
+            for token, logprob, others in zip(completion.tokens, completion.logprobs or [], alternatives, strict=True)
         )
 
 
@@ -256,10 +211,10 @@ class Stream:
         return self._answer
 
 
-def continuation(tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int]) -> str:
+def continuation(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int]) -> str:
     """The new text alone; decoded with the prompt, since some vocabularies put spaces only between words."""
-    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *said])
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(said))
+    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *generated])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(generated))
 
 
 def stopper(
@@ -269,23 +224,23 @@ def stopper(
     # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
     tail = 4 * max(map(len, stop)) + 8
 
-    def stopped(row: int, said: list[int]) -> bool:
-        before = [*prompts[row][-4:], *said[:-tail]][-4:]  # for the space that some vocabularies put before a word
-        text = continuation(tokenizer, before, said[-tail:])
+    def stopped(row: int, generated: list[int]) -> bool:
+        before = [*prompts[row][-4:], *generated[:-tail]][-4:]  # for the space that some vocabularies put before a word
+        text = continuation(tokenizer, before, generated[-tail:])
         return any(string in text for string in stop)
 
     return stopped
 
 
-def settled(tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], stop: Sequence[str]) -> str:
+def settled(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int], stop: Sequence[str]) -> str:
     """The part of the new text that stays as it is, whatever comes: whole characters, and no beginning of a stop."""
-    whole = list(said)
+    whole = list(generated)
     while whole and BYTE.fullmatch(tokenizer.token(whole[-1]) or ""):  # a run of bytes is decoded at its end
         whole.pop()
     text = continuation(tokenizer, prompt, whole).rstrip(HALF)
-    found = [text.find(string) for string in stop if string in text]
-    if found:
-        return text[: min(found)]
+    ends = [text.find(string) for string in stop if string in text]
+    if ends:
+        return text[: min(ends)]
     begun = [size for string in stop for size in range(1, len(string)) if text.endswith(string[:size])]
     return text[: len(text) - max(begun, default=0)]
 
@@ -297,7 +252,7 @@ def forms(tokenizer: Tokenizer, word: str) -> list[tuple[int, ...]]:
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The tokens of a text that goes on after a prompt; some vocabularies put a space before it, whatever it says."""
-    found = tuple(tokenizer.ids([text], specials=False)[0])
-    if not found or tokenizer.id_of("unknown") in found:
+    tokens = tuple(tokenizer.ids([text], specials=False)[0])
+    if not tokens or tokenizer.id_of("unknown") in tokens:
         raise UserError(f"this vocabulary has no tokens for {shown(text)!r}")
-    return found
+    return tokens

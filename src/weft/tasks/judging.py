@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.metrics.bootstrap import Score
 from weft.metrics.worst_rows import WorstRows
-from weft.tasks.answer import AnswerTask
-from weft.tasks.classify import TextTask
-from weft.tasks.forward import CHUNK, Prediction
-from weft.tasks.reading import Example
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import TagTask
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import chunked
 from weft.text.windows import Framing
-
-Task = TextTask | TagTask | AnswerTask | SequenceTask
-T = TypeVar("T")
-CHARACTERS = 1 << 19  # of texts that are held at a time
 
 
 @dataclass
@@ -60,11 +51,6 @@ class Judgement:
     reading: Reading
 
 
-def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in order, so many at a time as can be held in any memory."""
-    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
-
-
 def judged(
     task: Task,
     opened: LoadedModel,
@@ -78,8 +64,7 @@ def judged(
     held: list[tuple[list[Prediction], list[Example]]] = []
     metrics: Any = None
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        asked: list[Any] = [task.asked(example) for example in some]
-        found = task.outcomes(opened, framing, asked)
+        found = task.predict(opened, framing, [task.inputs(example) for example in some])
         progress(len(some))
         for each in found:
             reading.add(each)
@@ -89,7 +74,7 @@ def judged(
         metrics = metrics or task.metrics()
         _add(task, metrics, worst, found, some)
     if tune and held:
-        task = task.tuned([each for found, _ in held for each in found], [each for _, some in held for each in some])
+        task = task.tune([each for found, _ in held for each in found], [each for _, some in held for each in some])
         metrics = task.metrics()
         for found, some in held:
             _add(task, metrics, worst, found, some)

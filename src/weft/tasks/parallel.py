@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from weft.tasks.reading import Example
+from weft.tasks.base import Example
 
 SIDES = ("source", "target")
 ROOM = 30  # characters by which a side may always be longer than the other

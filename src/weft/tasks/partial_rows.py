@@ -5,50 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from weft.data.columns import NAMES, PAIRED, file_of, find_columns
+from weft.data.columns import PAIRED, file_of, find_columns
 from weft.errors import UserError, listed
-from weft.tasks.answer import AnswerTask
-from weft.tasks.classify import TextTask
-from weft.tasks.judging import Task
-from weft.tasks.reading import Example, text_in
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.tag import Tagged, TagTask, joined, raw, words_of
+from weft.tasks.base import Example, Task
 from weft.text.records import Record
-
-
-def labeled(example: Example) -> bool:
-    """Whether the right answer is known; words of a text are always there, their tags may not be."""
-    return example.target.tags is not None if isinstance(example.target, Tagged) else example.target is not None
-
-
-def wants_rows(task: Task) -> bool:
-    """Whether one text alone says too little: a pair has two, and a question has its context."""
-    return isinstance(task, AnswerTask) or (isinstance(task, TextTask) and task.pair)
-
-
-def asked_columns(task: Task, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of what a teacher reads."""
-    if isinstance(task, AnswerTask):
-        return ("context", "question")
-    if isinstance(task, SequenceTask):
-        return ("source",)
-    if isinstance(task, TagTask):
-        known = "words" in given or any(name in record.values for name in NAMES["words"])
-        return ("words",) if known and "text" not in given else ("text",)
-    return ("text", "pair") if task.pair else ("text",)
-
-
-def blank(task: Task, record: Record, columns: Mapping[str, str]) -> Example:
-    """A row of which nobody has said what is right."""
-    if isinstance(task, TagTask):
-        here = (
-            joined(words_of(record, columns["words"])) if "words" in columns else raw(text_in(record, columns["text"]))
-        )
-        if not here.words:
-            raise UserError(f"{record.where}: there are no words")
-        return Example((here.text,), here, record.where)
-    names = ("question", "context") if isinstance(task, AnswerTask) else tuple(columns)
-    return Example(tuple(text_in(record, columns[name]) for name in names), None, record.where)
 
 
 @dataclass(frozen=True)
@@ -64,14 +24,14 @@ class Reader:
         cls, task: Task, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
     ) -> Reader:
         """By the columns that a file has."""
-        names = asked_columns(task, record, given)
+        names = task.input_columns(record, given)
         try:
-            if isinstance(task, SequenceTask):
+            if names == ("source",):
                 return cls(task, *sides(record, given))
             asked = find_columns(names, {name: given[name] for name in names if name in given}, record, note)
         except UserError as error:
             raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
-        task, whole = task.needed(record, given)
+        task, whole = task.columns(record, given)
         there = {name.casefold() for name in record.values}
         if names == ("text",) and not given and "text" not in there and "context" in there and "question" in there:
             raise UserError(  # a question is a text too, but hardly the one that is meant
@@ -88,11 +48,14 @@ class Reader:
 
     def read(self, record: Record) -> Example:
         there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
-        empty = isinstance(self.task, AnswerTask) or (isinstance(self.task, TextTask) and self.task.kind == "labels")
         untagged = "tags" in self.right and there == [[]]  # a file of words alone, as CoNLL has them
-        if there and not untagged and all(value is not None and (empty or value != "") for value in there):
+        if (
+            there
+            and not untagged
+            and all(value is not None and (self.task.empty_targets or value != "") for value in there)
+        ):
             return self.task.read(record, self.right)
-        return blank(self.task, record, self.asked)
+        return self.task.read_input(record, self.asked)
 
 
 def sides(record: Record, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -150,7 +150,7 @@ def perplexity(
     tokenizer = tokenizer_of(opened)
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
-    carried = stream and length is None and stride is None and hasattr(opened.network, "beginning")
+    carried = stream and length is None and stride is None and opened.network.CARRIES
     length, stride = _window(opened, length, stride)
     tokens = _Tokens(tokenizer, detokenize, stream, count_ends)
     sums, block = Bootstrap(2, seed), _Block()
@@ -186,7 +186,7 @@ def perplexity(
 def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tuple[int, int]:
     """How long a window is and how far the next one, with what was asked for checked."""
     context = opened.config.context
-    reach = getattr(opened.config, "reach", None)  # of a model that looks back so far and no further
+    reach = opened.config.reach  # of a model that looks back so far and no further
     if reach is not None and length is not None and length > max(1, reach):
         raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
     if length is None:

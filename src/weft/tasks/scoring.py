@@ -18,7 +18,7 @@ from weft.data.streams import held_out
 from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.carrying import Memory
+from weft.objectives.carrying import StreamStates
 from weft.tasks.finite import check_finite, check_numbers
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
@@ -59,9 +59,9 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
 @torch.inference_mode()
 def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
-    if hasattr(opened.network, "foreseen"):  # an engine that hands out no states, but scores whole texts by itself
+    if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
         whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
-        said = opened.network.foreseen(whole_texts)  # type: ignore[operator]
+        said = opened.network.text_logprobs(whole_texts)
         return [
             check_finite(opened, -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64))
             for chances, reading in zip(said, readings, strict=True)
@@ -80,8 +80,8 @@ def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
 def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
     """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
     network: Any = opened.network
-    if hasattr(network, "said"):  # it knows the chance of one word without those of all others
-        return check_numbers(opened, -network.said(hidden[places], targets).double().cpu())
+    if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
+        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu())
     most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))
@@ -100,7 +100,7 @@ def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[in
     network: Any = opened.network
     places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
     source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
-    memory = Memory(source.streams).lay_out(network)
+    memory = StreamStates(source.streams).lay_out(network)
     memory.after = memory.before  # each pass goes on from the one before
     tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
     for batch in every_example(source, shift, budget):

@@ -1,24 +1,29 @@
-"""Text to text as a task: translate, summarize, rewrite; from rows to batches, and from answers to scores."""
+"""Text to text: translate, summarize, rewrite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from weft.checkpoint.card import Card
+from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
+from weft.data.columns import find_columns, paired_columns
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.sequences import Writing
-from weft.tasks.answers import Translation
-from weft.tasks.forward import Prediction, tokenizer_of
-from weft.tasks.parallel import profile_of, sifted
-from weft.tasks.reading import Example, text_in
+from weft.progress import Log
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.complete import stream
+from weft.tasks.forward import tokenizer_of
+from weft.tasks.generation import Stream
+from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
 from weft.tasks.translate import WIDTH, around, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
@@ -30,84 +35,95 @@ CHUNK = 1024  # pairs that are tokenized at a time
 
 
 @dataclass(frozen=True)
-class SequenceTask:
-    """One of the tasks that write a text from another."""
+class SequenceTask(Task):
+    """A text written from another."""
 
     name: str
     prefix: str | None = None
     smoothing: float = 0.1
     ratio: float = 0.0
     copies: bool = True
-    judged: int = 500
+    judged: int = 500  # examples that are written out to evaluate a run by
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beam: int = 1
-    baseline: bool = False  # the scores of the first sentences, beside those of a summary
-    others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is judged
+    beam_size: int = 1
+    baseline: bool = False  # metrics of the first sentences, beside those of a summary
+    others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is evaluated
 
     head = "words"
-    overlap = 0.0
-    labels: tuple[str, ...] = ()
+    needs = "reads one text and writes another"
+    writes = True
 
-    @property
-    def objective(self) -> Writing:
-        return Writing(self.smoothing)
+    # ---------------------------------------------------------------------------------------------------------- data
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The scores by which the best model may be chosen; by its loss alone, nothing need be written."""
-        if self.name == "summarize":
-            return ("rougeL", "rouge1", "rouge2", "loss")
-        return ("bleu", "chrf", "exact", "loss")
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
+        cls.check_recipe(work, "prefix")
+        translating = work.name == "translate"
+        ratio = data.ratio if data.ratio is not None else RATIO if translating else 0.0
+        copies = data.copies == "keep" if data.copies is not None else not translating
+        return cls(work.name, work.prefix, work.smoothing, ratio, copies, work.judged)
 
-    @property
-    def chosen(self) -> str:
-        # Of answers of a word or two, such as dates, BLEU sees nothing: it asks for four words in a row.
-        return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
+        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=WIDTH, baseline=True)
 
-    @staticmethod
-    def asked(example: Example) -> str:
-        return example.texts[0]
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and not family.numbers
 
-    # ------------------------------------------------------------------------------------------ from people's data
+    def to_card(self, card: Card) -> Card:
+        profiles = dict(self.profiles) or card.profiles
+        return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
 
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        return ("source",)
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
         return self, ("source", "target")
 
+    def find_inputs(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
+        """Sources beside targets, else texts."""
+        if "text" not in given:
+            both = paired_columns(list(record.values))
+            given = ({"source": both[0]} if both else {}) | dict(given)
+        source = "text" not in given and ("source" in given or "source" in record.values)
+        return find_columns(("source" if source else "text",), given, record, note)
+
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        source, target = (text_in(record, columns[side]) for side in ("source", "target"))
-        return Example((source,), target, record.where)
+        return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
 
-    def sifted(self, examples: Sequence[Example], told: Callable[[str], None]) -> list[Example]:
-        """The pairs that something can be learned from."""
-        return sifted(examples, self.ratio, self.copies, told)
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return Example((text_in(record, columns["source"]),), None, record.where)
 
-    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> SequenceTask:
-        """The task with what the rows say: which letters are frequent on either side."""
+    def inputs(self, example: Example) -> str:
+        return example.texts[0]
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        return {"source": example.texts[0], "target": example.target}
+
+    def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
+        return sifted(examples, self.ratio, self.copies, log)
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> SequenceTask:
+        """The rows decide which letters are frequent on either side."""
         sides = {
             "source": profile_of(example.texts[0] for example in examples),
             "target": profile_of(example.target for example in examples),
         }
         return replace(self, profiles=sides)
 
-    def groups(self, examples: Sequence[Example]) -> list[Any]:
-        return ["" for _ in examples]
+    def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
+        profiles = self.profiles if profiles is None else profiles
+        if not profiles:
+            return ""
+        sides = [example.texts[0] for example in examples], [example.target for example in examples]
+        return swapped_line(where) if swapped(*sides, profiles) else ""
 
-    def gathered(self, examples: Iterable[Example]) -> Iterable[Example]:
-        """The rows as they are judged."""
-        return examples
-
-    def check(self, examples: Sequence[Example]) -> None:
-        """Any text will do."""
-
-    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
-        """The pairs that are written out to judge by, evenly from all of them."""
-        if len(examples) <= self.judged:
-            return examples
-        return [examples[number * len(examples) // self.judged] for number in range(self.judged)]
-
-    def table(self, examples: Sequence[Example], opened: LoadedModel, framing: Framing) -> Sequences:
-        """The pairs as a source of batches; those that are longer than the model can read are left out, and told."""
-        return self.laid_out(examples, [{example.target: 1.0} for example in examples], opened, framing)
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Sequences:
+        """Pairs that are longer than the model can read are left out, with a note."""
+        return self.laid_out(examples, [{example.target: 1.0} for example in examples], model, windows)
 
     def laid_out(
         self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
@@ -143,42 +159,72 @@ class SequenceTask:
             TextSide.of(read), TextSide.of(written), opened.config.begin, framing.length, notes=notes, ways=several
         )
 
-    # -------------------------------------------------------------------------------------- from network to answer
+    # ------------------------------------------------------------------------------------------------------- learning
 
-    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[str]) -> list[Prediction]:
-        """What the network writes from each text."""
-        found = translate(opened, texts, beam=self.beam, prefix=self.prefix, others=self.others, watch=False)
-        return [Prediction(each, each.n_tokens, each.n_windows, each.truncated) for each in found]
+    def objective(self) -> Writing:
+        return Writing(self.smoothing)
 
-    def answer(self, found: Prediction) -> Translation:
-        answer: Translation = found.said
-        return answer
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> SequenceTask:
+        """The prefix that a base was trained with stays, unless one is given; "" takes it off."""
+        return replace(self, prefix=model.card.prefix) if self.prefix is None and model.card.prefix else self
 
-    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> SequenceTask:
-        return self
+    def card_window(self, window: Window, dataset: Sequences) -> Window:
+        """An encoder-decoder reads at once no more than it has read in training."""
+        length = min(window.length, dataset.read.longest)
+        return Window(length=length, stride=length)
 
-    def carded(self, card: Card) -> Card:
-        profiles = dict(self.profiles) or card.profiles
-        return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
+    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Evenly from all of them."""
+        if len(examples) <= self.judged:
+            return examples
+        return [examples[number * len(examples) // self.judged] for number in range(self.judged)]
+
+    def metric_package(self, metric: str) -> str | None:
+        return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return translate(model, inputs, **options)
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
+        return stream(model, input, **options)
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
+        return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
+
+    # -------------------------------------------------------------------------------------------------------- judging
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """By its loss alone, nothing need be written."""
+        if self.name == "summarize":
+            return ("rougeL", "rouge1", "rouge2", "loss")
+        return ("bleu", "chrf", "exact", "loss")
+
+    @property
+    def default_metric(self) -> str:
+        # BLEU asks for four words in a row: it says nothing about answers of a word or two, such as dates.
+        return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
 
     def metrics(self) -> Scores:
         return Scores(self.name == "summarize", self.baseline)
 
-    def add(self, metrics: Scores, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
+    def add(self, metrics: Scores, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add(
-            [found.said.text for found in outcomes],
+            [each.output.text for each in predictions],
             [example.target for example in examples],
             [example.texts[0] for example in examples],
         )
 
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        """How far from right an answer is, and what a table of the worst shows of it."""
-        text = found.said.text
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        text = prediction.output.text
         if text.strip() == example.target.strip():
             return None
         near = rouge_of(text, example.target)[2] if self.name == "summarize" else chrf_near(text, example.target)
-        shown = {"near": f"{near:.3f}", "right": example.target, "said": text}
-        return 1 - near, {**shown, "where": example.where, "text": example.texts[0]}
+        row = {"near": f"{near:.3f}", "target": example.target, "prediction": text}
+        return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
 
 
 def chrf_near(text: str, right: str) -> float:
@@ -242,16 +288,3 @@ class Scores(Metrics):
             scores = {name: score.value for name, score in row.scores.items()}
             found.append({"words": words, "sentences": row.sentences, **scores})
         return found if len(found) > 1 else []
-
-
-def fresh(work: Any, data: Any) -> SequenceTask:
-    """The task of the sections [task] and [data] of a recipe, before anything is known of its rows."""
-    translating = work.name == "translate"
-    ratio = data.ratio if data.ratio is not None else RATIO if translating else 0.0
-    copies = data.copies == "keep" if data.copies is not None else not translating
-    return SequenceTask(work.name, work.prefix, work.smoothing, ratio, copies, work.judged)
-
-
-def task_of(opened: LoadedModel, name: str) -> SequenceTask:
-    """The task of a model folder, as its card says."""
-    return SequenceTask(name, opened.card.prefix, profiles=opened.card.profiles, beam=WIDTH, baseline=True)

@@ -55,7 +55,7 @@ def suggest(
     opened: LoadedModel | Model,
     text: str,
     *,
-    most: int = 10,
+    top: int = 10,
     tokens: bool = False,
     endings: bool = False,
     width: int = WIDTH,
@@ -66,8 +66,8 @@ def suggest(
     may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
     """
     opened = opened.opened if isinstance(opened, Model) else opened
-    if not 1 <= most <= 1000:
-        raise UserError(f"between 1 and 1000 suggestions can be made, not {most}")
+    if not 1 <= top <= 1000:
+        raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
     tokenizer = tokenizer_of(opened)
     plain = text.rstrip(" ")
     closed = plain != text
@@ -82,8 +82,8 @@ def suggest(
     try:
         with unseen_in_words(opened):
             if tokens:
-                return _tokens(opened, tokenizer, kept, most, len(prompt))
-            found = _Search(opened, kept, plain, closed and bool(plain), endings, most, width)
+                return _tokens(opened, tokenizer, kept, top, len(prompt))
+            found = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
         return Suggestions(
             words=found.words(),
             n_tokens=len(prompt),
@@ -95,10 +95,10 @@ def suggest(
         opened.network.train(training)
 
 
-def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], most: int, size: int) -> Suggestions:
-    scores, _ = opened.network.start(Ragged.of([prompt], opened.device))  # type: ignore[operator]
+def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: int, size: int) -> Suggestions:
+    scores, _ = opened.network.start(Ragged.of([prompt], opened.device))
     chances = _chances(check_numbers(opened, scores))[0]
-    best = np.argsort(-chances, kind="stable")[:most].tolist()
+    best = np.argsort(-chances, kind="stable")[:top].tolist()
     texts = _Spelling.of(tokenizer).texts
     names = [texts[token] or (tokenizer.token(token) or "") for token in best]
     words = tuple(
@@ -176,18 +176,18 @@ class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
     def __init__(
-        self, opened: LoadedModel, prompt: list[int], text: str, closed: bool, endings: bool, most: int, width: int
+        self, opened: LoadedModel, prompt: list[int], text: str, closed: bool, endings: bool, top: int, width: int
     ) -> None:
         self.network, self.device = opened.network, opened.device
         tokenizer = tokenizer_of(opened)
         self.tokenizer, self.spelling = tokenizer, _Spelling.of(tokenizer)
-        self.prompt, self.most, self.width = prompt, most, width
+        self.prompt, self.top, self.width = prompt, top, width
         self.known = dict[tuple[str, bool], _Found]()
         self.exact, self.aside = True, 0.0
         self.after_word = bool(text) and inside(text[-1]) and not closed
         self.longest = min(LONGEST, opened.config.context - len(prompt))
         begun = Ragged.of([prompt], self.device)
-        scores, state = self.network.start(begun, room=len(prompt) + self.longest)  # type: ignore[operator]
+        scores, state = self.network.start(begun, room=len(prompt) + self.longest)
         chances = _chances(check_numbers(opened, scores))
         spelling = self.spelling
         if closed or (self.after_word and not endings):  # a word that is complete does not go on
@@ -198,7 +198,7 @@ class _Search:
         self._follow([_Begun((), 1.0)], chances, state)
 
     def words(self) -> tuple[Suggestion, ...]:
-        best = sorted(self.known.items(), key=lambda item: (-item[1].chance, item[0]))[: self.most]
+        best = sorted(self.known.items(), key=lambda item: (-item[1].chance, item[0]))[: self.top]
         return tuple(
             Suggestion(text=text, probability=found.chance, tokens=found.tokens, joined=joined)
             for (text, joined), found in best
@@ -218,7 +218,7 @@ class _Search:
     def _worst(self) -> float:
         """What a word needs to be among those asked for."""
         chances = sorted((found.chance for found in self.known.values()), reverse=True)
-        return chances[self.most - 1] if len(chances) >= self.most else 0.0
+        return chances[self.top - 1] if len(chances) >= self.top else 0.0
 
     def _follow(self, open_ones: list[_Begun], chances: Floats, state: object) -> None:
         spelling = self.spelling
@@ -247,15 +247,15 @@ class _Search:
                 return
             state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
             tokens = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
-            chances = _chances(self.network.step(tokens, state))  # type: ignore[operator]
+            chances = _chances(self.network.step(tokens, state))
             open_ones = [begun for _, begun in kept]
 
     def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:
         """The likeliest beginnings of one more token, with the rows that they come from; the others are left aside."""
         flat = grown.ravel()
         # A beginning may still add to a word that is known, so those that nearly count are followed too.
-        most = min(self.width, int((flat > 0.01 * self._worst()).sum()))
-        best = np.argpartition(-flat, most - 1)[:most] if most else np.zeros(0, dtype=np.int64)
+        top = min(self.width, int((flat > 0.01 * self._worst()).sum()))
+        best = np.argpartition(-flat, top - 1)[:top] if top else np.zeros(0, dtype=np.int64)
         best = best[np.argsort(-flat[best], kind="stable")]
         chances = flat[best].tolist()
         flat[best] = 0.0

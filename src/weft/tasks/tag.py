@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -15,20 +15,23 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import list_in, text_in, value_in
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
 from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.forward import Prediction, outcome, through, tokenizer_of
-from weft.tasks.reading import Example, check_labels, list_in, number_of, value_in
+from weft.tasks.base import Example, Normalization, Prediction, Task
+from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.labels import check_labels, number_of
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces, words_in
+from weft.text.windows import Framing, pieces, words_in
 
+CHUNK = 1024  # texts that are tokenized at a time
 Places = Sequence[tuple[int, int]]
 
 
@@ -41,21 +44,30 @@ class Tagged:
     tags: tuple[str, ...] | None = None
 
 
-def normalized(example: Example, normalizer: TagNormalizer | None) -> Example:
-    """An example whose tags, where they are known, are those of one scheme."""
-    if normalizer is None or example.target.tags is None:
-        return example
-    return replace(example, target=replace(example.target, tags=normalizer.normalized(example.target.tags)))
-
-
 @dataclass(frozen=True)
-class Heard:
-    """What a network says of the words of one text."""
+class WordLogits:
+    """The logits of the words of one text."""
 
-    scores: NDArray[np.float32]  # n C
+    logits: NDArray[np.float32]  # n C
     known: NDArray[np.bool_]  # n: False for a word that was cut off, or of which the vocabulary reads nothing
-    pieces: list[TextWindow]
-    n_tokens: int
+
+
+class TagNormalization(Normalization):
+    """Rewrites tags into one scheme."""
+
+    def __init__(self, normalizer: TagNormalizer) -> None:
+        self.normalizer = normalizer
+
+    def __call__(self, example: Example) -> Example:
+        if example.target.tags is None:
+            return example
+        return replace(example, target=replace(example.target, tags=self.normalizer.normalized(example.target.tags)))
+
+    def note(self) -> str | None:
+        return self.normalizer.note()
+
+    def renewed(self) -> TagNormalization:
+        return TagNormalization(TagNormalizer(self.normalizer.scheme, self.normalizer.bilou))
 
 
 def words_of(record: Record, column: str) -> list[str]:
@@ -74,218 +86,246 @@ def joined(words: Sequence[str], tags: Sequence[str] | None = None) -> Tagged:
     return Tagged(" ".join(words), places, None if tags is None else tuple(tags))
 
 
+def raw(text: str) -> Tagged:
+    """A text as it stands, cut into words."""
+    return Tagged(text, tuple(words_in(text)))
+
+
 @dataclass(frozen=True)
-class TagTask:
-    """Tags of words, with the names of the tags once they are known."""
+class TagTask(Task):
+    """A tag for every word."""
 
     labels: tuple[str, ...] = ()
 
     name = "tag"
     head = "tag"
+    by_token = True
     overlap = 0.25
-
-    @property
-    def objective(self) -> Tags:
-        return Tags(len(self.labels))
-
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
 
     @cached_property
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
+    # ---------------------------------------------------------------------------------------------------------- data
 
-    @property
-    def chosen(self) -> str:
-        return "accuracy" if self.scheme == "plain" else "f1"
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> TagTask:
+        cls.check_recipe(work, "labels")
+        return cls()
 
-    @staticmethod
-    def asked(example: Example) -> Tagged:
-        return example.target
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> TagTask:
+        return cls(model.card.labels or tuple(f"LABEL_{number}" for number in range(model.heads["tag"])))
 
-    # ------------------------------------------------------------------------------------------ from people's data
+    def to_card(self, card: Card) -> Card:
+        return replace(card, labels=self.labels)
 
-    def needed(self, record: Record, given: Mapping[str, str]) -> tuple[TagTask, tuple[str, ...]]:
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        known = "words" in given or any(name in record.values for name in NAMES["words"])
+        return ("words",) if known and "text" not in given else ("text",)
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TagTask, tuple[str, ...]]:
         values = record.values
-        raw = "spans" in given or any(name in values for name in ("spans", "entities"))
-        if not raw and "text" in values and "words" not in given and not set(NAMES["words"]) & set(values):
-            raw = any(isinstance(values.get(name), list) for name in ("label", "labels"))  # as Doccano writes them
-        return self, ("text", "spans") if raw else ("words", "tags")
+        spans = "spans" in given or any(name in values for name in ("spans", "entities"))
+        if not spans and "text" in values and "words" not in given and not set(NAMES["words"]) & set(values):
+            spans = any(isinstance(values.get(name), list) for name in ("label", "labels"))  # as Doccano writes them
+        return self, ("text", "spans") if spans else ("words", "tags")
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         if "spans" in columns:
-            found = _from_spans(record, columns)
+            tagged = _from_spans(record, columns)
         else:
             words, tags = words_of(record, columns["words"]), words_of(record, columns["tags"])
             if len(words) != len(tags):
                 raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
-            if not words:
-                raise UserError(f"{record.where}: there are no words")
-            found = joined(words, tags)
-        return Example((found.text,), found, record.where)
+            tagged = joined(words, tags)
+        return self._example(tagged, record)
 
-    def learned(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
-        found = Counter(tag for example in examples for tag in example.target.tags)
-        names = tuple(labels) or tuple(
-            sorted(found, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
-        )
-        check_labels(found, names, file_of(examples[0].where))
-        return replace(self, labels=names)
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        if "words" in columns:
+            return self._example(joined(words_of(record, columns["words"])), record)
+        return self._example(raw(text_in(record, columns["text"])), record)
 
-    def formed(self, example: Example) -> None:
-        """Refuse tags that are of no form that this model's have."""
-        odd = [tag for tag in example.target.tags if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
-        if odd:
-            raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
+    @staticmethod
+    def _example(tagged: Tagged, record: Record) -> Example:
+        if not tagged.words:
+            raise UserError(f"{record.where}: there are no words")
+        return Example((tagged.text,), tagged, record.where)
 
-    def normalizer(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> TagNormalizer | None:
-        """What writes tags in the scheme of the labels, else in that of the examples; None where there is none.
+    def has_target(self, example: Example) -> bool:
+        return example.target.tags is not None
 
-        A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are.
-        """
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        words = next((values[name] for name in NAMES["words"] if name in values), None)
+        return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+    def check_item(self, number: int, value: Any) -> None:
+        """`check_input` says what is wrong."""
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        return (value if isinstance(value, str) else " ".join(value),)
+
+    def check_input(self, number: int, value: Any) -> Tagged:
+        if isinstance(value, str):
+            return raw(value)
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            return joined(value)
+        raise UserError(f"input {number}: a text, or a list of words, is expected")
+
+    def size(self, input: Tagged) -> int:
+        return len(input.text)
+
+    def inputs(self, example: Example) -> Tagged:
+        return example.target
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        tagged: Tagged = example.target
+        words = [tagged.text[start:end] for start, end in tagged.words]
+        return {"words": words, "tags": None if tagged.tags is None else list(tagged.tags)}
+
+    def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
+        """A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are."""
         known = tuple(labels) or self.labels
         if known and not any(label.startswith(tuple("BESLU")) for label in known):
-            return None
-        return TagNormalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
+            return Normalization()
+        normalizer = TagNormalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
+        return Normalization() if normalizer is None else TagNormalization(normalizer)
 
-    def groups(self, examples: Sequence[Example]) -> list[Any] | None:
-        return ["" for _ in examples]
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
+        counts = Counter(tag for example in examples for tag in example.target.tags)
+        names = tuple(labels) or tuple(
+            sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
+        )
+        check_labels(counts, names, file_of(examples[0].where))
+        return replace(self, labels=names)
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check_targets(self, examples: Sequence[Example]) -> None:
         numbers = {label: number for number, label in enumerate(self.labels)}
         for example in examples:
             for tag in example.target.tags:
                 number_of(tag, numbers, example.where)
 
-    def table(self, examples: Sequence[Example], tokenizer: Tokenizer, framing: Framing) -> Examples:
-        """The examples as a source of batches; each window is an example of its own."""
+    def check_format(self, example: Example) -> None:
+        """Refuse tags of another form than this model's; a rare tag that it has never seen is a mistake only."""
+        odd = [tag for tag in example.target.tags if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
+        if odd:
+            raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
+
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
+        """Each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         gathering = ExamplesBuilder()
-        for begin in range(0, len(examples), 1024):
-            some = examples[begin : begin + 1024]
-            for example, encoded in zip(
-                some, tokenizer.encode_batch([e.texts[0] for e in some], specials=False), strict=True
-            ):
-                tagged: Tagged = example.target
-                firsts = first_tokens(encoded, tagged.words)
-                assert tagged.tags is not None
-                said = {
+        for begin in range(0, len(examples), CHUNK):
+            some = examples[begin : begin + CHUNK]
+            encoded = self.encode([example.target for example in some], tokenizer_of(model), windows)
+            for example, pieces_of, firsts in zip(some, encoded.pieces, encoded.places, strict=True):
+                tags = {
                     token: number_of(tag, numbers, example.where)
-                    for token, tag in zip(firsts, tagged.tags, strict=True)
+                    for token, tag in zip(firsts, example.target.tags, strict=True)
                     if token is not None
                 }
-                for piece in pieces(framing, encoded.ids):
+                for piece in pieces_of:
                     own = [
-                        (piece.lead + token - piece.cut.start, said[token])
+                        (piece.lead + token - piece.cut.start, tags[token])
                         for token in range(piece.cut.first, piece.cut.last)
-                        if token in said
+                        if token in tags
                     ]
-                    gathering.add([piece], said=[own])
+                    gathering.add([piece], tags=[own])
         return gathering.examples({})
 
-    # -------------------------------------------------------------------------------------- from network to answer
+    def objective(self) -> Tags:
+        return Tags(len(self.labels))
 
-    def outcomes(self, opened: LoadedModel, framing: Framing, texts: Sequence[Tagged]) -> list[Prediction]:
-        """Scores of every tag for every word (n C); a word is scored by the window that shows most around it."""
-        outcomes = []
-        for heard in self.heard(opened, framing, texts):
-            scores = np.where(heard.known[:, None], heard.scores, self.unread)
-            outcomes.append(outcome(scores, framing, heard.pieces, heard.n_tokens))
-        return outcomes
+    # ------------------------------------------------------------------------------------------------------ answering
 
-    def heard(self, opened: LoadedModel, framing: Framing, texts: Sequence[Tagged]) -> list[Heard]:
-        """What a network says of the words of each text, and which of them it has read."""
-        tokenizer, network = tokenizer_of(opened), opened.network
-        encoded = tokenizer.encode_batch([text.text for text in texts], specials=False)
-        found: list[tuple[list[TextWindow], list[int | None]]] = []
-        for text, tokens in zip(texts, encoded, strict=True):
-            found.append((pieces(framing, tokens.ids), first_tokens(tokens, text.words)))
-        flat = [piece for some, _ in found for piece in some]
-        scores: Any = network.scores
-        said = iter(through(opened, framing, flat, lambda h, b: scores("tag", h, b.rows), True))
-        heard = []
-        for (some, firsts), tokens in zip(found, encoded, strict=True):
-            by_token = np.zeros((len(tokens), len(self.labels)), dtype=np.float32)
-            for piece in some:
-                c, part = piece.cut, next(said).numpy()
+    def encode(self, inputs: Sequence[Tagged], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
+        encoded = tokenizer.encode_batch([tagged.text for tagged in inputs], specials=False)
+        return InputWindows(
+            windows,
+            [pieces(windows, tokens.ids) for tokens in encoded],
+            [(len(tokens),) for tokens in encoded],
+            [first_tokens(tokens, tagged.words) for tokens, tagged in zip(encoded, inputs, strict=True)],
+        )
+
+    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
+        """Logits of every tag for every word (n C); a word that was not read is outside of everything."""
+        return [
+            Prediction(np.where(words.known[:, None], words.logits, self.unread), *windows.read(number))
+            for number, words in enumerate(self.word_logits(logits, windows))
+        ]
+
+    def word_logits(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> Iterator[WordLogits]:
+        """A word has the logits of its first token, in the window that shows most around it."""
+        for parts, pieces_of, firsts, (count,) in zip(
+            logits, windows.pieces, windows.places, windows.lengths, strict=True
+        ):
+            by_token = np.zeros((count, len(self.labels)), dtype=np.float32)
+            for piece, part in zip(pieces_of, parts, strict=True):
+                c = piece.cut
                 by_token[c.first : c.last] = part[piece.lead + c.first - c.start : piece.lead + c.last - c.start]
-            read = some[-1].cut.last
+            read = pieces_of[-1].cut.last
             places = np.array([read if token is None else token for token in firsts], dtype=np.int64)
             known = places < read
-            scores_of = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
-            scores_of[known] = by_token[places[known]]
-            heard.append(Heard(scores_of, known, some, len(tokens)))
-        return heard
+            by_word = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
+            by_word[known] = by_token[places[known]]
+            yield WordLogits(by_word, known)
 
     @property
     def unread(self) -> NDArray[np.float32]:
-        """Scores of a word that was cut off or has no token: nothing is known, so it is outside of everything."""
+        """Logits of a word that was cut off or has no token."""
         return np.array([label == "O" for label in self.labels], dtype=np.float32)
 
-    def decided(self, found: Prediction) -> list[str]:
+    def tags(self, prediction: Prediction) -> list[str]:
         """The tags of all words: the best row of tags that the scheme allows."""
-        return [self.labels[number] for number in self.decoder.decode(found.said)]
+        return [self.labels[number] for number in self.decoder.decode(prediction.output)]
 
     @cached_property
     def decoder(self) -> TagDecoder:
         return TagDecoder(self.labels)
 
-    def answer(self, found: Prediction, tagged: Tagged) -> Answer:
-        tags = self.decided(found)
-        chances = _softmax(found.said)
+    def answer(self, prediction: Prediction, input: Tagged, **options: Any) -> Answer:
+        tags, probabilities = self.tags(prediction), _softmax(prediction.output)
         numbers = {label: number for number, label in enumerate(self.labels)}
-        sure = [float(chances[word, numbers[tag]]) for word, tag in enumerate(tags)]
+        scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
         words = tuple(
-            Span(start=start, end=end, text=tagged.text[start:end], label=tag, score=score)
-            for (start, end), tag, score in zip(tagged.words, tags, sure, strict=True)
+            Span(start=start, end=end, text=input.text[start:end], label=tag, score=score)
+            for (start, end), tag, score in zip(input.words, tags, scores, strict=True)
         )
         spans = []
         for stretch in spans_of(tags, self.scheme) if self.scheme != "plain" else []:
-            start, end = tagged.words[stretch.first][0], tagged.words[stretch.last - 1][1]
-            score = float(np.mean(sure[stretch.first : stretch.last]))
-            spans.append(Span(start=start, end=end, text=tagged.text[start:end], label=stretch.label, score=score))
-        return Spans(
-            spans=tuple(spans),
-            words=words,
-            n_tokens=found.n_tokens,
-            n_windows=found.n_windows,
-            truncated=found.truncated,
-        )
+            start, end = input.words[stretch.first][0], input.words[stretch.last - 1][1]
+            score = float(np.mean(scores[stretch.first : stretch.last]))
+            spans.append(Span(start=start, end=end, text=input.text[start:end], label=stretch.label, score=score))
+        return Spans(spans=tuple(spans), words=words, **prediction.reading)
 
-    def tuned(self, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> TagTask:
-        return self
+    # -------------------------------------------------------------------------------------------------------- judging
 
-    def carded(self, card: Card) -> Card:
-        return replace(card, labels=self.labels)
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
+
+    @property
+    def default_metric(self) -> str:
+        return "accuracy" if self.scheme == "plain" else "f1"
 
     def metrics(self) -> Any:
         return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
 
-    def add(self, metrics: Any, outcomes: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        predicted = [self.decided(found) for found in outcomes]
-        metrics.add(predicted, [list(example.target.tags) for example in examples])
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])
 
-    def mistake(self, found: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        tags, gold = self.decided(found), example.target.tags
-        wrong = [n for n, (said, right) in enumerate(zip(tags, gold, strict=True)) if said != right]
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        tags, gold = self.tags(prediction), example.target.tags
+        wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]
         if not wrong:
             return None
         words = [example.target.text[start:end] for start, end in example.target.words]
-
-        def told(which: Sequence[str]) -> str:
-            return " ".join(f"{words[n]}/{which[n]}" for n in wrong)
-
-        return float(len(wrong)), {
-            "right": told(gold),
-            "said": told(tags),
-            "where": example.where,
-            "text": example.target.text,
-        }
+        target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
+        row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
+        return float(len(wrong)), row
 
 
 def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
@@ -353,13 +393,3 @@ def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
         taken = inside[-1]
         stretches.append(Stretch(inside[0], inside[-1] + 1, label))
     return Tagged(text, tuple(words), tuple(tags_of(stretches, len(words), "bio")))
-
-
-def raw(text: str) -> Tagged:
-    """A text as it stands, cut into words."""
-    return Tagged(text, tuple(words_in(text)))
-
-
-def task_of(opened: LoadedModel) -> TagTask:
-    names = opened.card.labels or tuple(f"LABEL_{number}" for number in range(opened.heads["tag"]))
-    return TagTask(names)

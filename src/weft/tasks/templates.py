@@ -51,10 +51,10 @@ class Template:
 
 
 TEMPLATES = {
-    "translate": Template(turn="{text} =", decoding={"stop": ("\n",), "most": 100}, finish=first_sentences),
-    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "most": 100}, finish=first_three),
+    "translate": Template(turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=first_sentences),
+    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "max_tokens": 100}, finish=first_three),
     "answer": Template(
-        head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "most": 50}, finish=first_line
+        head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "max_tokens": 50}, finish=first_line
     ),
 }
 

@@ -14,22 +14,22 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.generation.beam import Beam
+from weft.generation.completion import Completion, Reason
+from weft.generation.decoding import Ensemble
 from weft.generation.rules import Rules
-from weft.generation.search import speak
-from weft.generation.speaker import Ensemble
-from weft.generation.spoken import Reason, Spoken
+from weft.generation.search import generate
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.finite import naming
 from weft.tasks.forward import ON_GPU, tokenizer_of
-from weft.tasks.generation import check_width
+from weft.tasks.generation import check_beam_size
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
-WIDTH = 5  # of the beam, unless said
-ROWS = 512  # answers that are written side by side
+WIDTH = 5  # default beam size
+ROWS = 512  # texts that are generated side by side
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,21 @@ def translate(
     opened: LoadedModel,
     texts: Sequence[str],
     *,
-    task: str = "translate",
     others: Sequence[LoadedModel] = (),
-    beam: int = WIDTH,
+    beam_size: int = WIDTH,
     n: int = 1,
     length_penalty: float = 1.0,
     coverage: float = 0.0,
-    most: int | None = None,
+    max_tokens: int | None = None,
     alignments: bool = False,
     prefix: str | None = None,
     watch: bool = True,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[Translation]:
     """Write what each text says, in other words; `others`: models of the same vocabulary that write together with it.
 
-    A text that is longer than the model can read goes through in pieces, cut between sentences. `most`: tokens of an
-    answer (of a piece); unless given, three times what is read and 32 more, in the room that the model has.
+    A text that is longer than the model can read goes through in pieces, split between sentences. `max_tokens` is that
+    of a piece; default: three times its source tokens and 32 more, within the context.
     """
     check_writer(opened)
     if opened.family.numbers:
@@ -86,43 +85,44 @@ def translate(
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
-    choice = Beam(width=beam, length_penalty=length_penalty, coverage=coverage, n=n)
-    check_width(beam, opened.config.vocabulary)
-    if most is not None and most < 1:
-        raise UserError(f"a number of new tokens cannot be {most}")
+    choice = Beam(width=beam_size, length_penalty=length_penalty, coverage=coverage, n=n)
+    check_beam_size(beam_size, opened.config.vocabulary)
+    if max_tokens is not None and max_tokens < 1:
+        raise UserError(f"max_tokens must be at least 1, not {max_tokens}")
     if watch:
         warn_swapped(opened, texts)
     context = min(each.config.context for each in (opened, *others))
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
-    speaker = networks[0] if len(networks) == 1 else Ensemble(networks)
-    found: list[list[Spoken]] = [[]] * len(parts)
+    decoder = networks[0] if len(networks) == 1 else Ensemble(networks)
+    hypotheses: list[list[Completion]] = [[]] * len(parts)
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
     end = writer_of(opened).id_of("end")
     budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
-    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam, budget):
+    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam_size, budget):
         with naming(opened.folder):
-            spoken = speak(
-                speaker,
+            completions = generate(
+                decoder,
                 [[opened.config.begin]] * len(some),
                 sources=[parts[number].tokens for number in some],
                 choice=choice,
                 ends=() if end is None else (end,),
                 context=context,
                 rules=Rules(banned=tuple((token,) for token in opened.never)),
-                most=[most or limit_of(parts[number].tokens) for number in some],
+                max_tokens=[max_tokens or limit_of(parts[number].tokens) for number in some],
                 attention=alignments,
                 device=opened.device,
             )
-        for number, said in zip(some, spoken, strict=True):
-            found[number] = said
-        if heard is not None:
-            heard(len(some))
+        for number, best in zip(some, completions, strict=True):
+            hypotheses[number] = best
+        if on_progress is not None:
+            on_progress(len(some))
     by_text: list[list[int]] = [[] for _ in texts]
     for number, part in enumerate(parts):
         by_text[part.text].append(number)
     return [
-        _answer(opened, [parts[number] for number in some], [found[number] for number in some], n) for some in by_text
+        _answer(opened, [parts[number] for number in some], [hypotheses[number] for number in some], n)
+        for some in by_text
     ]
 
 
@@ -220,7 +220,7 @@ def _cut(
 # -------------------------------------------------------------------------------------------------- what is written
 
 
-def _answer(opened: LoadedModel, parts: list[Part], spoken: list[list[Spoken]], n: int) -> Translation:
+def _answer(opened: LoadedModel, parts: list[Part], completions: list[list[Completion]], n: int) -> Translation:
     """The answers to the pieces of a text, put together."""
     if not parts:
         nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
@@ -229,14 +229,14 @@ def _answer(opened: LoadedModel, parts: list[Part], spoken: list[list[Spoken]], 
             source_tokens=(), target_tokens=(),
         )  # fmt: skip
     writer, reader = writer_of(opened), tokenizer_of(opened)
-    ways = max(map(len, spoken))
+    ways = max(map(len, completions))
     best = tuple(
-        _wording(writer, parts, [some[min(way, len(some) - 1)] for some in spoken]) for way in range(min(ways, n))
+        _wording(writer, parts, [some[min(way, len(some) - 1)] for some in completions]) for way in range(min(ways, n))
     )
-    said = [some[0] for some in spoken]
+    best_of = [some[0] for some in completions]
     matrix: tuple[tuple[float, ...], ...] | None = None
-    if all(each.attention is not None for each in said):
-        matrix = _joined([each.attention[:, : len(part.tokens)] for each, part in zip(said, parts, strict=True)])  # type: ignore[index]
+    if all(each.attention is not None for each in best_of):
+        matrix = _joined([each.attention[:, : len(part.tokens)] for each, part in zip(best_of, parts, strict=True)])  # type: ignore[index]
     return Translation(
         text=best[0].text,
         score=best[0].score,
@@ -246,20 +246,20 @@ def _answer(opened: LoadedModel, parts: list[Part], spoken: list[list[Spoken]], 
         n_tokens=sum(len(part.tokens) for part in parts),
         n_windows=len(parts),
         source_tokens=tuple(str(reader.token(token)) for part in parts for token in part.tokens),
-        target_tokens=tuple(str(writer.token(token)) for each in said for token in each.tokens),
+        target_tokens=tuple(str(writer.token(token)) for each in best_of for token in each.tokens),
         alignments=matrix,
     )
 
 
-def _wording(writer: Tokenizer, parts: list[Part], said: list[Spoken]) -> Wording:
+def _wording(writer: Tokenizer, parts: list[Part], completions: list[Completion]) -> Wording:
     text = ""
-    for part, each in zip(parts, said, strict=True):
+    for part, each in zip(parts, completions, strict=True):
         text += writer.decode(each.tokens).strip() + part.after
-    logprob = sum(each.logprob for each in said)
+    logprob = sum(each.logprob for each in completions)
     # The mean of the pieces' scores, by what each read: so that the better way of every piece is the better whole.
     read = [len(part.tokens) for part in parts]
-    score = sum(each.score * share for each, share in zip(said, read, strict=True)) / sum(read)
-    reason: Reason = next((each.finish_reason for each in said if each.finish_reason != "end"), "end")
+    score = sum(each.score * share for each, share in zip(completions, read, strict=True)) / sum(read)
+    reason: Reason = next((each.finish_reason for each in completions if each.finish_reason != "end"), "end")
     return Wording(text=text.strip(), score=score, logprob=logprob, finish_reason=reason)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from torch import nn
 
 from weft.errors import UserError
+from weft.models.base import Network
 from weft.nn.multihead import Attention
 from weft.nn.recurrent import Recurrent
-from weft.training.depth import ABOVE, depth_of, stacked
+from weft.training.depth import depth_of
 
 
-def freeze(network: nn.Module, what: str) -> None:
+def freeze(network: Network, what: str) -> None:
     """`encoder`, or `all-but-K`: all of it but its last K layers; no gradients there, and no dropout.
 
     Of an encoder-decoder, `encoder` is what reads, its tables among it, and the last layers are those of the decoder,
@@ -37,21 +38,21 @@ def freeze(network: nn.Module, what: str) -> None:
             module.dropout = module.weight_drop = 0.0
 
 
-def _all_but_encoder(network: nn.Module) -> Callable[[str], bool]:
+def _all_but_encoder(network: Network) -> Callable[[str], bool]:
     """Which weights learn where the encoder does not: the heads, or the decoder with its own table."""
-    if not hasattr(network, "decoder"):
-        return lambda name: name.split(".")[0] in ABOVE
-    if not hasattr(network, "encoder"):
+    if network.decoder is None:
+        return lambda name: name.split(".")[0] in ("heads", "pooler", "mix")
+    if network.encoder is None:
         raise UserError("freeze encoder: this model has none; freeze tokens, or all-but-K")
     # A table that both sides read is the encoder's too.
     reads = ["encoder", "encoder_norm", "encoder_positions", "source_tokens", "positions", "dropout"]
-    reads += ["tokens"] if getattr(network, "source_tokens", None) is None else []
+    reads += ["tokens"] if network.source_tokens is None else []
     return lambda name: name.split(".")[0] not in reads
 
 
-def _last_layers(network: nn.Module, what: str) -> Callable[[str], bool]:
+def _last_layers(network: Network, what: str) -> Callable[[str], bool]:
     """Which weights learn where only the last layers do: theirs, and those of what stands above them."""
-    count, layers = int(what.removeprefix("all-but-")), len(stacked(network))
+    count, layers = int(what.removeprefix("all-but-")), len(network.layer_names())
     if count >= layers:
         raise UserError(f"freeze {what}: the model has only {layers} layers")
     return lambda name: depth_of(network, name) <= count

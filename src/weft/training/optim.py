@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.training.depth import depth_of, stacked
+from weft.models.base import Network
+from weft.training.depth import depth_of
 from weft.training.plan import Training
 
 
@@ -19,7 +21,7 @@ def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parame
 
 
 def make_optimizer(
-    network: nn.Module,
+    network: Network,
     plan: Training,
     learning_rate: float,
     beside: nn.Module | None = None,
@@ -28,20 +30,19 @@ def make_optimizer(
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
     Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
-    network says in `shares` of weights that begin larger than the others. `faster` has beginnings of names whose
+    network has in `rate_factors` for weights that begin larger than the others. `faster` has beginnings of names whose
     weights take a multiple of the rate.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
     if not parameters:
         raise UserError("there is nothing to train: everything is frozen")
-    if plan.layer_decay < 1 and not stacked(network):
+    if plan.layer_decay < 1 and not network.layer_names():
         raise UserError("layer_decay is for models with layers, one above the other; this one has none")
     sorted_out: dict[tuple[float, float], list[Tensor]] = {}
-    shares: Mapping[str, float] = getattr(network, "shares", {})
     for name, parameter in named:
         share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
-        larger = next((found for prefix, found in shares.items() if name.startswith(prefix)), 1.0)
+        larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
         share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
         sorted_out.setdefault((share, decay), []).append(parameter)
@@ -117,3 +118,16 @@ class Mean:
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.means, strict=True))
+
+
+@contextmanager
+def averaged(mean: Mean | None) -> Iterator[None]:
+    """The running mean, where there is one, stands in the network for as long as the block runs."""
+    if mean is None:
+        yield
+        return
+    mean.swap()
+    try:
+        yield
+    finally:
+        mean.swap()

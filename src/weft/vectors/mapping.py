@@ -112,10 +112,10 @@ class Map:
         own = _nearness(images, self.rows[:HUBS])
         return 2 * cosines - own[:, None] - self.hubs[None]
 
-    def near(self, word: str, most: int = 10, retrieval: str = "csls") -> list[Near]:
+    def near(self, word: str, top: int = 10, retrieval: str = "csls") -> list[Near]:
         """The target's words for a word of the source, by score."""
         scores = self.scores(self.source.vector(word)[None], retrieval)[0]
-        return self.target._best(scores, most, ())
+        return self.target._best(scores, top, ())
 
     def judge(self, pairs: Sequence[tuple[str, str]], retrieval: str = "csls") -> Mapped:
         """Precision at 1 and at 5; a word with several translations is asked once, and any of them is right."""

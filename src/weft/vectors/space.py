@@ -84,9 +84,9 @@ class WordSpace:
         like = f"; spelled like it: {listed(spellings)}" if spellings else ""
         raise UserError(f"{shown(word)!r} is not among the {len(self):,} words of {self.name}{like}")
 
-    def spelled_like(self, word: str, most: int = 3) -> list[str]:
+    def spelled_like(self, word: str, top: int = 3) -> list[str]:
         some = [other for other in self.words[:SPELLINGS] if abs(len(other) - len(word)) <= 2]
-        return difflib.get_close_matches(word.lower()[:100], some, n=most, cutoff=0.7)
+        return difflib.get_close_matches(word.lower()[:100], some, n=top, cutoff=0.7)
 
     def vector(self, word: str) -> Floats:
         return self.matrix[self.place(word)]
@@ -96,28 +96,28 @@ class WordSpace:
         a, b = (self.unit[self.place(word)].astype(np.float64) for word in (first, second))
         return float(np.clip(a @ b, -1, 1))
 
-    def near(self, word: str, most: int = 10) -> list[Near]:
+    def near(self, word: str, top: int = 10) -> list[Near]:
         """The words nearest to one, itself left out."""
         place = self.place(word)
-        return self.near_vector(self.matrix[place], most, (place,))
+        return self.near_vector(self.matrix[place], top, (place,))
 
-    def near_vector(self, vector: Floats, most: int = 10, without: Iterable[int] = ()) -> list[Near]:
+    def near_vector(self, vector: Floats, top: int = 10, without: Iterable[int] = ()) -> list[Near]:
         """The words nearest to a vector by the cosine."""
         scores = self.unit @ unit(vector)
-        return self._best(scores, most, without)
+        return self._best(scores, top, without)
 
-    def _best(self, scores: Floats, most: int, without: Iterable[int]) -> list[Near]:
-        if most < 1:
-            raise UserError(f"most must be at least 1, not {most}")
+    def _best(self, scores: Floats, top: int, without: Iterable[int]) -> list[Near]:
+        if top < 1:
+            raise UserError(f"top must be at least 1, not {top}")
         scores[list(without)] = -np.inf
-        order = np.argsort(-scores, kind="stable")[:most]
+        order = np.argsort(-scores, kind="stable")[:top]
         return [Near(self.words[place], float(scores[place])) for place in order if np.isfinite(scores[place])]
 
-    def analogy(self, first: str, second: str, third: str, most: int = 10, multiply: bool = False) -> list[Near]:
+    def analogy(self, first: str, second: str, third: str, top: int = 10, multiply: bool = False) -> list[Near]:
         """first - second + third, the three themselves left out; multiply: 3CosMul (Levy and Goldberg, 2014)."""
         a, b, c = (self.place(word) for word in (first, second, third))
         scores = next(self._analogies([(b, a, c)], multiply))[0]
-        return self._best(scores, most, (a, b, c))
+        return self._best(scores, top, (a, b, c))
 
     def _analogies(self, questions: Sequence[tuple[int, int, int]], multiply: bool) -> Iterator[Floats]:
         """Scores of all words (q n) as what is to the third word as the second is to the first, some at a time."""

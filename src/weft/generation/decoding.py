@@ -1,4 +1,4 @@
-"""What a model offers that writes: it reads the prompts once, then takes one token per row and step.
+"""What a model offers that generates: it reads the prompts once, then takes one token per row and step.
 
 B: rows; V: vocabulary; S: tokens of the longest source.
 """
@@ -13,22 +13,13 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, listed
-from weft.nn.rows import Ragged, Source
+from weft.nn.rows import DecoderState, Ragged, Source
 
 
-class State(Protocol):
-    """What a model remembers between two steps.
+class TokenDecoder(Protocol):
+    """A model that generates: n-gram, recurrent, GPT-2, T5, all of them. Its scores are logits, B V."""
 
-    Where it was asked for and the model looks at a source, `attention` (B S float32) is how much each source token was
-    looked at for the latest scores.
-    """
-
-    def pick(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be asked for more than once."""
-
-
-class Speaker(Protocol):
-    """A model that writes: n-gram, recurrent, GPT-2, T5, all of them. Scores are logits, B V."""
+    SEARCHES: bool  # whether it has `search`, and generates by itself
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
@@ -37,37 +28,34 @@ class Speaker(Protocol):
     def step(self, tokens: Tensor, state: Any) -> Tensor: ...
 
 
-def attention_of(state: State) -> Tensor | None:
-    """B S: what a state looked at, None where the model has no such thing."""
-    return getattr(state, "attention", None)
-
-
 class Ensemble:
-    """Several speakers with one vocabulary that speak as one: the mean of their chances at every step."""
+    """Several decoders with one vocabulary that generate as one: the mean of their probabilities at every step."""
 
-    def __init__(self, speakers: Sequence[Speaker]) -> None:
-        if not speakers:
+    SEARCHES = False
+
+    def __init__(self, decoders: Sequence[TokenDecoder]) -> None:
+        if not decoders:
             raise UserError("an ensemble needs at least one model")
-        self.speakers = list(speakers)
+        self.decoders = list(decoders)
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, States]:
-        """Let every speaker read the prompts."""
-        read = [speaker.start(prompt, source, room=room, attention=attention) for speaker in self.speakers]
+    ) -> tuple[Tensor, EnsembleState]:
+        """Let every decoder read the prompts."""
+        read = [decoder.start(prompt, source, room=room, attention=attention) for decoder in self.decoders]
         sizes = {scores.shape[-1] for scores, _ in read}
         if len(sizes) > 1:
             raise UserError(f"models of an ensemble need one vocabulary, not {listed(map(str, sorted(sizes)))} tokens")
-        return mean_chances([scores for scores, _ in read]), States([state for _, state in read])
+        return mean_probabilities([scores for scores, _ in read]), EnsembleState([state for _, state in read])
 
-    def step(self, tokens: Tensor, state: States) -> Tensor:
-        """Let every speaker take in one token per row."""
-        pairs = zip(self.speakers, state.states, strict=True)
-        return mean_chances([speaker.step(tokens, own) for speaker, own in pairs])
+    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+        """Let every decoder take in one token per row."""
+        pairs = zip(self.decoders, state.states, strict=True)
+        return mean_probabilities([decoder.step(tokens, own) for decoder, own in pairs])
 
 
-class States:
-    """What the speakers of an ensemble remember."""
+class EnsembleState(DecoderState):
+    """What the decoders of an ensemble remember."""
 
     def __init__(self, states: list[Any]) -> None:
         self.states = states
@@ -79,27 +67,27 @@ class States:
 
     @property
     def attention(self) -> Tensor | None:
-        """B S: the mean over the speakers that look at the source."""
-        seen = [found for state in self.states if (found := attention_of(state)) is not None]
+        """B S: the mean over the decoders that look at the source."""
+        seen = [state.attention for state in self.states if state.attention is not None]
         return torch.stack(seen).mean(0) if seen else None
 
 
-def mean_chances(scores: list[Tensor]) -> Tensor:
-    """B V: the logarithm of the mean of several chances; the scores themselves where there is one speaker."""
+def mean_probabilities(scores: list[Tensor]) -> Tensor:
+    """B V: the logarithm of the mean of several probabilities; the logits themselves where there is one decoder."""
     if len(scores) == 1:
         return scores[0]
     return torch.stack([each.log_softmax(-1) for each in scores]).logsumexp(0) - math.log(len(scores))
 
 
-class Voice:
-    """A speaker on its way through some rows: the scores of each row's next token, and one step at a time.
+class Decoding:
+    """A decoder on its way through some rows: the scores of each row's next token, and one step at a time.
 
     With `slide` a text may outgrow the context: the model then reads its last part anew, and `windows` counts that.
     """
 
     def __init__(
         self,
-        speaker: Speaker,
+        decoder: TokenDecoder,
         prompts: Sequence[Sequence[int]],
         *,
         sources: Sequence[Source] | None = None,
@@ -109,7 +97,7 @@ class Voice:
         attention: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.speaker, self.device = speaker, device
+        self.decoder, self.device = decoder, device
         self.context = context if slide else None
         self.options: dict[str, Any] = {"room": room, "attention": attention}
         self.begins = [0 if self.context is None else max(0, len(prompt) - self.context) for prompt in prompts]
@@ -117,11 +105,11 @@ class Voice:
         self.windows = [1] * len(prompts)
         windows = [prompt[begin:] for prompt, begin in zip(prompts, self.begins, strict=True)]
         source = None if sources is None else Ragged.of(sources, device)
-        self.scores, self.state = speaker.start(Ragged.of(windows, device), source, **self.options)
+        self.scores, self.state = decoder.start(Ragged.of(windows, device), source, **self.options)
 
     @property
     def attention(self) -> Tensor | None:
-        return attention_of(self.state)
+        return self.state.attention
 
     def pick(self, rows: Sequence[int]) -> None:
         """Keep these rows, with their scores; a row may be asked for more than once."""
@@ -130,17 +118,17 @@ class Voice:
             self.state.pick(chosen)
             self.scores = self.scores.index_select(0, chosen)
 
-    def log(self, rows: Sequence[int], prompts: Sequence[list[int]], said: Sequence[list[int]]) -> None:
-        """Go on with these rows, each with the latest token that it has said after its prompt."""
+    def advance(self, rows: Sequence[int], prompts: Sequence[list[int]], generated: Sequence[list[int]]) -> None:
+        """Continue these rows, each with the latest token that it has generated after its prompt."""
         changed = self._keep(rows)
         if self.context is not None and max(self.lengths) >= self.context:
-            self._read_anew([[*prompt, *own] for prompt, own in zip(prompts, said, strict=True)])
+            self._read_anew([[*prompt, *own] for prompt, own in zip(prompts, generated, strict=True)])
             return
         if changed:
             self.state.pick(torch.tensor(rows, device=self.device))
         self.lengths = [length + 1 for length in self.lengths] if self.context is not None else self.lengths
-        latest = torch.tensor([own[-1] for own in said], device=self.device)
-        self.scores = self.speaker.step(latest, self.state)
+        latest = torch.tensor([own[-1] for own in generated], device=self.device)
+        self.scores = self.decoder.step(latest, self.state)
 
     def _keep(self, rows: Sequence[int]) -> bool:
         """Whether anything changes when these rows are kept."""
@@ -160,4 +148,4 @@ class Voice:
                 self.windows[row] += 1
         windows = [text[begin:] for text, begin in zip(texts, self.begins, strict=True)]
         self.lengths = [len(window) for window in windows]
-        self.scores, self.state = self.speaker.start(Ragged.of(windows, self.device), None, **self.options)
+        self.scores, self.state = self.decoder.start(Ragged.of(windows, self.device), None, **self.options)

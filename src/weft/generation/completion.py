@@ -1,4 +1,4 @@
-"""What was said, and what every way of searching for it needs to know.
+"""What was generated, and what every way of searching for it needs to know.
 
 B: rows; V: vocabulary; S: tokens of the longest source.
 """
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from weft.errors import NotFinite, UserError
-from weft.generation.rules import Judge
-from weft.generation.speaker import Speaker, Voice
+from weft.generation.decoding import Decoding, TokenDecoder
+from weft.generation.rules import LogitsProcessor
 from weft.nn.rows import Source
 
 Reason = Literal["end", "stop", "length", "context"]
 Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
-Heard = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
+Advance = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
 COLUMNS = 16  # see `best_tokens`
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """What a model said after one prompt, and why it ended: `end` (its end token), `stop` (a stop string, or no token
+class Completion:
+    """What was generated after one prompt, and why it ended: `end` (its end token), `stop` (a stop string, or no token
     that the rules allow), `length` (as many tokens as were asked for) or `context` (no room left)."""
 
     tokens: list[int]
@@ -48,16 +48,16 @@ class Detail:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Talk:
-    """One call of `speak`: who speaks, after what, and when it is over."""
+class Request:
+    """One call of `generate`: who speaks, after what, and when it is over."""
 
-    speaker: Speaker
+    decoder: TokenDecoder
     prompts: list[list[int]]
     sources: Sequence[Source] | None
     limits: list[int]  # tokens that each row may say
     limited: list[Reason]  # what that limit is called
     ends: Collection[int]
-    judge: Judge
+    processor: LogitsProcessor
     stopped: Callable[[int, list[int]], bool] | None
     context: int | None
     slide: bool
@@ -65,12 +65,12 @@ class Talk:
     attention: bool
     device: torch.device | str
 
-    def voice(self, room: int, attention: bool = False) -> Voice:
-        """Let the speaker read the prompts; `room`: for how many new tokens at once."""
+    def decoding(self, room: int, attention: bool = False) -> Decoding:
+        """Let the decoder read the prompts; `room`: for how many new tokens at once."""
         longest = max(map(len, self.prompts))
         room = longest + min(room, max(self.limits))
-        voice = Voice(
-            self.speaker,
+        decoding = Decoding(
+            self.decoder,
             self.prompts,
             sources=self.sources,
             context=self.context,
@@ -79,17 +79,17 @@ class Talk:
             attention=attention or self.attention,
             device=self.device,
         )
-        if self.attention and voice.attention is None:
+        if self.attention and decoding.attention is None:
             raise UserError("this model looks at no source, so it has no alignments")
-        return voice
+        return decoding
 
-    def reason(self, row: int, said: list[int]) -> Reason | None:
+    def reason(self, row: int, generated: list[int]) -> Reason | None:
         """Why a row is over, None while it goes on."""
-        if said[-1] in self.ends:
+        if generated[-1] in self.ends:
             return "end"
-        if self.stopped is not None and self.stopped(row, said):
+        if self.stopped is not None and self.stopped(row, generated):
             return "stop"
-        return self.limited[row] if len(said) >= self.limits[row] else None
+        return self.limited[row] if len(generated) >= self.limits[row] else None
 
     @property
     def detailed(self) -> bool:
@@ -103,19 +103,19 @@ class Talk:
         pairs = zip(tokens.tolist(), values.tolist(), strict=True)
         return [list(zip(some, chances, strict=True)) for some, chances in pairs]
 
-    def detail(self, row: int, logprob: float, alternatives: Ranked, voice: Voice, place: int) -> Detail:
+    def detail(self, row: int, logprob: float, alternatives: Ranked, decoding: Decoding, place: int) -> Detail:
         """What is kept of a token that came from this place of the scores."""
-        seen = voice.attention if self.attention else None
+        seen = decoding.attention if self.attention else None
         if seen is not None and self.sources is not None:
             seen = seen[place, : len(self.sources[row])]
         return Detail(logprob, alternatives, seen)
 
-    def spoken(
+    def completion(
         self, tokens: list[int], reason: Reason, score: float, logprob: float, windows: int, details: list[Detail]
-    ) -> Spoken:
-        """What was said, with the details asked for."""
+    ) -> Completion:
+        """What was generated, with the details asked for."""
         seen = [detail.attention for detail in details if detail.attention is not None]
-        return Spoken(
+        return Completion(
             tokens,
             reason,
             score,

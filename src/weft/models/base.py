@@ -1,0 +1,194 @@
+"""What every family's config and network can be asked for, with defaults: a family declares what it has.
+
+N: tokens; n: the places asked for; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.heads import Labels, Mix, NextWords
+from weft.nn.rows import Ragged, Rows
+
+
+class ModelConfig:
+    """Sizes of a model, for a frozen dataclass to inherit from: the values of the fields that it does not have."""
+
+    vocabulary: int
+    source_vocabulary: int | None = None  # of an encoder-decoder that reads with another vocabulary than it writes with
+    context: int  # the longest text, in tokens
+    width: int = 0
+    embedding_width: int | None = None
+    layers: int = 0
+    decoder_layers: int | None = None
+    heads: int = 0  # of an attention layer; 0: the family has no attention
+    decoder_heads: int | None = None
+    head_width: int | None = None
+    layer_heads: tuple[int, ...] | None = None
+    inner: int | None = None
+    decoder_inner: int | None = None
+    inner_dropout: float = 0.0
+    positions: str | None = None
+    buckets: int = 0  # of relative distances
+    segments: int = 1
+    padding: int | None = None  # the token whose id positions are counted from
+    pooler: bool = False
+    mix: bool = False
+    tied: bool | str = False
+    word_bias: bool = False
+    begin: int | None = None  # the token that an encoder-decoder begins to write from
+    entries: tuple[int, ...] = ()  # of tables that are counted
+    weight_scale: float | None = None  # None: from the width
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def has(cls, name: str) -> bool:
+        """Whether the family has a field of this name."""
+        return name in cls.__dataclass_fields__
+
+    @property
+    def reach(self) -> int | None:
+        """How many tokens back a language model looks; None: to the beginning of its context."""
+        return None
+
+
+class Network(nn.Module):
+    """A family's network: a subclass makes `tokens`, `heads` and its layers, and has `forward`.
+
+    `forward(tokens, rows, segments=None, states=None)` gives N width; `states`, where given, gets the embeddings and
+    the output of each layer. A network that generates has `start` and `step` too.
+    """
+
+    HEADS: ClassVar[tuple[str, ...]] = ("words",)  # the heads that it can have
+    BY_TOKEN: ClassVar[tuple[str, ...]] = ("words", "tag", "answer")  # heads that read every token
+    POOLED: ClassVar[tuple[str, ...]] = ()  # heads that read the pooler
+    TOP: ClassVar[tuple[str, ...]] = ("heads", "pooler", "mix", "final_norm")  # what stands above the highest layer
+    CARRIES: ClassVar[bool] = False  # its state can be carried from one row to the next: `beginning`, `carried=`
+    SCORES_TARGETS: ClassVar[bool] = False  # `target_logprobs`: one word's probability without those of all others
+    SCORES_TEXTS: ClassVar[bool] = False  # `text_logprobs`: an engine that scores whole texts and has no states
+    SEARCHES: ClassVar[bool] = False  # `search`: an engine that generates by itself
+
+    tokens: Any  # the table of token vectors
+    heads: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        # In place of those that a family may have.
+        self.layers: Any = ()
+        self.encoder: Any = None
+        self.decoder: Any = None
+        self.source_tokens: Any = None
+        self.segments: Any = None
+        self.embedding_norm: Any = None
+        self.widened: Any = None  # from the width of the embeddings to that of the layers
+        self.mix: Any = None
+        self.pooler: Any = None
+
+    @property
+    def features(self) -> int:
+        """Width of what `forward` gives."""
+        return self.config.width
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """Multiples of the learning rate, by the beginnings of the names of weights."""
+        return {}
+
+    @property
+    def products(self) -> float | None:
+        """Products that one token costs in a forward pass; None: to be counted from the layers and the attention."""
+        return None
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        """Products and sums of a forward pass of an encoder-decoder over rows of these lengths."""
+        raise NotImplementedError
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The layers from the input to the output, each as the beginnings of the names of its weights."""
+        return [(f"layers.{number}",) for number in range(len(self.layers))]
+
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: the vector of each row that heads of whole texts read."""
+        return hidden[rows.firsts()]
+
+    def words(self, hidden: Tensor) -> Tensor:
+        """Logits of all words at the places asked for: n width -> n vocabulary."""
+        return self.heads["words"](hidden, self.tokens.weight)
+
+    def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
+        """Output of a head: N rows for the heads in `BY_TOKEN`, else B rows."""
+        if head == "words":
+            return self.words(hidden)
+        if head in self.POOLED:
+            return self.heads[head](self.pooler(hidden[rows.firsts()]))
+        return self.heads[head](hidden if head in self.BY_TOKEN else self.pooled(hidden, rows))
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Any]:
+        """Read the prompts; logits of each row's next word (B vocabulary, float32), and the state to go on from.
+
+        `room`: how many tokens a row may grow to, the prompt included, before a cache is laid out anew; `attention`:
+        whether the state keeps what was attended to in the source.
+        """
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """Read one token per row (B); logits of the next one."""
+        raise NotImplementedError
+
+    def beginning(self, count: int) -> Any:
+        """The state of rows that have read nothing."""
+        raise NotImplementedError
+
+    def unrolled(self, tokens: Tensor, rows: Rows, begin: Any = None) -> tuple[Tensor, list[list[Any]]]:
+        """Hidden states by the equations, without dropout, and what each layer carried from place to place."""
+        raise NotImplementedError
+
+    def target_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The log-probability of one word at each place: n width, n -> n."""
+        raise NotImplementedError
+
+    def text_logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of every token of each text but the first, after those before it."""
+        raise NotImplementedError
+
+    def make_heads(self, heads: Mapping[str, int]) -> nn.ModuleDict:
+        """The heads asked for, with how many outputs each has."""
+        return nn.ModuleDict({name: self.make_head(name, outputs) for name, outputs in heads.items()})
+
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        """One head: words by the table of tokens or one of its own, labels by dropout and a linear map."""
+        if name == "words":
+            return NextWords(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
+        return Labels(self.features, outputs, self.config.dropout)
+
+    def search(self, talk: Any, choice: Any, seeds: Sequence[int], live: bool) -> Any:
+        """Generate for all prompts, as `generation.search` does."""
+        raise NotImplementedError
+
+    def initialize(self) -> None:
+        """Draw fresh weights: normal with `weight_scale`, biases 0, norms 1."""
+        start_weights(self, self.config.weight_scale)
+
+
+@torch.no_grad()
+def start_weights(network: nn.Module, scale: float) -> None:
+    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "bias":
+                parameter.zero_()
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.normal_(0.0, scale)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            module.weight.fill_(1.0)
+        elif isinstance(module, Mix):
+            module.shares.zero_()
+            module.scale.fill_(1.0)

@@ -1,0 +1,393 @@
+"""The interface of a task: everything that the package has to know about one kind of answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from numpy.typing import NDArray
+
+from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
+from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import loose_text
+from weft.data.columns import find_columns
+from weft.errors import UserError, listed, shown
+from weft.progress import Log
+from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
+from weft.text.records import Record
+from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.windows import Framing
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a user's data as a task takes it."""
+
+    texts: tuple[str, ...]  # one, or two for a pair; question and context
+    target: Any  # None where it is not known
+    where: str
+    numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The output of a network for one example (logits, spans, a written text), and how much of it was read."""
+
+    output: Any
+    n_tokens: int
+    n_windows: int
+    truncated: bool
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How much was read, as every answer says it."""
+        return {"n_tokens": self.n_tokens, "n_windows": self.n_windows, "truncated": self.truncated}
+
+
+class Normalization:
+    """Rewrites the targets of one file into the form that a model has; this one changes nothing."""
+
+    def __call__(self, example: Example) -> Example:
+        return example
+
+    def note(self) -> str | None:
+        """What was rewritten."""
+        return None
+
+    def renewed(self) -> Normalization:
+        """The same for another file."""
+        return self
+
+
+class Task(ABC):
+    """What a model is for: rows of data in, typed answers out; learned, scored, compared and taught through this."""
+
+    name: str
+    head: str = ""  # of the network; "": the task reads hidden states
+    labels: tuple[str, ...] = ()
+    needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
+    pair: bool = False  # it reads two texts at a time
+    writes: ClassVar[bool] = False  # its output is generated text
+    supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
+    by_token: ClassVar[bool] = False  # its head gives an output for each token
+    overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
+    whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
+    embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
+    independent: ClassVar[bool] = True  # an answer depends on its own input alone
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Those by which the best model may be chosen."""
+        return ()
+
+    @property
+    def default_metric(self) -> str:
+        return ""
+
+    # ---------------------------------------------------------------------------------------------------------- data
+
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> Task:
+        """The task of the sections [task] and [data] of a recipe, before its rows are read."""
+        raise UserError(f"{work.name} is not learned from rows")
+
+    @classmethod
+    def check_recipe(cls, work: Any, *takes: str) -> None:
+        """Refuse a setting of the section [task] that means nothing for this task."""
+        if work.class_weights == "balanced" and "class_weights" not in takes:
+            raise UserError(f"class_weights balanced means nothing for {work.name}")
+        if work.words and "words" not in takes:
+            raise UserError(f"next words are learned beside labels of whole texts, not beside {work.name}")
+        if work.labels and "labels" not in takes:
+            raise UserError(f"{work.name} has no labels, so none can be given")
+        if work.prefix is not None and "prefix" not in takes:
+            raise UserError(f"a prefix is put before the texts that an encoder-decoder reads: {work.name} has none")
+
+    @classmethod
+    @abstractmethod
+    def from_model(cls, model: LoadedModel, name: str) -> Task:
+        """The task of a model folder, by its card and its heads."""
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        """Refuse a model that cannot do this task."""
+        if cls.supervised and cls.head not in model.heads:
+            has = listed(model.heads) or "none"
+            raise UserError(f"has no head for {name}: it has {has}; weft finetune --task {name} makes one")
+        if cls.writes and cls.supervised and not cls.fits(model.family):
+            raise UserError(f"{name} needs a model that {cls.needs}, not {model.family.name}")
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        """Whether a family can be fine-tuned for this task."""
+        return cls.head in family.names.heads and not family.reads
+
+    @property
+    def prediction_columns(self) -> tuple[str, ...]:
+        """The columns that its answers add to a table; none: it answers no rows."""
+        return ("prediction",) if self.supervised else ()
+
+    def to_card(self, card: Card) -> Card:
+        """The card with the labels, thresholds and settings of this task."""
+        return card
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs its head has."""
+        return len(self.labels)
+
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        """Which columns a model reads: all of `columns` but the targets."""
+        return ("text",)
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
+        """Which columns rows with targets have; the first of them may decide what kind of task it is."""
+        raise NotImplementedError
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        """A row with its target."""
+        raise NotImplementedError
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        """A row without a target."""
+        raise NotImplementedError
+
+    def has_target(self, example: Example) -> bool:
+        return example.target is not None
+
+    @property
+    def empty_targets(self) -> bool:
+        """Whether an empty cell is a target: no labels, no answer."""
+        return False
+
+    # -------------------------------------------------------------------------------------------------------- inputs
+
+    @property
+    def expected(self) -> str:
+        """What a call may be given, for messages."""
+        if self.pair:
+            return "a tuple of two texts, a list of them, or a table with columns text and pair"
+        return "a text, a list of texts, or a table (a data frame, dicts) with a column text"
+
+    @property
+    def takes_tuples(self) -> bool:
+        """Whether a tuple of two texts is an input."""
+        return self.pair
+
+    @property
+    def pair_order(self) -> str:
+        """In which order two texts come."""
+        return "one, then the other"
+
+    def is_input(self, value: Any) -> bool:
+        """Whether a value is one input, rather than several."""
+        if isinstance(value, tuple):
+            self._check_tuple("")
+        return isinstance(value, str | tuple)
+
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        """Whether a dict with lists in it is one row, rather than columns."""
+        return False
+
+    def check_item(self, number: int, value: Any) -> None:
+        """Refuse what cannot be one of several inputs."""
+        if isinstance(value, tuple):
+            self._check_tuple(f"input {number}: ")
+        if not self.pair and not isinstance(value, str | tuple | list):
+            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
+            raise UserError(f"input {number}: a text is expected, not {kind}")
+
+    def _check_tuple(self, where: str) -> None:
+        if not self.takes_tuples:
+            raise UserError(
+                f"{where}a tuple is a pair of texts, and a model for {self.name} reads one text at a time: "
+                "give several as a list"
+            )
+
+    def check_input(self, number: int, value: Any) -> Any:
+        """The `number`-th input of a call as the task takes it."""
+        if not isinstance(value, str):
+            raise UserError(f"input {number}: a text is expected")
+        return value
+
+    def size(self, input: Any) -> int:
+        """Characters of an input, by which inputs are parted into chunks."""
+        return len(input)
+
+    def find_inputs(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
+        """What a file calls the columns that a model reads, by its first row."""
+        names = self.input_columns(record, given)
+        return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        """What a call is given for a row; an empty cell is an empty text."""
+        texts = tuple(loose_text(record, column) for column in columns.values())
+        return texts if self.pair else texts[0]
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        """The texts of what a call is given."""
+        return value if isinstance(value, tuple) else (value,)
+
+    def inputs(self, example: Example) -> Any:
+        """What a model reads of an example."""
+        return example.texts
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        """An example as a row of a table, which `read` reads again."""
+        raise NotImplementedError
+
+    def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
+        """How targets of a file are rewritten into the form of the labels, else into that of the examples."""
+        return Normalization()
+
+    def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
+        """The examples that something can be learned from."""
+        return list(examples)
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> Task:
+        """The task with what the training rows decide: its labels in order, the mean and spread of values."""
+        return self
+
+    def column_note(self, names: Sequence[str]) -> str | None:
+        """What a user should know about the columns that were chosen."""
+        return None
+
+    def label_note(self) -> str | None:
+        """What a user should know about the labels."""
+        return None
+
+    def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
+        """A line where source and target look exchanged, by `profiles` or by what the task has learned; else ""."""
+        return ""
+
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
+        """What the held-out rows should have their share of; with `whole_groups`, what is never parted."""
+        return ["" for _ in examples]
+
+    def check_targets(self, examples: Sequence[Example]) -> None:  # noqa: B027
+        """Refuse a target that the task does not know."""
+
+    def check_format(self, example: Example) -> None:
+        """Refuse a target that a model cannot be evaluated on; a label that it does not know is a mistake only."""
+        self.check_targets([example])
+
+    def merge_references(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """The examples as they are evaluated: several targets of one input become one example."""
+        return examples
+
+    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Any:
+        """The examples as a source of batches, by the tokens of this model."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------------- learning
+
+    def objective(self) -> Any:
+        """What a network learns by."""
+        raise NotImplementedError
+
+    def network_settings(self) -> dict[str, Any]:
+        """Settings of a new network that the rows decide."""
+        return {}
+
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> Task:
+        """Make a network ready to learn; the task with what the network decides. `fresh`: its weights are new."""
+        return self
+
+    @contextmanager
+    def saving(self, network: Any) -> Iterator[None]:
+        """While a network is saved, it gives its outputs in the units of the data."""
+        yield
+
+    def window(self, model: LoadedModel, length: int | None, stride: int | None, long: str) -> Window:
+        """The window asked for, else all that the model can read."""
+        return window_for(model, length, stride, long, self.overlap)
+
+    def card_window(self, window: Window, dataset: Any) -> Window:
+        """The window that the card keeps."""
+        return window
+
+    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """The held-out examples that a run is evaluated on while it learns."""
+        return examples
+
+    def metric_package(self, metric: str) -> str | None:
+        """The optional package that a metric needs."""
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def encode(self, inputs: Sequence[Any], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
+        """The inputs as windows of tokens."""
+        raise NotImplementedError
+
+    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
+        """A prediction for each input, by the outputs of its windows."""
+        raise NotImplementedError
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        """A prediction for each input: encoded, passed through the network, decoded."""
+        encoded = self.encode(inputs, tokenizer_of(model), windows)
+        return self.decode(head_outputs(model, encoded, self.head, self.by_token), encoded)
+
+    def answer(self, prediction: Prediction, input: Any, **options: Any) -> Any:
+        """A prediction for people."""
+        return prediction.output
+
+    def answers(
+        self, model: LoadedModel, inputs: Sequence[Any], *, others: Sequence[LoadedModel] = (), **options: Any
+    ) -> list[Any]:
+        """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
+        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        parts: list[tuple[Task, LoadedModel]] = [(self, model)]
+        parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
+        answers = []
+        for some in chunked(checked, self.size):
+            predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
+            for input, *same in zip(some, *predictions, strict=True):
+                answers.append(self.answer(self.combine(same) if others else same[0], input, **options))
+        return answers
+
+    def _same(self, other: LoadedModel, number: int) -> Task:
+        """The task of a further model, which must have the same labels."""
+        if self.head not in other.heads or other.card.task not in (None, self.name):
+            made = other.card.task or other.family.task
+            raise UserError(f"model {number} is made for {made}, the first for {self.name}")
+        task = self.from_model(other, self.name)
+        if task.labels != self.labels or task.outputs != self.outputs:
+            ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
+            raise UserError(
+                f"model {number} has the labels {shown(theirs)}, the first {shown(ours)}: they cannot answer together"
+            )
+        return task
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
+        """The answer to one input, piece by piece."""
+        raise UserError(f"a model for {self.name} writes nothing that could be streamed")
+
+    def combine(self, predictions: Sequence[Prediction]) -> Prediction:
+        """What several models of this task predict together for one example."""
+        raise UserError(f"models for {self.name} do not answer together; those that classify, and those that write, do")
+
+    # -------------------------------------------------------------------------------------------------------- judging
+
+    def metrics(self) -> Any:
+        """An empty collection of this task's metrics."""
+        raise NotImplementedError
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        """Add predictions and what was right to metrics."""
+        raise NotImplementedError
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Self:
+        """The task with what held-out rows decide, such as thresholds."""
+        return self
+
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
+        return None
