@@ -35,7 +35,7 @@ class SimilarityMetrics(Metrics):
         """
         count = len(self.gold)
         if count < 3:
-            raise UserError(f"{count} texts are too few to compare similarities; at least 3 are needed")
+            raise UserError(f"similarities of texts need at least 3 texts, not {count}")
         ours, theirs = _cosines(self.predicted), _cosines(self.gold)
         pairs = np.triu_indices(count, 1)
         weights = np.ones((REPLICATES + 1, count))
