@@ -37,6 +37,11 @@ def task_names() -> tuple[str, ...]:
     return (*CLASSES, *(name for name in plugin_names(TASKS) if name not in CLASSES))
 
 
+def supervised_names(name: str) -> tuple[str, ...]:
+    """The tasks that are learned from rows; those of plug-ins only where `name` is none of the built-in ones."""
+    return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in plugin_names(TASKS) if n not in CLASSES))
+
+
 def task_class(name: str, what: str = "task") -> type[Task]:
     """The class of a task, imported now; no plug-in takes a built-in name."""
     if name in CLASSES:

@@ -121,7 +121,7 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
         raise UserError(f"{name} word {number}: has no word before its numbers")
     row = reader.read(size)
     if len(row) < size:
-        raise UserError(f"{name} word {number}: expected {size // 4} numbers, found {len(row) // 4}")
+        raise UserError(f"{name} word {number}: expected {size // 4} numbers, got {len(row) // 4}")
     try:
         return letters.decode("utf-8"), row
     except UnicodeDecodeError:
@@ -339,7 +339,7 @@ def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[st
             faults.append(fault)
         elif len(fields) < width or _ends_in_a_number(word):
             count = _numbers_at_the_end(text)
-            faults.append(UserError(f"{where}: {shown(word, 30)!r}: expected {width} numbers, found {count}"))
+            faults.append(UserError(f"{where}: {shown(word, 30)!r}: expected {width} numbers, got {count}"))
         elif None in values:
             wrong = fields[values.index(None)]
             faults.append(UserError(f"{where}: {shown(word, 30)!r}: {shown(wrong, 30)!r} is not a number"))
