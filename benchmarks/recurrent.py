@@ -37,7 +37,7 @@ from weft.data.masking import shift
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.data.streams import Streams
-from weft.objectives.carrying import CarriedToken, Memory
+from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic
 from weft.training.passes import autocast
@@ -106,16 +106,14 @@ def ours(
     config = family.config(vocabulary=VOCABULARY, width=width, layers=2, dropout=DROPOUT, tied=False)
     network = family.network(config, {"words": VOCABULARY})
     network.initialize()
-    objective = CarriedToken(Memory(rows).lay_out(network.to(device)))
+    objective = CarriedToken(StreamStates(rows).lay_out(network.to(device)))
     framed = Framed(Corpus([stream], np.array([0, len(stream)]), None, "random"), Frame())
     setup = Setup(
         network=network,
         objective=objective,
         feed=Feed(Streams(framed, length, True, rows), shift, 0, rows),
-        plan=Training(learning_rate=RATE, clip=CLIP),
-        learning_rate=RATE,
+        plan=Training(learning_rate=RATE, clip=CLIP, precision=precision),
         device=device,
-        precision=precision,
         capture=capture,
     )
     stepper = Stepper(setup)
@@ -125,7 +123,7 @@ def ours(
     def step() -> None:
         group = next(groups)
         stepper.step(group.batches, group.counts, next(number))
-        objective.memory.settle()
+        objective.states.settle()
 
     return step, ahead
 

@@ -88,10 +88,8 @@ def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **mo
         network=network,
         objective=objective,
         feed=feed,
-        plan=Training(learning_rate=1e-4, compile=sizes.compile),
-        learning_rate=1e-4,
+        plan=Training(learning_rate=1e-4, compile=sizes.compile, precision="bf16"),
         device=DEVICE,
-        precision="bf16",
     )
     stepper = Stepper(setup)
     turn, number = cycle([group_of(setup, step, 1 << 20) for step in range(steps)]), count()

@@ -23,9 +23,9 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
-from weft.metrics.generation import Written
+from weft.metrics.generation import GenerationMetrics
 from weft.nn.rows import Rows
-from weft.picture import Line, heading, line_chart, page, table
+from weft.picture import ChartLine, heading, line_chart, page, table
 from weft.text.records import read_texts
 from weft.text.tokenizers.training import learn
 from weft.timing import medians
@@ -121,7 +121,7 @@ def judge(model: weft.Model, data: Path) -> dict[str, Any]:
         begin = time.perf_counter()
         answers: list[Any] = model(sources, beam_size=5)
         seconds = time.perf_counter() - begin
-        scores = Written(edges=EDGES)
+        scores = GenerationMetrics(edges=EDGES)
         scores.add([answer.text for answer in answers], targets, [len(source.split()) for source in sources])
         found[split] = {
             "scores": {key: [score.value, score.low, score.high] for key, score in scores.result().items()},
@@ -155,7 +155,7 @@ def tabled(folder: Path) -> None:
     for row in [header, *rows]:
         print("| " + " | ".join(row) + " |")
     charts = [
-        Line(
+        ChartLine(
             each["name"],
             [
                 (row[0] if row[1] is None else (row[0] + row[1] - 1) / 2, row[3])

@@ -27,7 +27,7 @@ import torch
 from common import device_name, parse, write
 
 import weft
-from weft.metrics.vectors import Ranking
+from weft.metrics.vectors import RankingMetrics
 from weft.tasks.rank import Index, pair_scores, places
 
 GPU = torch.cuda.is_available()
@@ -217,7 +217,7 @@ def search(way: str, data: Path, weights: Path, scratch: Path, limit: int | None
     pool = sorted({row["context"] for row in wiki})
     numbers = {text: number for number, text in enumerate(pool)}
     asked = random.Random(0).sample(wiki, 20 if limit else 2000)
-    first, second = Ranking(), Ranking()
+    first, second = RankingMetrics(), RankingMetrics()
     pairs = [(row["question"], numbers[row["context"]]) for row in asked]
     for found in places(Index(embedder.opened, pool), pairs, rerank=pair_scores(pair), candidates=20):
         first.add(found.embedding)

@@ -13,7 +13,7 @@ from weft.picture import (
     DARK,
     LIGHT,
     Bar,
-    Line,
+    ChartLine,
     bar_chart,
     heading,
     heat_map,
@@ -32,7 +32,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title></text><script>alert('1')</script>\" onload=\"x & y\x00\x1b\ud800"
 
 
-def figure(*lines: Line, log_y: bool = False) -> ElementTree.Element:
+def figure(*lines: ChartLine, log_y: bool = False) -> ElementTree.Element:
     """A chart with its title and legend, read back as XML."""
     return ElementTree.fromstring(line_chart("Loss", lines, "step", "nats", log_y=log_y))
 
@@ -43,7 +43,7 @@ def drawing(chart: ElementTree.Element, name: str = "wide") -> ElementTree.Eleme
     return found
 
 
-def drawn(*lines: Line, log_y: bool = False) -> ElementTree.Element:
+def drawn(*lines: ChartLine, log_y: bool = False) -> ElementTree.Element:
     return drawing(figure(*lines, log_y=log_y))
 
 
@@ -80,7 +80,9 @@ def color(node: ElementTree.Element) -> str:
 
 
 def test_a_chart_says_what_it_shows() -> None:
-    whole = figure(Line("train", [(0, 4.0), (10_000, 1.0), (20_000, 0.5)]), Line("base", [(0, 2.0), (1, 2.0)]))
+    whole = figure(
+        ChartLine("train", [(0, 4.0), (10_000, 1.0), (20_000, 0.5)]), ChartLine("base", [(0, 2.0), (1, 2.0)])
+    )
     assert whole.findtext("figcaption") == "Loss" and legend(whole) == ["train", "base"]
     chart = drawing(whole)
     assert {"step", "nats"} <= set(texts(chart))
@@ -91,14 +93,14 @@ def test_a_chart_says_what_it_shows() -> None:
 
 
 def test_points_lie_where_the_grid_says() -> None:
-    chart = drawn(Line("a", [(0, 0), (5_000, 2), (20_000, 4)]))
+    chart = drawn(ChartLine("a", [(0, 0), (5_000, 2), (20_000, 4)]))
     upright, level = grid(chart)
     at_x = dict(zip(texts(chart, "x"), upright, strict=True))
     at_y = dict(zip(texts(chart, "y"), level, strict=True))
     assert corners(strokes(chart)[0]) == [(at_x["0"], at_y["0"]), (at_x["5k"], at_y["2"]), (at_x["20k"], at_y["4"])]
     assert at_y["4"] < at_y["2"] < at_y["0"], "more is higher up"
 
-    chart = drawn(Line("a", [(0, 0.01), (1, 1), (2, 100)]), log_y=True)
+    chart = drawn(ChartLine("a", [(0, 0.01), (1, 1), (2, 100)]), log_y=True)
     at_y = dict(zip(texts(chart, "y"), grid(chart)[1], strict=True))
     assert [y for _, y in corners(strokes(chart)[0])] == [at_y["0.01"], at_y["1"], at_y["100"]]
     assert at_y["0.01"] - at_y["1"] == pytest.approx(at_y["1"] - at_y["100"], abs=0.2), "even steps for equal factors"
@@ -121,7 +123,7 @@ def test_points_lie_where_the_grid_says() -> None:
 )
 @pytest.mark.parametrize("log_y", [False, True])
 def test_every_point_is_inside_the_frame(points: list[tuple[float, float]], log_y: bool) -> None:
-    chart = drawn(Line("a", points), log_y=log_y)
+    chart = drawn(ChartLine("a", points), log_y=log_y)
     found = [corner for path in strokes(chart) for corner in corners(path)]
     assert len(found) == sum(not log_y or y > 1e-100 for _, y in points)
     if found:
@@ -157,7 +159,7 @@ def test_ticks_cover_the_data(about: int) -> None:
 
 def test_counts_get_whole_ticks() -> None:
     assert ticks(1, 2, 8, whole=True) == [1, 2] and ticks(1, 2, 5) == [1, 1.2, 1.4, 1.6, 1.8, 2]
-    assert texts(drawn(Line("a", [(1, 0), (3, 1)])), "x") == ["1", "2", "3"]
+    assert texts(drawn(ChartLine("a", [(1, 0), (3, 1)])), "x") == ["1", "2", "3"]
 
 
 def test_numbers_look_as_a_person_writes_them() -> None:
@@ -168,14 +170,14 @@ def test_numbers_look_as_a_person_writes_them() -> None:
 
 @pytest.mark.parametrize("gap", [math.nan, math.inf, -math.inf, 1e200])
 def test_what_is_not_finite_leaves_a_gap(gap: float) -> None:
-    (path,) = strokes(drawn(Line("a", [(0, 1), (1, 2), (2, gap), (3, 4), (4, 5)])))
+    (path,) = strokes(drawn(ChartLine("a", [(0, 1), (1, 2), (2, gap), (3, 4), (4, 5)])))
     d = path.get("d", "")
     assert [part.count("L") for part in d.split("M")] == [0, 1, 1] and len(corners(path)) == 4
     assert "nan" not in d and "inf" not in d
 
 
 def test_zero_and_less_is_dropped_from_a_logarithmic_chart() -> None:
-    (path,) = strokes(drawn(Line("a", [(0, 1), (1, 0), (2, 10), (3, -5), (4, 100)]), log_y=True))
+    (path,) = strokes(drawn(ChartLine("a", [(0, 1), (1, 0), (2, 10), (3, -5), (4, 100)]), log_y=True))
     assert len(corners(path)) == 3 and path.get("d", "").count("M") == 3
     assert path.get("d", "").count("h0") == 3, "a point between two gaps would not be seen"
 
@@ -198,7 +200,7 @@ def test_thinning_keeps_extremes_ends_and_gaps() -> None:
 def test_a_long_line_makes_a_small_chart_with_its_extremes() -> None:
     points = [(float(step), 2.0) for step in range(200_000)]
     points[123_456], points[3] = (123_456.0, 11.0), (3.0, 1.0)
-    text = line_chart("t", [Line("a", points)], "x", "y")
+    text = line_chart("t", [ChartLine("a", points)], "x", "y")
     assert len(text) < 50_000
     _, level = grid(chart := drawing(ElementTree.fromstring(text)))
     at_y = dict(zip(texts(chart, "y"), level, strict=True))
@@ -207,27 +209,27 @@ def test_a_long_line_makes_a_small_chart_with_its_extremes() -> None:
     tips = [node.text or "" for node in chart.iter(f"{SVG}title")]
     assert any("123,456" in tip for tip in tips) and len(tips) < 70
     noise = [(step, math.nan if step % 2 else 1.0) for step in range(50_000)]
-    assert len(line_chart("t", [Line("a", noise)], "x", "y")) < 50_000, "every second one a gap"
+    assert len(line_chart("t", [ChartLine("a", noise)], "x", "y")) < 50_000, "every second one a gap"
 
 
-@pytest.mark.parametrize("lines", [[], [Line("run", [])], [Line("run", [(0, math.nan)])]])
-def test_nothing_to_show(lines: list[Line]) -> None:
+@pytest.mark.parametrize("lines", [[], [ChartLine("run", [])], [ChartLine("run", [(0, math.nan)])]])
+def test_nothing_to_show(lines: list[ChartLine]) -> None:
     whole = figure(*lines)
     assert "nothing yet" in texts(drawing(whole)) and not strokes(drawing(whole))
     assert legend(whole) == [line.name for line in lines]
-    assert "nothing yet" not in texts(drawn(*lines, Line("b", [(0, 1)])))
-    assert "nothing yet" in texts(drawn(Line("a", [(0, -1), (1, 0)]), log_y=True))
+    assert "nothing yet" not in texts(drawn(*lines, ChartLine("b", [(0, 1)])))
+    assert "nothing yet" in texts(drawn(ChartLine("a", [(0, -1), (1, 0)]), log_y=True))
     assert "nothing yet" in table(["a", "b"], [])
 
 
 def test_groups_share_a_color_and_faint_lies_beneath() -> None:
     points = [(0.0, 1.0), (1.0, 2.0)]
     whole = figure(
-        Line("train", points, group="one", faint=True),
-        Line("valid", points, group="one"),
-        Line("other", points, group="two", dashed=True),
-        Line("late", points, group="two", faint=True),
-        Line("alone", points),
+        ChartLine("train", points, group="one", faint=True),
+        ChartLine("valid", points, group="one"),
+        ChartLine("other", points, group="two", dashed=True),
+        ChartLine("late", points, group="two", faint=True),
+        ChartLine("alone", points),
     )
     chart = drawing(whole)
     first, second, valid, other, alone = strokes(chart)
@@ -240,8 +242,8 @@ def test_groups_share_a_color_and_faint_lies_beneath() -> None:
 
 @pytest.mark.parametrize("name", ["wide", "narrow"])
 def test_many_lines_stay_apart_and_inside(name: str) -> None:
-    lines = [Line(f"run {number} with rather a long name " * 2, [(0, number), (1, 1)]) for number in range(12)]
-    whole = figure(*lines, Line("長" * 500, [(0, 1)]))
+    lines = [ChartLine(f"run {number} with rather a long name " * 2, [(0, number), (1, 1)]) for number in range(12)]
+    whole = figure(*lines, ChartLine("長" * 500, [(0, 1)]))
     chart = drawing(whole, name)
     looks = {(color(path), path.get("stroke-dasharray")) for path in strokes(chart)[:12]}
     assert len(looks) == 12
@@ -259,7 +261,9 @@ def test_many_lines_stay_apart_and_inside(name: str) -> None:
 
 
 def test_a_scatter_has_points_and_no_line() -> None:
-    chart = drawn(Line("rows", [(0, 1), (2, 3), (1, math.nan)], joined=False), Line("equal", [(0, 0), (3, 3)]))
+    chart = drawn(
+        ChartLine("rows", [(0, 1), (2, 3), (1, math.nan)], joined=False), ChartLine("equal", [(0, 0), (3, 3)])
+    )
     (group,) = [node for node in chart.iter(f"{SVG}g") if node.get("class") == "scatter"]
     assert len(list(group)) == 2 and len(strokes(chart)) == 1
 
@@ -308,7 +312,7 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_even_steps_for_equal_factors_across() -> None:
-    lines = [Line("a", [(0, 9), (1, 1), (10, 1), (100, 1)])]
+    lines = [ChartLine("a", [(0, 9), (1, 1), (10, 1), (100, 1)])]
     chart = drawing(ElementTree.fromstring(line_chart("t", lines, "x", "y", log_x=True)))
     places = [x for x, _ in corners(strokes(chart)[0])]
     assert len(places) == 3 and places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
@@ -320,7 +324,7 @@ def test_text_as_it_stands() -> None:
 
 
 def test_hostile_names_stay_words() -> None:
-    lines = [Line(HOSTILE, [(0, 1), (1, 2)], group=HOSTILE)]
+    lines = [ChartLine(HOSTILE, [(0, 1), (1, 2)], group=HOSTILE)]
     parts = [
         line_chart(HOSTILE, lines, HOSTILE, HOSTILE),
         line_chart(HOSTILE, [], HOSTILE, HOSTILE),
@@ -338,7 +342,7 @@ def test_hostile_names_stay_words() -> None:
 
 
 def test_a_page_stands_alone() -> None:
-    charts = [line_chart("a", [Line("a", [(0, 1), (1, 2)])], "x", "y"), table(["a"], [["1"]])]
+    charts = [line_chart("a", [ChartLine("a", [(0, 1), (1, 2)])], "x", "y"), table(["a"], [["1"]])]
     text = page("Runs", [heading("Part"), *charts], "What was trained.")
     assert text.startswith("<!DOCTYPE html>\n")
     root = ElementTree.fromstring(text)
@@ -353,7 +357,7 @@ def test_a_page_stands_alone() -> None:
 
 
 def test_the_colors_of_a_page_are_the_colors_of_its_charts() -> None:
-    text = page("Runs", [line_chart("a", [Line("a", [(0, 1)])], "x", "y")])
+    text = page("Runs", [line_chart("a", [ChartLine("a", [(0, 1)])], "x", "y")])
     assert f"var(--line-0, {LIGHT[0]})" in text
     light, dark = text.split("prefers-color-scheme: dark")
     for name, colors, style in (("light", LIGHT, light), ("dark", DARK, dark)):

@@ -30,6 +30,7 @@ FLOORS = {
     "files": 1,
     "config": 1,
     "checksums": 1,
+    "plugins": 1,
     "timing": 1,
     "budget": 1,
     "picture": 1,
@@ -164,7 +165,20 @@ def test_one_module_writes_safetensors() -> None:
 def test_files_can_be_read_in_one_sitting() -> None:
     for room, path in rooms():
         lines = len(path.read_text().splitlines())
-        assert lines <= (250 if room == "models" else 400), f"{path}: {lines} lines"
+        assert lines <= {"models": 250, "tasks": 600}.get(room, 400), f"{path}: {lines} lines"
+
+
+# Class names that still exist twice; this list only shrinks.
+TWICE = {
+    *("Coverage", "DeepLabels", "Heard", "Labels", "MaskedWords", "Material", "Memory", "Option", "Piece", "Place"),
+    *("Reading", "Rows", "Side", "Speaking", "State", "Teacher", "Texts", "Verdict", "View", "Words", "Work"),
+    *("Writing", "_Counts", "_Reader"),
+}
+
+
+def test_no_class_name_exists_twice() -> None:
+    classes = [node.name for _, path in rooms() for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
+    assert {name for name in classes if classes.count(name) > 1} <= TWICE
 
 
 def test_every_family_is_in_the_table() -> None:

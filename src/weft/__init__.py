@@ -10,13 +10,13 @@ from weft.version import VERSION as __version__
 if TYPE_CHECKING:
     from weft.comparison.compare import compare
     from weft.distillation.distill import distill
-    from weft.distillation.resume import resume
     from weft.exporters.export import export
     from weft.pruning.prune import prune
     from weft.quantization.quantize import quantize
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
+    from weft.runs.resume import resume
     from weft.tasks.model import Model, load, new
     from weft.tasks.suggest import suggest
     from weft.text.tokenizers.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ _LAZY = {
     "new": "weft.tasks.model",
     "pretrain": "weft.runs.pretrain",
     "finetune": "weft.runs.finetune",
-    "resume": "weft.distillation.resume",
+    "resume": "weft.runs.resume",
     "distill": "weft.distillation.distill",
     "quantize": "weft.quantization.quantize",
     "prune": "weft.pruning.prune",

@@ -62,7 +62,7 @@ def drawn(family: str, heads: dict[str, int | None] | None = None, *, seed: int 
         for parameter in model.network.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        for layer in getattr(model.network, "decoder", ()):  # what is read decides what is written
+        for layer in model.network.decoder or ():  # what is read decides what is written
             layer.cross.output.weight.mul_(8.0)
             layer.feedforward.down.weight.mul_(3.0)
         if model.opened.never:

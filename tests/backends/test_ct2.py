@@ -62,7 +62,7 @@ def test_every_encoder_and_head(family: str, head: str, tmp_path: Path) -> None:
 
 def same_scores(ours: Any, theirs: Any, head: str) -> None:
     batch = Ragged.of(TEXTS)
-    two = getattr(ours.config, "segments", 1) > 1
+    two = ours.config.segments > 1
     marks = torch.tensor([place % 2 for text in TEXTS for place in range(len(text))]) if two else None
     with torch.inference_mode():
         states = [each.network(batch.tokens, batch.rows, marks) for each in (ours, theirs)]

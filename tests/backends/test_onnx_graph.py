@@ -17,7 +17,7 @@ from tests.compress.test_onnx import HEADS, WRITTEN, model_of
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import onnx as engine
-from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS
+from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS, check_graph
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
 from weft.exporters.onnx_builder import Graph
@@ -345,6 +345,82 @@ def test_states_of_both_directions_are_as_wide_as_they_are(tmp_path: Path) -> No
     model = weft.new("lstm", vocabulary(), size="1x64", settings={"bidirectional": True}, heads={"classify": 2})
     weft.export(Model(model.opened, "embed"), "onnx", out=tmp_path / "x")
     assert len(weft.load(tmp_path / "x")("the cat").values) == 128  # type: ignore[attr-defined]
+
+
+def far(graph: Any, onnx: Any, size: str) -> None:
+    """One number, as often as a size says."""
+    add(graph, onnx, "Expand", [constant(graph, onnx, "one", 1.0, np.float32), size])
+
+
+def by_tokens(graph: Any, onnx: Any) -> None:
+    graph.graph.node.insert(
+        0, onnx.helper.make_node("Reshape", ["input_ids", constant(graph, onnx, "all", [-1])], ["s"])
+    )
+    far(graph, onnx, "s")
+
+
+def by_constants(graph: Any, onnx: Any) -> None:
+    graph.graph.node.insert(0, onnx.helper.make_node("Cast", ["input_ids"], ["floats"], to=1))
+    add(graph, onnx, "Expand", ["floats", constant(graph, onnx, "size", [1 << 30, 1, 1])])
+
+
+def by_size(graph: Any, onnx: Any, kind: str, *others: str) -> None:
+    shape = onnx.helper.make_node("Shape", ["input_ids"], ["shape"], start=1, end=2)
+    graph.graph.node.insert(0, shape)
+    graph.graph.node.insert(1, onnx.helper.make_node(kind, [*others, "shape"], ["s"]))
+    far(graph, onnx, "s")
+
+
+def by_product(graph: Any, onnx: Any) -> None:
+    by_size(graph, onnx, "Mul", constant(graph, onnx, "many", [1 << 30]))
+
+
+def by_difference(graph: Any, onnx: Any) -> None:
+    by_size(graph, onnx, "Sub", constant(graph, onnx, "many", [1 << 30]))
+
+
+def by_overflow(graph: Any, onnx: Any) -> None:
+    by_size(graph, onnx, "Mul", constant(graph, onnx, "many", [1 << 62]))
+
+
+def by_choice(graph: Any, onnx: Any) -> None:
+    """A size that is small for the checked lengths and large for another."""
+    shape = onnx.helper.make_node("Shape", ["input_ids"], ["shape"], start=1, end=2)
+    choices = constant(graph, onnx, "choices", [1, 1, 1 << 40, 1])
+    end = onnx.helper.make_node("Add", ["shape", constant(graph, onnx, "next", [1])], ["end"])
+    for place, node in enumerate((shape, end, onnx.helper.make_node("Slice", [choices, "shape", "end"], ["s"]))):
+        graph.graph.node.insert(place, node)
+    far(graph, onnx, "s")
+
+
+def to_int64(graph: Any, onnx: Any) -> None:
+    add(graph, onnx, "Cast", [constant(graph, onnx, "bytes", [1], np.int8)], to=7)
+
+
+TRACED: list[tuple[Callable[[Any, Any], None], str]] = [
+    (by_tokens, "Expand grows by something else than the size of a text"),
+    (by_constants, "would hold .* GB"),
+    (by_product, "would hold .* GB"),
+    (by_difference, "Expand grows by something else"),
+    (by_overflow, "Expand grows by something else"),
+    (by_choice, "Expand grows by something else"),
+    (counted_far, "Range grows by something else"),
+    (expand, "nothing to work on but constants"),
+    (tile, "operator Tile is none"),
+    (loop, "operator Loop is none"),
+    (doubled, "would hold .* GB"),
+    (to_int64, "Cast turns numbers into another type"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), TRACED, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_traced_graph_is_checked_too(change: Callable[[Any, Any], None], message: str, folder: Path) -> None:
+    """A family without a graph may have more operators, and none of them makes more than a text takes."""
+    changed(folder, change)
+    path, config = folder / engine.GRAPH, weft.new("bert", vocabulary(), size="1x64", settings={"context": 48}).config
+    with pytest.raises(UserError, match=message) as found:
+        check_graph(path.read_bytes(), path, config, traced=True)
+    assert "\n" not in str(found.value)
 
 
 def test_domains_are_two() -> None:

@@ -330,7 +330,7 @@ def test_the_special_tokens_of_each_family(here: Path) -> None:
             tokenizer.id_of("mask"),
         ]
         assert model(f"was  {gap}, was", top=1).text.startswith("was  ")
-        if hasattr(model.config, "padding"):
+        if model.config.has("padding"):
             assert model.config.padding == tokenizer.id_of("padding") == 1
 
 

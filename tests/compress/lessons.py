@@ -16,7 +16,7 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, batch_of
 from weft.nn.rows import Batch
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -59,7 +59,7 @@ class Saying(nn.Module):
     def forward(self, tokens: Tensor, rows: Any, segments: Any = None) -> Tensor:
         return self.said
 
-    def scores(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
+    def logits(self, head: str, hidden: Tensor, rows: Any) -> Tensor:
         return hidden
 
 

@@ -264,7 +264,7 @@ class Scores(torch.nn.Module):
     def forward(self, tokens: Any, rows: Any, segments: Any = None) -> Any:
         return tokens
 
-    def scores(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
+    def logits(self, head: str, hidden: Any, rows: Any) -> torch.Tensor:
         return self.said
 
 

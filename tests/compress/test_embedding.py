@@ -13,13 +13,13 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.embed import Directions, EmbedLesson, EmbedTask
+from weft.distillation.embed import Directions, EmbedLesson
 from weft.errors import UserError
-from weft.metrics.vectors import Likeness, _correlations
+from weft.metrics.vectors import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
-from weft.tasks.embed import Embedder, embed
+from weft.tasks.embed import Embedder, EmbedTask, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
 from weft.text.windows import cut
@@ -202,7 +202,7 @@ def test_likeness_is_that_of_all_pairs() -> None:
     chance = np.random.default_rng(1)
     gold = chance.normal(size=(40, 8))
     ours = gold @ chance.normal(size=(8, 5)) + chance.normal(size=(40, 5))
-    metric = Likeness()
+    metric = SimilarityMetrics()
     for one, other in zip(ours, gold, strict=True):
         metric.add(one, other)
     found = metric.result()
@@ -238,7 +238,7 @@ def test_a_resampled_text_counts_in_all_its_pairs() -> None:
 
 def test_likeness_of_the_same_and_of_nothing() -> None:
     chance = np.random.default_rng(2)
-    same, none, many = Likeness(), Likeness(), Likeness(most=20)
+    same, none, many = SimilarityMetrics(), SimilarityMetrics(), SimilarityMetrics(most=20)
     for number, vector in enumerate(chance.normal(size=(30, 6))):
         same.add(3 * vector, vector)
         none.add(np.ones(4), vector)
@@ -247,7 +247,7 @@ def test_likeness_of_the_same_and_of_nothing() -> None:
     assert none.result()["pearson"].value == none.result()["spearman"].value == 0
     assert many.result()["pearson"].value == pytest.approx(1)  # those after the first 20 are not compared
     with pytest.raises(UserError, match="too few"):
-        Likeness().result()
+        SimilarityMetrics().result()
 
 
 def test_vectors_that_are_not_taught_do_not_count() -> None:

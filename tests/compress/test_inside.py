@@ -35,7 +35,7 @@ from weft.objectives.tasks import Texts
 from weft.runs.recipes import Tuning
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
-from weft.training.judging import total
+from weft.training.evaluation import total
 from weft.training.log import RunLog
 from weft.training.loop import train
 from weft.training.passes import Passes
@@ -364,7 +364,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     corpus = tokenized(TextFiles((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
     source = PackedRows(Framed(corpus, Frame((2,), (3,))), 24, 0, True, 0)
     masking = Masking.of(words, 0.15, False, 0)
-    plan = Tuning(batch=8, learning_rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0)
+    plan = Tuning(batch=8, learning_rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0, steps=steps, save_every=4)
     checkpoints = Checkpoints(folder / "checkpoints", 3)
     feed = Feed(source, masking.apply, 0, 8)
     setup = Setup(
@@ -372,11 +372,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
         objective=objective,
         feed=feed,
         plan=plan,
-        learning_rate=3e-3,
-        steps=steps,
-        evaluate_every=steps,
-        save_every=4,
-        words_of=words.decode,
+        decode=words.decode,
     )
     found = checkpoints.load()
     state, stored = (State(pass_tokens=100), None) if found is None else found[:2]

@@ -19,7 +19,6 @@ from weft.cli.main import run
 from weft.data.rows import Framed
 from weft.data.shards import TextFiles, tokenized
 from weft.distillation.distill import distill
-from weft.distillation.resume import resume
 from weft.distillation.teacher_cache import Teacher
 from weft.distillation.token_outputs import (
     PlacedRows,
@@ -33,6 +32,7 @@ from weft.nn.rows import Ragged
 from weft.objectives.language import NextToken
 from weft.objectives.soft import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.runs.corpus import next_frame
+from weft.runs.resume import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn

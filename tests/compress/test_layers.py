@@ -20,7 +20,7 @@ from weft.nn.rows import Ragged
 from weft.pruning.layers import can_take
 from weft.pruning.prune import evenly, with_layers
 
-STACKED = [name for name in PLAIN if hasattr(CASES[name].config(), "layers")]
+STACKED = [name for name in PLAIN if CASES[name].config().layers]
 
 
 def opened_of(name: str, **sizes: Any) -> LoadedModel:
@@ -56,7 +56,7 @@ def test_a_layer_that_is_gone_is_a_layer_left_out(name: str) -> None:
     assert not any(a is b for a in smaller.network.parameters() for b in network.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name in STACKED if hasattr(CASES[name].config(), "mix")])
+@pytest.mark.parametrize("name", [name for name in STACKED if CASES[name].config().has("mix")])
 def test_a_mix_keeps_the_shares_of_what_stays(name: str) -> None:
     opened = opened_of(name, layers=4, mix=True)
     network: Any = opened.network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import weft
 from tests.engines import need_engine
 from tests.table import CASES
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
+from weft.backends import onnx_graph
 from weft.backends.onnx import GRAPH
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card
@@ -39,7 +41,7 @@ def model_of(family: str, task: str, **settings: Any) -> LoadedModel:
     found, config = FAMILIES[family], CASES[family].config(**settings)
     head, outputs = HEADS.get(task, (None, 0))
     heads = {} if head is None else {head: outputs}
-    if hasattr(config, "pooler"):
+    if config.has("pooler"):
         config = replace(config, pooler=any(name in found.network.POOLED for name in heads))
     torch.manual_seed(0)
     network = found.network(config, heads)
@@ -131,8 +133,8 @@ def test_the_families_without_attention(family: str, settings: dict[str, Any], p
 def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rotary positions cannot"):
         write_onnx(tmp_path, model_of("bert", "embed", positions="rotary"), "embed")
-    with pytest.raises(UserError, match="a mlp model cannot be written as ONNX; bert"):
-        write_onnx(tmp_path, model_of("mlp", "embed"), "embed")
+    with pytest.raises(UserError, match="a mlp model brings no graph of its own, so ONNX has it in fp32 alone"):
+        write_onnx(tmp_path, model_of("mlp", "embed"), "embed", "int8")
     with pytest.raises(UserError, match="a model for complete cannot be written as ONNX; ctranslate2"):
         write_onnx(tmp_path, model_of("gpt2", "embed"), "complete")
 
@@ -175,6 +177,50 @@ def test_four_bits_give_back_what_they_can() -> None:
     back = (whole * scales[..., None]).reshape(5, -1)
     assert np.abs(back[:, 70:]).max() == 0
     assert (np.abs(back[:, :70] - weight) <= np.abs(np.repeat(scales, 32, 1)[:, :70]) * 1.01).all()
+
+
+# ------------------------------------------------------------------------------------------- torch's exporter
+
+
+def test_families_that_bring_a_graph_are_those_that_the_loader_knows() -> None:
+    assert set(WRITTEN) == set(onnx_graph.WRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "settings"),
+    [
+        ("bert", "classify", {}),
+        ("bert", "fill", {"positions": "alibi", "norm": "rms", "mix": True}),
+        ("gpt2", "answer", {}),
+        ("lstm", "tag", {"bidirectional": True}),
+        ("cnn", "classify", {}),
+        ("mlp", "embed", {}),
+    ],
+)
+def test_a_family_without_a_graph_is_exported_by_torch(
+    family: str, task: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugged = replace(FAMILIES[family], name="plugged")
+    monkeypatch.setitem(FAMILIES, "plugged", plugged)
+    monkeypatch.setitem(CASES, "plugged", CASES[family])
+    opened = replace(model_of(family, task, **settings), family=plugged)
+    assert apart(*both(opened, task, tmp_path / "folder")) < 2e-5
+    names = [each.name for each in open_exported(tmp_path / "folder").network.graph.get_inputs()]  # type: ignore[union-attr, operator]
+    assert names == ["input_ids", *(["token_type_ids"] if CASES[family].segments else [])]
+
+
+def test_torch_needs_onnxscript_to_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"a mlp model .* needs the package onnxscript: pip install 'weft\[fast-cpu\]'"):
+        write_onnx(tmp_path, model_of("mlp", "embed"), "embed")
+
+
+def test_what_torch_cannot_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = model_of("mlp", "embed")
+    monkeypatch.setattr(type(opened.network), "forward", lambda self, tokens, rows, *more: self.tokens(tokens).tolist())
+    with pytest.raises(UserError, match="torch cannot write a mlp model as ONNX: ") as found:
+        write_onnx(tmp_path, opened, "embed")
+    assert "\n" not in str(found.value)
 
 
 # ------------------------------------------------------------------------------------------------ weft.export

@@ -18,11 +18,11 @@ from tests.training.test_resume import contents, same
 from weft.cli.main import run
 from weft.distillation.distill import distill
 from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
-from weft.distillation.resume import resume
 from weft.distillation.student import begun_student
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
+from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run

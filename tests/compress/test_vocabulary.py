@@ -180,7 +180,7 @@ def test_every_family(name: str) -> None:
         with pytest.raises(UserError, match="counted its words: its vocabulary cannot be cut down"):
             with_vocabulary(opened_of(name), keep)
         return
-    for changes in ({}, {"tied": False} if hasattr(CASES[name].config(), "tied") else {"both": True}):
+    for changes in ({}, {"tied": False} if CASES[name].config().has("tied") else {"both": True}):
         if changes == {"both": True} and name != "cnn":
             continue
         opened = opened_of(name, **changes)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from weft.data.columns import find_columns, paired_columns
+from weft.data.reading import examples_of
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
-from weft.tasks.reading import alike_note, examples_of
+from weft.tasks.labels import alike_note
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped
@@ -50,7 +51,7 @@ def test_a_title_above_the_header(title: str) -> None:
 
 def test_one_column_of_text_has_no_title() -> None:
     Path("a.csv").write_text("remarks\nfirst\nsecond\nthird, and more\n")
-    with pytest.raises(UserError, match="line 4: expected 1 fields, found 2"):
+    with pytest.raises(UserError, match="line 4: expected 1 fields, got 2"):
         list(read_records("a.csv"))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
 from weft.errors import UserError
-from weft.metrics.generation import Rouge, Written, longest_common, rouge_of
+from weft.metrics.generation import GenerationMetrics, RougeMetrics, longest_common, rouge_of
 from weft.text.sentences import lead
 
 near = pytest.approx
@@ -36,7 +36,7 @@ letters = st.text(st.sampled_from("ab cdé.,'\"-1 "), max_size=30)
 texts = st.lists(st.tuples(letters, letters, letters), min_size=1, max_size=8)
 
 
-def values(scores: Written | Rouge) -> dict[str, float]:
+def values(scores: GenerationMetrics | RougeMetrics) -> dict[str, float]:
     return {name: score.value for name, score in scores.result().items()}
 
 
@@ -47,7 +47,7 @@ def test_bleu_and_chrf_as_sacrebleu(
 ) -> None:
     predicted, first, second = (list(part) for part in zip(*rows, strict=True))
     references = [first, second] if several else [first]
-    scores = Written(tokenize=tokenize, lowercase=lowercase)
+    scores = GenerationMetrics(tokenize=tokenize, lowercase=lowercase)
     sentences = scores.add(predicted, [list(golds) for golds in zip(*references, strict=True)])
     peer = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
     found, chrf = values(scores), sacrebleu.CHRF(lowercase=lowercase)
@@ -74,7 +74,7 @@ def test_real_sentences_as_sacrebleu(data: Path) -> None:
     for line in gold:
         words = [word for word in line.split() for _ in range(chance.choice((0, 1, 1, 1, 1, 1, 2)))]
         predicted.append(" ".join(words))
-    scores = Written()
+    scores = GenerationMetrics()
     scores.add(predicted, gold, [len(line.split()) for line in gold])
     found = scores.result()
     assert found["bleu"].value == near(sacrebleu.corpus_bleu(predicted, [gold]).score, abs=1e-9)
@@ -98,7 +98,10 @@ def test_real_sentences_as_sacrebleu(data: Path) -> None:
 def test_batches_do_not_matter(borders: list[int]) -> None:
     predicted, gold = WRITTEN * 75, (GOLD[1:] + GOLD[:1]) * 75  # more than one block of resamplings
     lengths = [len(text.split()) for text in gold]
-    whole, parts = (Written(edges=[5, 10]), Rouge()), (Written(edges=[5, 10]), Rouge())
+    whole, parts = (
+        (GenerationMetrics(edges=[5, 10]), RougeMetrics()),
+        (GenerationMetrics(edges=[5, 10]), RougeMetrics()),
+    )
     whole[0].add(predicted, gold, lengths)
     whole[1].add(predicted, gold)
     for low, high in pairwise(sorted([0, *borders, len(gold)])):
@@ -110,19 +113,19 @@ def test_batches_do_not_matter(borders: list[int]) -> None:
 
 
 def test_what_is_perfect_and_what_is_empty() -> None:
-    perfect = Written()
+    perfect = GenerationMetrics()
     assert [sentence.exact for sentence in perfect.add(GOLD, [f" {text}\n" for text in GOLD])] == [1.0] * 4
     found = perfect.result()
     assert found["bleu"].value == found["bleu"].high == 100 and found["exact"].value == 1
     assert found["chrf"].value == near(100) and found["length_ratio"].value == 1
     assert 0 < found["bleu"].low < 100, "four sentences prove little"
-    empty = Written()
+    empty = GenerationMetrics()
     assert empty.add([""] * 4, GOLD) == [(0.0, 0.0, 0.0)] * 4
     assert {name: score.value for name, score in empty.result().items()} == dict.fromkeys(found, 0.0)
-    rouge = Rouge()
+    rouge = RougeMetrics()
     assert rouge.add(GOLD, GOLD) == [(1.0, 1.0, 1.0)] * 4 and rouge.result()["rougeL"].value == 1
     assert rouge_of("", "a b") == rouge_of("a", "") == (0.0, 0.0, 0.0)
-    mixed = Written()
+    mixed = GenerationMetrics()
     sentences = mixed.add(WRITTEN, GOLD)
     assert sentences[3].bleu == 0 < sentences[1].bleu < sentences[2].bleu == near(100)
     for score in mixed.result().values():
@@ -132,7 +135,7 @@ def test_what_is_perfect_and_what_is_empty() -> None:
 @settings(max_examples=60, deadline=None)
 @given(texts, st.booleans())
 def test_rouge_as_rouge_score(rows: list[tuple[str, str, str]], several: bool) -> None:
-    peer, scores = RougeScorer(["rouge1", "rouge2", "rougeL"]), Rouge()
+    peer, scores = RougeScorer(["rouge1", "rouge2", "rougeL"]), RougeMetrics()
     golds = [[a, b] if several else [a] for _, a, b in rows]
     scores.add([text for text, _, _ in rows], golds)
     expected = [peer.score_multi(right, text) for (text, _, _), right in zip(rows, golds, strict=True)]
@@ -159,14 +162,20 @@ def test_lead() -> None:
 @pytest.mark.parametrize(
     "call, fault",
     [
-        (lambda: Written(tokenize="13b"), "tokenize '13b' is not one of 13a, intl, char, zh, none; did you mean '13a'"),
-        (lambda: Written(edges=[5, 5]), "each must be above the one before"),
-        (lambda: Written().result(), "nothing to score"),
-        (lambda: Written().signature, "nothing to score"),
-        (lambda: Written().add(["a"], []), "1 predicted texts, but 0 true ones"),
-        (lambda: Written().add(["a", "b"], ["a", []]), "text 2 has no right text"),
-        (lambda: Written().add(["a"], ["a"], [1, 2]), "lengths of sources are given for all texts or for none"),
-        (lambda: Rouge().add(["a"], [[]]), "summary 1 has no right one"),
+        (
+            lambda: GenerationMetrics(tokenize="13b"),
+            "tokenize '13b' is not one of 13a, intl, char, zh, none; did you mean '13a'",
+        ),
+        (lambda: GenerationMetrics(edges=[5, 5]), "each must be above the one before"),
+        (lambda: GenerationMetrics().result(), "nothing to score"),
+        (lambda: GenerationMetrics().signature, "nothing to score"),
+        (lambda: GenerationMetrics().add(["a"], []), "1 predicted texts, but 0 true ones"),
+        (lambda: GenerationMetrics().add(["a", "b"], ["a", []]), "text 2 has no right text"),
+        (
+            lambda: GenerationMetrics().add(["a"], ["a"], [1, 2]),
+            "lengths of sources are given for all texts or for none",
+        ),
+        (lambda: RougeMetrics().add(["a"], [[]]), "summary 1 has no right one"),
     ],
 )
 def test_mistakes_are_named(call: Any, fault: str) -> None:
@@ -177,4 +186,4 @@ def test_mistakes_are_named(call: Any, fault: str) -> None:
 def test_without_sacrebleu_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(UserError, match=r"BLEU needs sacrebleu: pip install 'weft\[evaluate\]'"):
-        Written()
+        GenerationMetrics()

@@ -17,13 +17,13 @@ from scipy import stats
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.metrics.answers import Answers
+from weft.metrics.answers import AnswerMetrics
 from weft.metrics.bootstrap import POISSON, Score, drawn, interval, summarized
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
-from weft.metrics.tagging import Entities, WordTags
-from weft.metrics.vectors import Ranking
-from weft.metrics.worst_rows import Worst
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
+from weft.metrics.tagging import EntityMetrics, TagMetrics
+from weft.metrics.vectors import RankingMetrics
+from weft.metrics.worst_rows import WorstRows
 
 near = pytest.approx
 
@@ -38,7 +38,7 @@ def value_of(found: dict[str, Score], name: str) -> float:
 @given(st.integers(2, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
 def test_classes_as_scikit_learn(classes: int, pairs: list[tuple[int, int]]) -> None:
     predicted, gold = np.array(pairs).T % classes
-    scores = Classes([f"c{number}" for number in range(classes)])
+    scores = ClassificationMetrics([f"c{number}" for number in range(classes)])
     scores.add(predicted, gold)
     found = scores.result()
     with warnings.catch_warnings(action="ignore"):
@@ -60,7 +60,7 @@ def test_classes_as_scikit_learn(classes: int, pairs: list[tuple[int, int]]) -> 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 4), st.sampled_from([0.1, 0.5]))
 def test_several_labels_as_scikit_learn(seed: int, n: int, width: int, often: float) -> None:
     predicted, gold = np.random.default_rng(seed).random((2, n, width)) < often
-    scores = MultiLabels("abcd"[:width])
+    scores = MultiLabelMetrics("abcd"[:width])
     scores.add(predicted, gold)
     found = scores.result()
     assert value_of(found, "exact") == near((predicted == gold).all(axis=1).mean())
@@ -84,7 +84,7 @@ def test_numbers_as_scipy(seed: int, n: int, digits: int, offset: float) -> None
     predicted = np.round(random.normal(size=n) + gold, digits)
     if len(set(gold)) < 2 or len(set(predicted)) < 2:
         return
-    scores = Numbers()
+    scores = RegressionMetrics()
     scores.add(predicted, gold)
     found = scores.result()
     assert value_of(found, "pearson") == near(stats.pearsonr(predicted, gold)[0], abs=1e-9)
@@ -100,7 +100,7 @@ def test_numbers_that_do_not_vary() -> None:
         ([0.1] * 5, [0.1] * 5, 1.0),
         ([1.0] * 5, [0.1] * 5, 0.0),
     ):
-        scores = Numbers()
+        scores = RegressionMetrics()
         scores.add(predicted, gold)
         found = scores.result()
         assert found["pearson"] == found["spearman"] == Score(0.0, 0.0, 0.0)
@@ -127,13 +127,13 @@ def everything(random: np.random.Generator, n: int) -> dict[str, tuple[Any, Call
     golds = [[words[(k * 7) % n]] * (k % 3) for k in range(n)]
     places = [None if k % 5 == 0 else int(k % 13) + 1 for k in range(n)]
     return {
-        "classes": (Classes("abcd"), lambda s, a, b: s.add(classes[0, a:b], classes[1, a:b])),
-        "labels": (MultiLabels("abc"), lambda s, a, b: s.add(labels[0, a:b], labels[1, a:b])),
-        "numbers": (Numbers(), lambda s, a, b: s.add(numbers[0, a:b], numbers[1, a:b])),
-        "entities": (Entities(), lambda s, a, b: s.add(tags[0][a:b], tags[1][a:b])),
-        "tags": (WordTags(["O", "I-Y"]), lambda s, a, b: s.add(tags[0][a:b], tags[1][a:b])),
-        "answers": (Answers(), lambda s, a, b: [s.add(words[k], golds[k]) for k in range(a, b)][:0]),
-        "ranking": (Ranking(), lambda s, a, b: s.add_many(places[a:b])),
+        "classes": (ClassificationMetrics("abcd"), lambda s, a, b: s.add(classes[0, a:b], classes[1, a:b])),
+        "labels": (MultiLabelMetrics("abc"), lambda s, a, b: s.add(labels[0, a:b], labels[1, a:b])),
+        "numbers": (RegressionMetrics(), lambda s, a, b: s.add(numbers[0, a:b], numbers[1, a:b])),
+        "entities": (EntityMetrics(), lambda s, a, b: s.add(tags[0][a:b], tags[1][a:b])),
+        "tags": (TagMetrics(["O", "I-Y"]), lambda s, a, b: s.add(tags[0][a:b], tags[1][a:b])),
+        "answers": (AnswerMetrics(), lambda s, a, b: [s.add(words[k], golds[k]) for k in range(a, b)][:0]),
+        "ranking": (RankingMetrics(), lambda s, a, b: s.add_many(places[a:b])),
     }
 
 
@@ -156,7 +156,7 @@ def test_another_seed_draws_another_interval_for_the_same_value() -> None:
     predicted, gold = random.integers(0, 2, (2, 100))
     found = []
     for seed in (0, 1):
-        scores = Classes("ab", seed=seed)
+        scores = ClassificationMetrics("ab", seed=seed)
         scores.add(predicted, gold)
         found.append(scores.result()["accuracy"])
     assert found[0].value == found[1].value and found[0] != found[1]
@@ -176,7 +176,7 @@ def test_one_example_says_next_to_nothing_and_none_nothing(name: str) -> None:
 @pytest.mark.parametrize("rounds", [60, pytest.param(400, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_examples(rounds: int) -> None:
     random = np.random.default_rng(0)
-    scores = Classes("abcde")
+    scores = ClassificationMetrics("abcde")
 
     def feed(times: int) -> None:
         for _ in range(times):
@@ -200,7 +200,7 @@ def test_a_thousand_classes_and_25_000_examples() -> None:
     random = np.random.default_rng(0)
     predicted, gold = random.integers(0, 1000, (2, 25_000))
     begin = time.process_time()
-    scores = Classes([str(number) for number in range(1000)])
+    scores = ClassificationMetrics([str(number) for number in range(1000)])
     scores.add(predicted, gold)
     found = scores.result()
     assert time.process_time() - begin < 4  # about 0.8 s, 0.15 s with two classes
@@ -210,7 +210,7 @@ def test_a_thousand_classes_and_25_000_examples() -> None:
 def test_the_interval_is_that_of_the_usual_formula() -> None:
     random = np.random.default_rng(0)
     right = random.random(4000) < 0.8
-    scores = Classes("ab")
+    scores = ClassificationMetrics("ab")
     scores.add(right, np.ones(4000))
     score = scores.result()["accuracy"]
     reach = 1.96 * (right.mean() * (1 - right.mean()) / 4000) ** 0.5
@@ -224,7 +224,7 @@ def test_intervals_hold_the_truth_95_times_in_100() -> None:
     for trial in range(400):
         random = np.random.default_rng(trial)
         gold = random.integers(0, 2, 300)
-        classes, numbers = Classes("ab", seed=trial), Numbers(seed=trial)
+        classes, numbers = ClassificationMetrics("ab", seed=trial), RegressionMetrics(seed=trial)
         classes.add(np.where(random.random(300) < 0.8, gold, 1 - gold), gold)
         x, noise = random.normal(size=(2, 300))
         numbers.add(0.6 * x + 0.8 * noise, x)
@@ -248,7 +248,7 @@ def test_several_seeds_as_scipy(n: int) -> None:
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 5))
 def test_the_worst_rows(values: list[int], most: int) -> None:
-    worst = Worst(most)
+    worst = WorstRows(most)
     for place, value in enumerate(values):
         worst.add(value, {"place": place})
     expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:most]
@@ -256,7 +256,7 @@ def test_the_worst_rows(values: list[int], most: int) -> None:
 
 
 def test_what_is_not_a_number_is_worst() -> None:
-    worst = Worst(2)
+    worst = WorstRows(2)
     for badness in (1.0, float("nan"), 3.0, 2.0):
         worst.add(badness, {"loss": badness})
     assert [str(row["loss"]) for row in worst.rows()] == ["nan", "3.0"]
@@ -264,11 +264,11 @@ def test_what_is_not_a_number_is_worst() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(UserError, match="2 predicted classes, but 1 true"):
-        Classes("ab").add([0, 1], [0])
+        ClassificationMetrics("ab").add([0, 1], [0])
     with pytest.raises(UserError, match="there are 2 classes"):
-        Classes("ab").add([0, 2], [0, 0])
+        ClassificationMetrics("ab").add([0, 2], [0, 0])
     with pytest.raises(UserError, match="3 labels"):
-        MultiLabels("abc").add([[True, False]], [[True, False]])
+        MultiLabelMetrics("abc").add([[True, False]], [[True, False]])
     with pytest.raises(UserError, match="1 predicted numbers"):
-        Numbers().add([1.0], [])
+        RegressionMetrics().add([1.0], [])
     assert astuple(Score(1, 0, 2)) == (1, 0, 2)

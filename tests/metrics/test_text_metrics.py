@@ -20,10 +20,10 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.metrics.answers import Answers, normalized
-from weft.metrics.tagging import Entities, WordTags
+from weft.metrics.answers import AnswerMetrics, normalized
+from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.metrics.thresholds import best_no_answer, best_thresholds
-from weft.metrics.vectors import Ranking
+from weft.metrics.vectors import RankingMetrics
 from weft.text.records import read_records
 
 near = pytest.approx
@@ -35,7 +35,7 @@ both_tags = st.lists(st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), max_size=
 @given(both_tags)
 def test_entities_as_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     predicted, gold = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    scores = Entities()
+    scores = EntityMetrics()
     scores.add(predicted, gold)
     found = {name: score.value for name, score in scores.result().items()}
     with warnings.catch_warnings(action="ignore"):
@@ -56,7 +56,7 @@ def test_entities_as_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
 @given(both_tags)
 def test_word_tags_as_scikit_learn(sentences: list[list[tuple[str, str]]]) -> None:
     predicted, gold = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    scores = WordTags(["I-PER", "O"])
+    scores = TagMetrics(["I-PER", "O"])
     scores.add(predicted, gold)
     p, g = (list(itertools.chain.from_iterable(tags)) for tags in (predicted, gold))
     if g:
@@ -71,7 +71,7 @@ def test_a_sentence_is_resampled_whole() -> None:
     """Words that stand or fall together are no more evidence than one word."""
     reach = []
     for words in (1, 10):
-        scores = WordTags(["a", "b"])
+        scores = TagMetrics(["a", "b"])
         scores.add([["a" if k % 4 else "b"] * words for k in range(200)], [["a"] * words] * 200)
         score = scores.result()["accuracy"]
         assert score.value == 0.75
@@ -81,9 +81,9 @@ def test_a_sentence_is_resampled_whole() -> None:
 
 def test_tags_that_do_not_belong_together() -> None:
     with pytest.raises(UserError, match="2 predicted tags in sentence 1, but 1 true"):
-        Entities().add([["O", "O"]], [["O"]])
+        EntityMetrics().add([["O", "O"]], [["O"]])
     with pytest.raises(UserError, match="'NOUN' is neither O nor"):
-        Entities().add([["O"]], [["NOUN"]])
+        EntityMetrics().add([["O"]], [["NOUN"]])
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_tags_that_do_not_belong_together() -> None:
     ],
 )
 def test_an_answer_as_the_paper_says(predicted: str, golds: list[str], exact: float, f1: float) -> None:
-    assert Answers().add(predicted, golds) == near((exact, f1))
+    assert AnswerMetrics().add(predicted, golds) == near((exact, f1))
 
 
 def test_answers_with_and_without_questions_that_have_none() -> None:
-    scores = Answers()
+    scores = AnswerMetrics()
     for predicted, golds in (("x y", ["x"]), ("x", ["x"])):
         scores.add(predicted, golds)
     assert {name: score.value for name, score in scores.result().items()} == near({"exact": 0.5, "f1": 5 / 6})
@@ -170,7 +170,7 @@ def test_answers_as_transformers_4_scored_them(data: Path, tmp_path: Path) -> No
         cwd=tmp_path,
     )
     each, total = json.loads(found.stdout)
-    scores = Answers()
+    scores = AnswerMetrics()
     for (predicted, golds), (words_left, exact, f1) in zip(rows, each, strict=True):
         result = scores.add(predicted, golds)
         assert normalized(predicted) == words_left
@@ -184,7 +184,7 @@ def test_answers_as_transformers_4_scored_them(data: Path, tmp_path: Path) -> No
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 15) | st.none(), min_size=1), st.sampled_from([1, 3, 10]))
 def test_ranking_as_scikit_learn(places: list[int | None], at: int) -> None:
-    scores = Ranking(at)
+    scores = RankingMetrics(at)
     for place in places:
         scores.add(place)
     found = {name: score.value for name, score in scores.result().items()}

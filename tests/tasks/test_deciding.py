@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tests.tasks.small import model_for
-from weft.metrics.classification import Classes
+from weft.metrics.classification import ClassificationMetrics
 from weft.tasks import forward
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.judging import judge
-from weft.training.setup import Verdict
+from weft.training.evaluation import record_evaluation
+from weft.training.setup import HeldOutMetrics
 from weft.training.state import State
 
 
@@ -31,8 +31,8 @@ class Nobody:
 def test_of_equal_scores_the_lower_loss_is_kept() -> None:
     state, kept = State(), list[float]()
     for loss, score in ((0.9, 0.5), (0.7, 0.5), (0.8, 0.5), (0.95, 0.6), (0.1, 0.4)):
-        verdict = Verdict({"accuracy": score}, "accuracy")
-        judge(state, {"task": loss}, verdict, Nobody(), lambda found: kept.append(found["loss"]))  # type: ignore[arg-type]
+        metrics = HeldOutMetrics({"accuracy": score}, "accuracy")
+        record_evaluation(state, {"task": loss}, metrics, Nobody(), lambda found: kept.append(found["loss"]))  # type: ignore[arg-type]
     assert kept == [0.9, 0.7, 0.95] and state.worse == 1
 
 
@@ -85,7 +85,7 @@ def test_whoever_is_too_sure_is_cooled_down() -> None:
 @pytest.mark.parametrize("count", [1, 15, 1000])
 def test_all_right_is_not_certainty(count: int) -> None:
     for said, edge in ((0, 1.0), (1, 0.0)):
-        scores = Classes("ab")
+        scores = ClassificationMetrics("ab")
         scores.add([said] * count, [0] * count)
         found = scores.result()["accuracy"]
         assert found.value == edge and found.high - found.low == pytest.approx(1.96**2 / (count + 1.96**2))

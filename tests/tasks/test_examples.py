@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,9 +140,10 @@ def test_of_a_book_some_windows_are_read_in_each_epoch(wordpiece: Tokenizer, bpe
     for epoch in range(12):
         numbers = np.arange(table.count)
         found = some.draw(np.full(table.count, epoch), numbers)
-        chosen = found.examples
+        assert isinstance(found.batch, partial)
+        _, rows, owners = found.batch.args
         for number in range(table.count):
-            own = chosen.rows[chosen.owners == number]
+            own = rows[owners == number]
             assert len(own) == min(2, counts[number]) and (np.diff(own) == 1).all()
             assert table.rows[number] <= own[0] and own[-1] < table.rows[number + 1]
             if number == int(counts.argmax()):

@@ -22,11 +22,12 @@ from tests.tasks.small import TINY, kinds, model_for, pairs, questions, quiet, s
 from weft import progress as saying
 from weft.cli.main import run
 from weft.data.tables import RunRows
-from weft.distillation.distill import _said as said_to_distill
+from weft.distillation.recipe import DistillData
 from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning
-from weft.runs.finetune import _said as said_to_finetune
+from weft.runs.calls import settings_of
+from weft.runs.recipes import Rows, overlaid
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Interrupted
 
@@ -73,15 +74,15 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
 
     told = {"model": {"family": "bert"}, "data": {"columns": {"text": "a"}}, "training": {"epochs": 3}}
     more = {"model": {"size": "2x128"}, "training": {"steps": 5}}
-    said = said_to_finetune(
-        told, more, RunRows(), {"columns": {"label": "b"}}, None, {"name": "classify"}, None, None, None
-    )
+    tables, values = {"files": {"columns": {"label": "b"}}, "dev": None}, {"task.name": {"name": "classify"}}
+    said = settings_of(overlaid(told, more), RunRows(), Rows, tables, values, None)
     assert said["model"] == {"family": "bert", "size": "2x128"}
     assert said["data"]["columns"] == {"text": "a", "label": "b"}
     assert said["training"] == {"steps": 5}, "steps take the place of epochs, as in a recipe"
     settings: dict[str, Any] = {"student": {"settings": {"heads": 2}}, "distill": {"hard": 0.1}}
     student = {"model": "2x64", "settings": {"context": 8}}
-    said = said_to_distill(settings, {"distill": {"best": 2}}, RunRows(), "t", None, None, None, student, None)
+    given = overlaid(settings, {"distill": {"best": 2}})
+    said = settings_of(given, RunRows(), DistillData, {"text": None}, {"student.model": student}, None)
     assert said["student"] == {"model": "2x64", "settings": {"heads": 2, "context": 8}}
     assert said["distill"] == {"hard": 0.1, "best": 2}
 

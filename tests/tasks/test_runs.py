@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 import weft
 from tests.tasks.small import kinds, pairs, prices, questions, quiet, sentences, several, write_conll, write_rows
 from tests.training.test_resume import contents, same
+from weft.data.reading import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune
 from weft.runs.recipes import Tuning
 from weft.runs.seeds import with_seeds
-from weft.tasks.reading import split, split_whole
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
 from weft.training.run import Run
@@ -285,7 +285,7 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
     assert weft.load(here / "out").card.labels == ("animal", "plant", "stone"), "what it has become can be looked at"
     kept = data.read_text()
     data.write_text(kept + json.dumps(kinds(1)[0]) + "\n")
-    with pytest.raises(UserError, match="the data is not what the run began with"):
+    with pytest.raises(UserError, match="the data is not the one that the run began with"):
         weft.resume(here / "out", log=quiet)
     data.write_text(kept)
     assert weft.resume(here / "out", log=quiet)("the cat is now").n_windows == 1  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from weft.progress import silent
 from weft.tasks.base import Example, Normalization
 from weft.tasks.tag import TagTask, joined
 from weft.text.records import read_records
-from weft.text.tags import Normalizer, scheme_of
+from weft.text.tags import TagNormalizer, scheme_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Stop
 
@@ -39,7 +39,7 @@ def wikiann(data: Path) -> list[Sentence]:
 
 
 def test_all_of_wikiann(wikiann: list[Sentence]) -> None:
-    normalizer, changed = Normalizer("bio"), 0
+    normalizer, changed = TagNormalizer("bio"), 0
     for words, first in zip(wikiann, in_iob1(wikiann), strict=True):
         tags = tuple(tag for _, tag in words)
         changed += first != words

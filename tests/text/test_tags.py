@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from weft.errors import UserError
-from weft.text.tags import Decoder, Normalizer, Scheme, Span, scheme_of, spans_of, tags_of
+from weft.text.tags import Scheme, TagDecoder, TagNormalizer, TagSpan, scheme_of, spans_of, tags_of
 
 BIO = ["O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LOC", "MISC-A"))]
 BIOES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> tuple[list[Span], int]:
+def spans(draw: st.DrawFn) -> tuple[list[TagSpan], int]:
     """Spans that do not overlap, some side by side, and the length of their sentence."""
     found, place = [], 0
     for gap, size, label in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("XYZ")))):
-        found.append(Span(place + gap, place + gap + size, label))
+        found.append(TagSpan(place + gap, place + gap + size, label))
         place += gap + size
     return found, place + draw(st.integers(0, 2))
 
@@ -62,7 +62,7 @@ def test_bilou_is_read_as_bioes() -> None:
 
 
 @given(spans(), st.sampled_from(["bio", "bioes"]))
-def test_spans_to_tags_and_back(found: tuple[list[Span], int], scheme: Scheme) -> None:
+def test_spans_to_tags_and_back(found: tuple[list[TagSpan], int], scheme: Scheme) -> None:
     tags = tags_of(found[0], found[1], scheme)
     assert len(tags) == found[1]
     assert spans_of(tags, scheme) == found[0]
@@ -77,7 +77,12 @@ def test_plain_tags_are_spans_of_one_word(tags: list[str]) -> None:
 def test_bad_tags_and_spans_are_named() -> None:
     with pytest.raises(UserError, match="'NOUN' is neither O nor"):
         spans_of(["NOUN"], "bio")
-    for bad in ([Span(0, 2, "X"), Span(1, 3, "Y")], [Span(2, 5, "X")], [Span(1, 1, "X")], [Span(-1, 1, "X")]):
+    for bad in (
+        [TagSpan(0, 2, "X"), TagSpan(1, 3, "Y")],
+        [TagSpan(2, 5, "X")],
+        [TagSpan(1, 1, "X")],
+        [TagSpan(-1, 1, "X")],
+    ):
         with pytest.raises(UserError, match="overlaps another or leaves the 4 words"):
             tags_of(bad, 4, "bio")
 
@@ -88,7 +93,7 @@ def well_formed(tags: tuple[str, ...], scheme: Scheme) -> bool:
 
 @pytest.mark.parametrize("labels", [BIO, BIO[::-1], BIOES])
 def test_the_best_path_among_all_that_are_well_formed(labels: list[str]) -> None:
-    decoder, random = Decoder(labels), np.random.default_rng(7)
+    decoder, random = TagDecoder(labels), np.random.default_rng(7)
     for length in (1, 2, 3, 4):
         paths = [path for path in itertools.product(labels, repeat=length) if well_formed(path, decoder.scheme)]
         indices = np.array([[labels.index(tag) for tag in path] for path in paths])  # paths n
@@ -101,21 +106,21 @@ def test_the_best_path_among_all_that_are_well_formed(labels: list[str]) -> None
 @pytest.mark.parametrize("labels", [["O", "I-PER", "I-LOC"], ["NOUN", "VERB", "O"]])
 def test_without_rules_the_best_tag_of_each_word(labels: list[str]) -> None:
     scores = np.random.default_rng(1).normal(size=(50, 3))
-    assert Decoder(labels).decode(scores) == scores.argmax(axis=1).tolist()
+    assert TagDecoder(labels).decode(scores) == scores.argmax(axis=1).tolist()
 
 
 def test_letters_that_are_missing_do_not_block() -> None:
     """No E-PER was ever seen, so I-PER may end; a lone word that only B-LOC could tag gets it all the same."""
     labels = ["O", "B-PER", "I-PER", "S-PER"]
-    assert Decoder(labels).decode(np.array([[0, 9, 0, 0], [0, 0, 9, 0], [9, 0, 0, 0]])) == [1, 2, 0]
-    assert Decoder(["B-LOC", "E-LOC"]).decode(np.array([[1.0, 0.0]])) == [0]
-    assert Decoder(labels).decode(np.zeros((0, 4))) == []
+    assert TagDecoder(labels).decode(np.array([[0, 9, 0, 0], [0, 0, 9, 0], [9, 0, 0, 0]])) == [1, 2, 0]
+    assert TagDecoder(["B-LOC", "E-LOC"]).decode(np.array([[1.0, 0.0]])) == [0]
+    assert TagDecoder(labels).decode(np.zeros((0, 4))) == []
     with pytest.raises(UserError, match="expected"):
-        Decoder(labels).decode(np.zeros((3, 5)))
+        TagDecoder(labels).decode(np.zeros((3, 5)))
 
 
 def test_a_long_text_is_decoded_in_linear_time() -> None:
-    decoder = Decoder(["O", *(f"{letter}-{kind}" for letter in "BI" for kind in "WXYZ")])
+    decoder = TagDecoder(["O", *(f"{letter}-{kind}" for letter in "BI" for kind in "WXYZ")])
     scores = np.random.default_rng(2).normal(size=(60_000, 9)).astype(np.float32)
     begin = time.process_time()
     path = decoder.decode(scores)
@@ -140,7 +145,7 @@ SENTENCES = st.lists(spans(), min_size=1, max_size=6)
 
 
 @given(SENTENCES, st.sampled_from(["bio", "bioes", "bilou", "iob1"]), st.sampled_from(["bio", "bioes", "bilou"]))
-def test_every_scheme_is_read_as_every_other(found: list[tuple[list[Span], int]], source: str, target: str) -> None:
+def test_every_scheme_is_read_as_every_other(found: list[tuple[list[TagSpan], int]], source: str, target: str) -> None:
     def written(scheme: str) -> list[list[str]]:
         rows = [tags_of(some, length, "bio" if scheme in ("bio", "iob1") else "bioes") for some, length in found]
         if scheme == "iob1":
@@ -148,7 +153,7 @@ def test_every_scheme_is_read_as_every_other(found: list[tuple[list[Span], int]]
         letters = {"E": "L", "S": "U"} if scheme == "bilou" else {}
         return [[letters.get(tag[0], tag[0]) + tag[1:] for tag in tags] for tags in rows]
 
-    normalizer = Normalizer("bio" if target == "bio" else "bioes", target == "bilou")
+    normalizer = TagNormalizer("bio" if target == "bio" else "bioes", target == "bilou")
     rows = written(source)
     assert [list(normalizer.normalized(tags)) for tags in rows] == written(target)
     note = normalizer.note()
@@ -159,21 +164,21 @@ def test_every_scheme_is_read_as_every_other(found: list[tuple[list[Span], int]]
 
 @given(st.lists(st.lists(st.sampled_from([*BIO, "B", "I"]), max_size=8)))
 def test_any_mix_becomes_bio_with_the_same_entities(rows: list[list[str]]) -> None:
-    normalizer = Normalizer("bio")
+    normalizer = TagNormalizer("bio")
     for tags in rows:
         found = normalizer.normalized(tags)
         assert well_formed(found, "bio") and spans_of(found, "bio") == spans_of(tags, "bio")
-        assert Normalizer("bio").normalized(found) == found, "and stays so"
+        assert TagNormalizer("bio").normalized(found) == found, "and stays so"
 
 
 def test_strays_are_counted() -> None:
-    normalizer = Normalizer("bio")
+    normalizer = TagNormalizer("bio")
     assert normalizer.normalized(["B-PER", "I-LOC", "O", "I-LOC"]) == ("B-PER", "B-LOC", "O", "B-LOC")
     assert normalizer.note() == "2 stray I- tags read as B-"
-    ended = Normalizer("bioes")
+    ended = TagNormalizer("bioes")
     assert ended.normalized(["S-PER", "I-LOC", "O", "B-LOC", "I-LOC"]) == ("S-PER", "S-LOC", "O", "B-LOC", "E-LOC")
     assert ended.note() == "2 stray tags rewritten to fit BIOES"
-    odd = Normalizer("bio")
+    odd = TagNormalizer("bio")
     assert odd.normalized(["NOUN", "I-PER"]) == ("NOUN", "I-PER") and odd.note() is None, "for others to refuse"
 
 
@@ -188,5 +193,5 @@ def test_strays_are_counted() -> None:
     ],
 )
 def test_the_scheme_that_tags_are_written_in(labels: list[str], expected: tuple[str, bool] | None) -> None:
-    found = Normalizer.of(labels)
+    found = TagNormalizer.of(labels)
     assert (None if found is None else (found.scheme, found.bilou)) == expected

@@ -14,7 +14,8 @@ from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn
 from weft.data.spans import SpanCorruption
 from weft.nn.rows import Batch
-from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.base import Objective
+from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "grammar.py"

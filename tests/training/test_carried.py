@@ -24,11 +24,11 @@ from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.data.streams import Streams
 from weft.errors import UserError
-from weft.objectives.carrying import CarriedToken, Memory
+from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.objectives.language import NextToken
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
-from weft.training.judging import evaluate
+from weft.training.evaluation import evaluate
 from weft.training.log import read_metrics
 from weft.training.passes import Passes
 from weft.training.setup import Setup
@@ -59,29 +59,29 @@ def steps_of(
 ) -> list[tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]]:
     """The loss, the gradients and what is carried after each of some steps of six streams."""
     network = network_of(cell)
-    objective = CarriedToken(Memory(6).lay_out(network))
+    objective = CarriedToken(StreamStates(6).lay_out(network))
     feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
     passes = Passes(network, objective.sums, 1, CPU, "fp32", torch.amp.GradScaler("cpu", enabled=False))
     passes.losses = passes.losses.double()
     found = []
     for step in range(count):
         passes.step(feed.passes(step, budget), torch.tensor([60.0]), lambda number: number)
-        objective.memory.settle()
+        objective.states.settle()
         gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
-        found.append((passes.losses.clone(), gradients, [part.clone() for part in objective.memory.before]))
+        found.append((passes.losses.clone(), gradients, [part.clone() for part in objective.states.before]))
     return found
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_two_carried_rows_are_one_long_row(cell: str) -> None:
     network, text = network_of(cell), framed(100)
-    objective, whole = CarriedToken(Memory(3).lay_out(network)), NextToken()
+    objective, whole = CarriedToken(StreamStates(3).lay_out(network)), NextToken()
     short, long = (Feed(Streams(text, length, True, 3), shift, 0, 3) for length in (8, 16))
     losses = []
     with torch.no_grad():
         for step in range(2):
             losses.append(objective.sums(network, short.passes(step, 999)[0])["words"])
-            objective.memory.settle()
+            objective.states.settle()
         expected = whole.sums(network, long.passes(0, 999)[0])["words"]
         alone = sum(whole.sums(network, short.passes(step, 999)[0])["words"] for step in range(2))
     assert abs(sum(losses) - expected) < 1e-9
@@ -103,24 +103,24 @@ def test_a_step_in_passes_is_the_whole_step(cell: str) -> None:
 def test_a_step_that_is_done_again_begins_where_it_began() -> None:
     """Memory ran out in the second pass: the first had moved its streams on already."""
     network = network_of("lstm")
-    objective = CarriedToken(Memory(6).lay_out(network))
+    objective = CarriedToken(StreamStates(6).lay_out(network))
     feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
     objective.sums(network, feed.passes(0, 999)[0])
-    objective.memory.settle()
-    begun = [part.clone() for part in objective.memory.before]
+    objective.states.settle()
+    begun = [part.clone() for part in objective.states.before]
     objective.sums(network, feed.passes(1, 30)[0])  # and then the machine gives up
-    assert all(torch.equal(a, b) for a, b in zip(begun, objective.memory.before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(begun, objective.states.before, strict=True))
     for batch in feed.passes(1, 10):
         objective.sums(network, batch)
-    objective.memory.settle()
+    objective.states.settle()
     again = steps_of("lstm", 999, 2)[1][2]  # weights do not change there either
-    assert all((a - b).abs().max() < 1e-12 for a, b in zip(again, objective.memory.before, strict=True))
+    assert all((a - b).abs().max() < 1e-12 for a, b in zip(again, objective.states.before, strict=True))
 
 
 def test_held_out_text_is_judged_with_a_state_of_its_own() -> None:
     network, text = network_of("gru").float(), framed(300)
-    objective = CarriedToken(Memory(4).lay_out(network))
-    for part in objective.memory.before:
+    objective = CarriedToken(StreamStates(4).lay_out(network))
+    for part in objective.states.before:
         part.fill_(0.7)
     losses = []
     for row, streams, budget in ((300, 1, 1 << 20), (25, 1, 1 << 20), (7, 1, 7), (10, 3, 1 << 20)):
@@ -130,7 +130,7 @@ def test_held_out_text_is_judged_with_a_state_of_its_own() -> None:
         losses.append(evaluate(setup, budget, None, Stop())[0]["words"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5) == pytest.approx(losses[2], abs=1e-5)
     assert losses[3] != pytest.approx(losses[0], abs=1e-5)  # two streams more that begin with nothing
-    assert all((part == 0.7).all() for part in objective.memory.before)
+    assert all((part == 0.7).all() for part in objective.states.before)
 
 
 # ------------------------------------------------------------------------------------------------------- whole runs

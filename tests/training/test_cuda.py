@@ -75,10 +75,8 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
         found = {}
         for capture in (False, True):
             network, feed = network_for("next"), even_feed(8, 16)
-            plan = Training(epsilon=1e-3, clip=0.5)
-            setup = Setup(
-                network=network, objective=OBJECTIVES["next"], feed=feed, plan=plan, device=device, learning_rate=1e-2
-            )
+            plan = Training(epsilon=1e-3, clip=0.5, learning_rate=1e-2)
+            setup = Setup(network=network, objective=OBJECTIVES["next"], feed=feed, plan=plan, device=device)
             stepper = captured(Stepper(setup), capture)
             lines = []
             for number in range(4):

@@ -16,7 +16,7 @@ from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.streams import Streams
-from weft.objectives.carrying import CarriedToken, Memory
+from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.log import read_metrics
@@ -49,19 +49,19 @@ def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tup
     """Loss, length of the gradients, what is carried and weights after each of six steps of six streams."""
     cell, settings = KINDS[kind]
     network = network_of(cell, **settings).float().to(device)
-    objective = CarriedToken(Memory(6).lay_out(network))
+    objective = CarriedToken(StreamStates(6).lay_out(network))
     feed = Feed(Streams(framed(200), 10, True, 6), shift, 0, 6)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
-    plan = Training(epsilon=1e-3)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
+    plan = Training(epsilon=1e-3, learning_rate=1e-2)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for step in range(6):
         set_learning_rate(stepper.optimizer, 1e-2 / (1 + step))
         group = group_of(setup, step, budget)
         norm = stepper.step(group.batches, group.counts, step)
-        objective.memory.settle()
-        state = [part.cpu().clone() for part in objective.memory.before]
+        objective.states.settle()
+        state = [part.cpu().clone() for part in objective.states.before]
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
         found.append((stepper.losses.item(), norm.item(), state, weights))
     return found, stepper

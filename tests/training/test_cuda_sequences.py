@@ -16,6 +16,7 @@ from torch import Tensor
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.batching import Feed
+from weft.data.examples import batch_of as with_targets
 from weft.data.pairs import Sequences, TextSide
 from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
@@ -87,7 +88,7 @@ def table_of(seed: int, longest: int) -> Sequences:
 def batch_of(seed: int, longest: int) -> Batch:
     numbers = np.arange(10)
     table = table_of(seed, longest)
-    return table.batch(table.draw(numbers * 0, numbers), numbers)
+    return with_targets(table.draw(numbers * 0, numbers))
 
 
 def steps_of(
@@ -95,10 +96,10 @@ def steps_of(
 ) -> tuple[list[tuple[float, float, list[Tensor]]], Stepper]:
     """Loss, length of the gradients and weights after each step."""
     network, objective, table = network_of(kind), Writing(smoothing=0.1), table_of(0, 8)
-    feed = Feed(table, lambda drawn: table.batch(drawn, drawn.examples), 0, 10)
+    feed = Feed(table, with_targets, 0, 10)
     # A larger epsilon than usual: where a gradient is nothing but rounding, Adam would make a whole step of it.
-    plan = Training(epsilon=1e-3, weight_decay=0.1)
-    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, learning_rate=1e-2, device=device)
+    plan = Training(epsilon=1e-3, weight_decay=0.1, learning_rate=1e-2)
+    setup = Setup(network=network, objective=objective, feed=feed, plan=plan, device=device)
     stepper = captured(Stepper(setup), capture)
     found = []
     for number, batch in enumerate(batches):

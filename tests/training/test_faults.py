@@ -75,7 +75,7 @@ def started(values: dict[str, Any], patch: str = "") -> ForkedChild:
 
 
 SLOW_EVALUATION = """
-import weft.training.judging as judging
+import weft.training.evaluation as judging
 plain = judging.every_example
 def slow(*given):
     for batch in plain(*given):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.vectors.test_word2vec import CPU, group_margin, planted
-from weft.vectors.glove import Counts, Glove, count_together, parts_of, pushes
+from weft.vectors.glove import CooccurrenceCounts, Glove, count_together, parts_of, pushes
 from weft.vectors.plan import Learning
 
 PLAN = Learning(kind="glove", width=6, window=4, ceiling=5.0).resolved(False, 1, 1000)
@@ -112,5 +112,5 @@ def test_planted_groups_are_found() -> None:
 
 def test_nothing_together_is_no_counts() -> None:
     found = count_together([(np.array([1, 2]), np.array([0, 1]))], 3, 5)
-    assert isinstance(found, Counts) and not len(found.keys)
+    assert isinstance(found, CooccurrenceCounts) and not len(found.keys)
     assert not len(count_together([], 3, 5).keys)

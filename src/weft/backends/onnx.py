@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.groups import similar_lengths
-from weft.backends.onnx_graph import check_graph
+from weft.backends.groups import equal_lengths, similar_lengths
+from weft.backends.onnx_graph import WRITTEN, check_graph
 from weft.backends.runtime import runtime
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.outline import outline
@@ -39,21 +39,28 @@ class OnnxNetwork(Network):
         super().__init__(told.config)
         self.heads, self.folder = dict(told.heads), folder
         # Of what each token is given out as, where no head reads it.
-        self.width = outline(told.family, told.config, told.heads).features
+        self.wide = outline(told.family, told.config, told.heads).features
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        self.graph, self.one_by_one = started(folder / GRAPH, told.config)
+        traced = told.family.name not in WRITTEN
+        self.graph, self.one_by_one = started(folder / GRAPH, told.config, traced)
         self.inputs = [each.name for each in self.graph.get_inputs()]
+        self.masked = not traced  # a traced graph reads rows of equal length
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS, told.config)[0] if "words" in self.heads else None
+        self.word_graph = started(folder / WORDS, told.config, traced)[0] if "words" in self.heads else None
         self._check(folder)
+
+    @property
+    def features(self) -> int:
+        """Width of the states that a graph without a head gives."""
+        return self.wide
 
     def _check(self, folder: Path) -> None:
         """Refuse a graph that is not what the folder says."""
         two = self.config.segments > 1
-        wanted = ["input_ids", "attention_mask", *(["token_type_ids"] if two else [])]
+        wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
         if sorted(self.inputs) != sorted(wanted) or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
             raise UserError(f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected")
         head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
@@ -63,7 +70,7 @@ class OnnxNetwork(Network):
                 f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
             )
         named = next((self.heads[name] for name in ("classify", "tag") if name in self.heads), None)
-        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.width,)
+        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.wide,)
         ranks = {len(each.shape) for each in self.graph.get_outputs()}
         if ranks != {1 + self.by_token + len(self.widths)}:
             raise UserError(f"{folder / GRAPH}: gives outputs of {shown(str(ranks))} dimensions")
@@ -90,7 +97,8 @@ class OnnxNetwork(Network):
         flat = tokens.numpy()
         marks = None if segments is None else segments.numpy()
         found: NDArray[Any] | None = None
-        groups = [[row] for row in range(len(lengths))] if self.one_by_one else similar_lengths(lengths)
+        grouped = similar_lengths if self.masked else equal_lengths
+        groups = [[row] for row in range(len(lengths))] if self.one_by_one else grouped(lengths)
         for group in groups:
             said = self._said(flat, marks, starts, lengths, group)
             if found is None:
@@ -118,7 +126,8 @@ class OnnxNetwork(Network):
         for place, number in enumerate(group):
             own = slice(starts[number], starts[number + 1])
             fed["input_ids"][place, : lengths[number]] = tokens[own]
-            fed["attention_mask"][place, : lengths[number]] = 1
+            if self.masked:
+                fed["attention_mask"][place, : lengths[number]] = 1
             if segments is not None and "token_type_ids" in fed:
                 fed["token_type_ids"][place, : lengths[number]] = segments[own]
         shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
@@ -158,13 +167,13 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path, config: Any) -> tuple[Any, bool]:
+def started(path: Path, config: Any, traced: bool = False) -> tuple[Any, bool]:
     """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound."""
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
     data = read_bytes(path, LARGEST)
-    by_batch = check_graph(data, path, config)
+    by_batch = check_graph(data, path, config, traced)
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1

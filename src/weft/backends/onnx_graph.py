@@ -20,6 +20,7 @@ OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
 RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
 CAST_TO = (1, 6)  # to which types numbers are turned: FLOAT, INT32
+TRACED_CAST_TO = (*CAST_TO, 7, 9)  # and INT64, BOOL
 BY_BATCH = "DynamicQuantizeMatMul"  # measures a whole batch at once; int8 exports of earlier versions have it
 
 # Every operator that the exporter writes, and the settings that it gives it.
@@ -51,13 +52,36 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         "MatMulNBits": ("K", "N", "accuracy_level", "bits", "block_size"),
     },
 }
+# What torch's exporter writes besides, for a family that brings no graph: none makes more of what it is given but those
+# in `onnx_memory.GROWING`, whose sizes are checked there.
+TRACED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("And", "Cos", "Equal", "Erf", "Exp", "Expand", "Floor", "Greater", "GreaterOrEqual", "Less"), ()),
+    **dict.fromkeys(("LessOrEqual", "Log", "Min", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sin", "Softplus"), ()),
+    **dict.fromkeys(("Where", "Xor"), ()),
+    **dict.fromkeys(("Elu", "LeakyRelu"), ("alpha",)),
+    **dict.fromkeys(("Flatten", "GatherElements", "LogSoftmax"), ("axis",)),
+    "Gemm": ("alpha", "beta", "transA", "transB"),
+    "Mod": ("fmod",),
+    "Pad": ("mode",),
+    "ScatterElements": ("axis", "reduction"),
+    "ScatterND": ("reduction",),
+    "Trilu": ("upper",),
+}
+# Families whose graphs the exporter writes itself; those of all others come from torch's exporter.
+WRITTEN = (
+    *("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"),
+    *("lstm", "gru", "rnn", "vectors", "cnn"),
+)
 # Types of stored tensors, by their numbers in the standard.
 TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
 SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
 
 
-def check_graph(data: bytes, path: Path, config: Any) -> bool:
-    """Refuse a file that holds anything that no export of ours does; whether it takes ranges over a whole batch."""
+def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
+    """Refuse a file that holds anything that no export of ours does; whether it takes ranges over a whole batch.
+
+    `traced`: the graph of a family that brings none, so torch's exporter has written it.
+    """
     try:
         import onnx
     except ImportError:
@@ -78,7 +102,7 @@ def check_graph(data: bytes, path: Path, config: Any) -> bool:
     if len(graph.node) > MAX_NODES:
         raise UserError(f"{path}: has {len(graph.node):,} operators, more than {MAX_NODES:,}")
     _check_tensors(graph, path)
-    _check_operators(graph, path)
+    _check_operators(graph, path, traced)
     check_memory(model, path, config)
     return any(node.op_type == BY_BATCH for node in graph.node)
 
@@ -117,17 +141,18 @@ def _check_tensors(graph: Any, path: Path) -> None:
         raise UserError(f"{path}: weights that are not numbers (NaN or infinite): {listed(broken)}")
 
 
-def _check_operators(graph: Any, path: Path) -> None:
+def _check_operators(graph: Any, path: Path, traced: bool) -> None:
     """Refuse operators and settings that the exporter does not write, and what would grow before it is asked."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     inputs = {each.name for each in graph.input}
     made: dict[str, Any] = {}
+    operators = {**OPERATORS, "": {**OPERATORS[""], **(TRACED if traced else {})}}
     for node in graph.node:
         name = shown(node.op_type)
-        if node.op_type not in OPERATORS.get(node.domain, {}):
+        if node.op_type not in operators.get(node.domain, {}):
             of = f" of {shown(node.domain)}" if node.domain else ""
             raise UserError(f"{path}: operator {name}{of} is none that an exported model has")
-        known = OPERATORS[node.domain][node.op_type]
+        known = operators[node.domain][node.op_type]
         settings = {each.name: each for each in node.attribute}
         odd = [
             shown(each.name) for each in node.attribute
@@ -135,24 +160,36 @@ def _check_operators(graph: Any, path: Path) -> None:
         ]  # fmt: skip
         if odd or len(settings) < len(node.attribute):
             raise UserError(f"{path}: operator {name} has settings that no exported model has: {listed(odd or known)}")
-        fault = _fault(node, settings, stored, inputs, made)
+        fault = _fault(node, settings, stored, inputs, made, traced)
         if fault is not None:
             raise UserError(f"{path}: operator {name} {fault}, which no exported model does")
         made |= dict.fromkeys(node.output, node)
 
 
 def _fault(
-    node: Any, settings: Mapping[str, Any], stored: Mapping[str, Any], inputs: Collection[str], made: Mapping[str, Any]
+    node: Any,
+    settings: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    inputs: Collection[str],
+    made: Mapping[str, Any],
+    traced: bool,
 ) -> str | None:
     """What an operator does that none of ours does, such as to make much of nothing.
 
     The runtime works out what is constant when it opens a graph, before anyone has asked for anything.
     """
     given = [name for name in node.input if name]
-    if node.op_type == "Cast" and ("to" not in settings or settings["to"].i not in CAST_TO):
+    types = TRACED_CAST_TO if traced and not set(given) <= set(stored) else CAST_TO
+    if node.op_type == "Cast" and ("to" not in settings or settings["to"].i not in types):
         return "turns numbers into another type"
     if node.op_type != "Cast" and all(name in stored for name in given):
         return "has nothing to work on but constants"
+    if node.op_type == "Conv":
+        kernel = max(settings["kernel_shape"].ints, default=0) if "kernel_shape" in settings else 0
+        if "pads" in settings and any(abs(pad) > kernel for pad in settings["pads"].ints):
+            return "puts more around a text than it looks at"
+    if traced:  # how far it counts, and of what it asks the size, is seen where the memory is checked
+        return None
     if node.op_type == "Shape" and given[0] not in inputs:
         return "asks for the size of something else than an input"
     if node.op_type == "Range":
@@ -163,8 +200,4 @@ def _fault(
         ends = [np.frombuffer(stored[given[place]].raw_data, np.int64).tolist() for place in (0, 2)]
         if ends != [[0], [1]]:
             return "counts otherwise than one by one"
-    if node.op_type == "Conv":
-        kernel = max(settings["kernel_shape"].ints, default=0) if "kernel_shape" in settings else 0
-        if "pads" in settings and any(abs(pad) > kernel for pad in settings["pads"].ints):
-            return "puts more around a text than it looks at"
     return None

@@ -6,11 +6,13 @@ Every operator of a graph may make more of what it is given: a few that join a t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import UserError, shown
 from weft.files import MEGABYTE
@@ -22,6 +24,31 @@ FOR_WORDS = 4  # ... and, where words are scored, for each token and word
 SMALL = 64  # numbers of a stored tensor that may say a shape
 LENGTH = 1 << 16  # tokens of a row that is read at once, at most
 TOKENS = 1024  # of several rows together
+LARGEST = 1 << 31  # of a size that others are worked out from
+GROWING = {"Expand": (1,), "Pad": (1,), "Range": (0, 1, 2)}  # what makes as much as it is told, and where it is told
+
+
+def _slice(size: NDArray[Any], first: NDArray[Any], last: NDArray[Any], *rest: NDArray[Any]) -> NDArray[Any]:
+    """A part of a size; refused with an axis or a step of its own."""
+    if [value.item() for value in rest] not in ([], [0], [0, 1]):
+        raise ValueError("not a plain part")
+    return size[first.item() : last.item()]
+
+
+# By what sizes are worked out from those of the inputs. None falls where its inputs grow, so the checked sizes are the
+# largest that there are.
+SIZES: dict[str, Callable[..., NDArray[Any]]] = {
+    "Add": np.add,
+    "Mul": np.multiply,
+    "Max": np.maximum,
+    "Concat": lambda *parts: np.concatenate(parts),
+    "Identity": lambda size: size,
+    "Cast": lambda size: size,
+    "Squeeze": lambda size, *axes: size.reshape(()) if size.size == 1 else size,
+    "Unsqueeze": lambda size, *axes: size.reshape(-1),
+    "Slice": _slice,
+    "Reshape": lambda size, shape: size.reshape(-1) if shape.size == 1 else size.reshape(()),
+}
 
 
 def check_memory(model: Any, path: Path, config: Any) -> None:
@@ -57,8 +84,9 @@ def _sizes(model: Any, path: Path, rows: int, length: int) -> dict[str, int]:
     """The bytes of every result; 0 of stored tensors in another type, which are as many as they are in the file."""
     import onnx
 
+    lengths = _known_sizes(model, onnx, path, rows, length)
     try:
-        outline = _outline(model, onnx, rows, length)
+        outline = _outline(model, onnx, rows, length, lengths)
         inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True).graph
     except Exception as error:  # of its own kinds
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 160)}") from None
@@ -88,7 +116,38 @@ def _bytes(kind: Any, onnx: Any) -> int:
     return size
 
 
-def _outline(model: Any, onnx: Any, rows: int, length: int) -> Any:
+def _known_sizes(model: Any, onnx: Any, path: Path, rows: int, length: int) -> dict[str, NDArray[Any]]:
+    """What asks for the size of an input, and what follows from it, as numbers; refused where something else grows."""
+    inputs = {each.name for each in model.graph.input}
+    stored = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) <= SMALL
+    }
+    lengths: dict[str, NDArray[Any]] = {}
+    for node in model.graph.node:
+        values = [lengths.get(name, stored.get(name)) for name in node.input if name]
+        if node.op_type == "Shape" and node.input[0] in inputs:
+            ends = {each.name: each.i for each in node.attribute}
+            lengths[node.output[0]] = np.array([rows, length], np.int64)[ends.get("start", 0) : ends.get("end", 2)]
+        elif node.op_type in SIZES and any(name in lengths for name in node.input):
+            joins = node.op_type in ("Add", "Mul", "Max", "Concat")
+            if not joins and any(name in lengths for name in node.input[1:]):  # a size must not say which part it takes
+                continue
+            known = [value for value in values if value is not None]
+            sound = all(((value >= 0) & (value <= LARGEST)).all() for value in known)  # of which none can overflow
+            sound = sound or not joins or node.op_type == "Concat"
+            if len(known) == len(values) and sound and sum(value.size for value in known) <= SMALL:
+                with suppress(ValueError, TypeError, IndexError):  # sizes that do not fit together
+                    lengths[node.output[0]] = np.asarray(SIZES[node.op_type](*known))
+        for place in GROWING.get(node.op_type, ()):
+            size = values[place] if place < len(values) else None
+            if size is None or (size < 0).any():
+                raise UserError(f"{path}: operator {node.op_type} grows by something else than the size of a text")
+    return lengths
+
+
+def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str, NDArray[Any]]) -> Any:
     """The graph with sizes for its inputs, and without the numbers of its weights."""
     helper, kinds, graph = onnx.helper, onnx.TensorProto, model.graph
     inputs = []
@@ -105,14 +164,8 @@ def _outline(model: Any, onnx: Any, rows: int, length: int) -> Any:
         else:
             inputs.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     nodes: list[Any] = []
-    lengths: dict[str, Any] = {}  # what asks for the size of an input gets it as a number
     for number, node in enumerate(graph.node):
-        if node.op_type == "Shape":
-            ends = {each.name: each.i for each in node.attribute}
-            lengths[node.output[0]] = np.array([rows, length], np.int64)[ends.get("start", 0) : ends.get("end", 2)]
-        elif node.op_type == "Squeeze" and node.input[0] in lengths:
-            lengths[node.output[0]] = lengths[node.input[0]].reshape(-1)[:1].reshape(())
-        else:
+        if node.output[0] not in lengths:
             nodes += _product(node, number, shapes, inputs, helper, kinds) if node.domain else [node]
     small += [onnx.numpy_helper.from_array(value, name) for name, value in lengths.items()]
     outputs = [helper.make_empty_tensor_value_info(each.name) for each in graph.output]

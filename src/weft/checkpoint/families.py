@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from weft import plugins
 from weft.checkpoint import albert, bert, distilbert, gpt, marian, recurrent, roberta, sequences, t5
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.locate import check_name
@@ -30,44 +31,61 @@ from weft.models.t5 import T5, T5Config
 from weft.models.transformer import Transformer, TransformerConfig
 from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
 from weft.models.vectors import Vectors, VectorsConfig
+from weft.plugins import broken, load_plugin
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of model; `name` is also the `model_type` under which it is published."""
+    """One kind of model, and what it can do; `name` is also the `model_type` under which it is published.
+
+    A family that nobody publishes needs a name, a config and a network: its folders say `model_type: weft-NAME`.
+    """
 
     name: str
-    paper: str
     config: type[ModelConfig]
     network: type[Any]  # a Network
-    names: Names
-    table: ConfigTable
-    architectures: Mapping[str, tuple[str, ...]]  # published class -> heads; none where nobody else has this family
-    sizes: Mapping[str, Any]
-    tokenizer: str  # the kind of vocabulary that it is published with
-    task: str  # what it does when nothing else is asked for
-    speaks: bool  # writes text word by word
-    standard: Mapping[str, Any] = field(default_factory=dict)  # where it differs from the defaults of its config
-    trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
-    specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
-    around: str | None = None  # whose way to put them around a text and a pair
-    rows: str = "stream"  # how documents become rows in pre-training
-    row: int | None = None  # tokens of a row there, where the context is as good as without end
-    learning_rate: float = 5e-4  # the highest learning rate from nothing, of a network 768 wide
-    fixed: tuple[str, ...] = ()  # keys of its config that make it this family and no other
-    counts: bool = False  # learned by counting, in one pass and without steps
-    vocabulary: Mapping[str, Any] = field(default_factory=dict)  # of such a vocabulary learned from text: how
-    reads: bool = False  # an encoder-decoder: it writes what it makes of something that it reads
-    numbers: bool = False  # what it reads are vectors, not texts
-    begins: str = "start"  # the role of the token that its writing begins from
-    never: tuple[str, ...] = ()  # roles of the tokens that it never writes
-    sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
+    paper: str = ""
+    # its published format
+    architectures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # published class -> heads
+    names: Names = Names(prefix="", spellings=(), body=(), heads={})  # of tensors; without heads: our own names
     gated_names: Names | None = None  # where gated networks are published under other names
+    table: ConfigTable = ConfigTable(read={})
     as_stored: Callable[[Mapping[str, Any], Mapping[str, Tensor], str], dict[str, Any]] | None = None  # its config
+    # its sizes
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # configs by name
+    standard: Mapping[str, Any] = field(default_factory=dict)  # fields that differ from the defaults of its config
+    fixed: tuple[str, ...] = ()  # fields that make it this family and no other
+    # its vocabulary
+    tokenizer: str = "bpe"
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)  # settings of a vocabulary learned from text
+    specials: Mapping[str, str] | None = None  # its special tokens by role, in the order of their ids
+    around: str | None = None  # whose template puts them around a text and a pair
+    begins: str = "start"  # the role of the token that generation begins from
+    never: tuple[str, ...] = ()  # roles of the tokens that it never generates
+    sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
+    # what it does
+    task: str = ""  # of a model that is not fine-tuned; "": from what follows
+    speaks: bool = False  # generates text token by token
+    reads: bool = False  # an encoder-decoder: generates from a source
+    numbers: bool = False  # the source is a vector, not a text
+    counts: bool = False  # learned by counting, in one pass and without steps
+    # how it learns
+    trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
+    rows: str = "stream"  # how documents become rows in pre-training
+    row: int | None = None  # tokens of a row there, where the context has no practical limit
+    learning_rate: float = 5e-4  # the highest learning rate from random weights, of a network 768 wide
+
+    def __post_init__(self) -> None:
+        if not self.names.heads:
+            own = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(self.network.HEADS, ()))
+            object.__setattr__(self, "names", own)
+        if not self.task:
+            usual = "translate" if self.reads else "complete" if self.speaks else "fill" if self.trained else "embed"
+            object.__setattr__(self, "task", usual)
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """What it may learn by in pre-training, the usual one first."""
+        """The objectives of its pre-training, the default first."""
         if self.reads:
             return ("spans",) if self.sentinels else ()
         if self.speaks:
@@ -75,27 +93,24 @@ class Family:
         return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
 
     def names_of(self, config: Any) -> Names:
-        """The names of a model of these sizes."""
+        """The names of the tensors of a model of these sizes."""
         return self.gated_names if self.gated_names and config.activation.startswith("gated-") else self.names
 
     def architecture(self, config: Any, heads: Iterable[str]) -> str | None:
-        """The published class that is this model, to the head; None where the published format cannot say it."""
+        """The published class of this model and its heads; None where the published format has none."""
         if not self.architectures or not is_published(self.table, config, self.standard):
             return None
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
 
 
-def _ours(network: type[Any]) -> dict[str, Any]:
-    """Of a family that nobody else has: no published names, no published config."""
-    names = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(network.HEADS, ()))
-    return {"network": network, "names": names, "table": ConfigTable(read={}), "architectures": {}}
-
-
-def _our_reader(network: type[Any], task: str = "translate") -> dict[str, Any]:
-    """Of an encoder-decoder that nobody else has."""
-    usual: dict[str, Any] = {"tokenizer": "unigram", "specials": sequences.SPECIALS, "around": "t5"}
-    return {**_ours(network), **usual, "task": task, "speaks": True, "reads": True}
-
+# Of the encoder-decoders that nobody else has.
+READER: dict[str, Any] = {
+    "tokenizer": "unigram",
+    "specials": sequences.SPECIALS,
+    "around": "t5",
+    "speaks": True,
+    "reads": True,
+}
 
 FAMILIES = {
     family.name: family
@@ -110,8 +125,6 @@ FAMILIES = {
             architectures=bert.ARCHITECTURES,
             sizes=bert.SIZES,
             tokenizer="wordpiece",
-            task="fill",
-            speaks=False,
             specials=bert.SPECIALS,
             around="bert",
             trained=("words", "next"),
@@ -125,9 +138,6 @@ FAMILIES = {
             table=roberta.CONFIG,
             architectures=roberta.ARCHITECTURES,
             sizes=roberta.SIZES,
-            tokenizer="bpe",
-            task="fill",
-            speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
         ),
@@ -141,8 +151,6 @@ FAMILIES = {
             architectures=roberta.XLM_ARCHITECTURES,
             sizes=roberta.XLM_SIZES,
             tokenizer="unigram",
-            task="fill",
-            speaks=False,
             specials=roberta.SPECIALS,
             around="xlmroberta",
             standard=roberta.XLM_STANDARD,
@@ -157,8 +165,6 @@ FAMILIES = {
             architectures=albert.ARCHITECTURES,
             sizes=albert.SIZES,
             tokenizer="unigram",
-            task="fill",
-            speaks=False,
             specials=albert.SPECIALS,
             around="albert",
             trained=("words", "next"),
@@ -173,8 +179,6 @@ FAMILIES = {
             architectures=distilbert.ARCHITECTURES,
             sizes=distilbert.SIZES,
             tokenizer="wordpiece",
-            task="fill",
-            speaks=False,
             specials=bert.SPECIALS,
             around="bert",
         ),
@@ -187,8 +191,6 @@ FAMILIES = {
             table=gpt.GPT_CONFIG,
             architectures=gpt.GPT_ARCHITECTURES,
             sizes=gpt.GPT_SIZES,
-            tokenizer="bpe",
-            task="complete",
             speaks=True,
             standard=gpt.GPT_STANDARD,
         ),
@@ -201,15 +203,14 @@ FAMILIES = {
             table=gpt.GPT2_CONFIG,
             architectures=gpt.GPT2_ARCHITECTURES,
             sizes=gpt.GPT2_SIZES,
-            tokenizer="bpe",
-            task="complete",
             speaks=True,
         ),
         Family(
             name="transformer",
             paper="Vaswani et al., 2017",
             config=TransformerConfig,
-            **_our_reader(Transformer),
+            network=Transformer,
+            **READER,
             sizes=sequences.TRANSFORMER_SIZES,
         ),
         Family(
@@ -221,21 +222,17 @@ FAMILIES = {
             table=marian.CONFIG,
             architectures=marian.ARCHITECTURES,
             sizes=marian.SIZES,
-            tokenizer="unigram",
-            task="translate",
-            speaks=True,
-            reads=True,
+            **READER,
             begins="padding",
             never=("padding",),
-            specials=sequences.SPECIALS,
-            around="t5",
             standard=marian.STANDARD,
         ),
         Family(
             name="seq2seq",
             paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
             config=Seq2SeqConfig,
-            **_our_reader(Seq2Seq),
+            network=Seq2Seq,
+            **READER,
             sizes=sequences.SEQ2SEQ_SIZES,
             learning_rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
         ),
@@ -243,14 +240,17 @@ FAMILIES = {
             name="conv-seq2seq",
             paper="Gehring et al., 2017",
             config=ConvSeq2SeqConfig,
-            **_our_reader(ConvSeq2Seq),
+            network=ConvSeq2Seq,
+            **READER,
             sizes=sequences.CONVOLUTION_SIZES,
         ),
         Family(
             name="vec2seq",
             paper="Vinyals et al., 2015",
             config=Vec2SeqConfig,
-            **_our_reader(Vec2Seq, "describe"),
+            network=Vec2Seq,
+            **READER,
+            task="describe",
             sizes=sequences.VECTOR_SIZES,
             numbers=True,
             learning_rate=1e-3,
@@ -280,10 +280,8 @@ FAMILIES = {
                 name=cell,
                 paper=paper,
                 config=RecurrentConfig,
-                **_ours(RecurrentNetwork),
+                network=RecurrentNetwork,
                 sizes=recurrent.SIZES.get(cell, {}),
-                tokenizer="bpe",
-                task="complete",
                 speaks=True,
                 standard={"cell": cell},
                 fixed=("cell",),
@@ -297,10 +295,8 @@ FAMILIES = {
             name="ngram",
             paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
             config=NgramConfig,
-            **_ours(Ngram),
-            sizes={},
+            network=Ngram,
             tokenizer="word",
-            task="complete",
             speaks=True,
             counts=True,
         ),
@@ -308,21 +304,15 @@ FAMILIES = {
             name="vectors",
             paper="Iyyer et al., 2015",
             config=VectorsConfig,
-            **_ours(Vectors),
+            network=Vectors,
             trained=(),
-            sizes={},
             tokenizer="word",
-            task="embed",
-            speaks=False,
         ),
         Family(
             name="mlp",
             paper="Bengio et al., 2003",
             config=MlpConfig,
-            **_ours(Mlp),
-            sizes={},
-            tokenizer="bpe",
-            task="complete",
+            network=Mlp,
             speaks=True,
             row=64,
         ),
@@ -330,17 +320,24 @@ FAMILIES = {
             name="cnn",
             paper="Kim, 2014",
             config=CnnConfig,
-            **_ours(Cnn),
+            network=Cnn,
             trained=(),
-            sizes={},
             tokenizer="word",
             vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},  # rare words say much of few texts
-            task="embed",
-            speaks=False,
         ),
     )
 }
 SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
+
+
+def family_named(name: str) -> Family | None:
+    """A family of ours, else one of another package; None where there is none of this name."""
+    if name in FAMILIES:
+        return FAMILIES[name]
+    family = load_plugin(plugins.FAMILIES, name)
+    if family is not None and (not isinstance(family, Family) or family.name != name):
+        raise broken(plugins.FAMILIES, name, f"is not a weft Family named {name!r}")
+    return family
 
 
 def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
@@ -350,21 +347,22 @@ def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Fa
     """
     if name in SIZES and size is None:
         return SIZES[name]
-    if name not in FAMILIES:
+    family = family_named(name)
+    if family is None:
         check_name(name, size)
-    family = FAMILIES[name]
+        raise AssertionError(name)
     if size is None:
         return family, family.config(**family.standard)
     if size in family.sizes:
-        return SIZES[size]
-    found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
-    if not found:
+        return family, family.sizes[size]
+    match = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
+    if not match:
         if not family.sizes:
             raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256, and {name} has no sizes with a name")
         raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
     if not family.config.has("layers"):
-        raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={found[2]}")
-    layers, width = int(found[1]), int(found[2])
+        raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={match[2]}")
+    layers, width = int(match[1]), int(match[2])
     heads = heads if isinstance(heads, int) and heads > 0 else None
     if heads is None and width % 64 and family.config.has("heads"):
         raise UserError(

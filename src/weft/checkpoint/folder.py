@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
 from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
-from weft.checkpoint.families import FAMILIES, Family, check_heads
+from weft.checkpoint.families import FAMILIES, Family, check_heads, family_named
 from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.names import to_ours, to_theirs
 from weft.checkpoint.outline import outline
@@ -207,13 +207,12 @@ def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
     if not isinstance(name, str):
         raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
     own = name.startswith(OWN)
-    plain = name.removeprefix(OWN)
-    # Those that nobody else has are only ever saved under a name of our own.
-    choices = [family.name if family.architectures else OWN + family.name for family in FAMILIES.values()]
-    if plain not in FAMILIES or (not own and name not in choices):
+    family = family_named(name.removeprefix(OWN))
+    if family is None or not (own or family.architectures):  # those that nobody publishes have our own format alone
+        choices = [each.name if each.architectures else OWN + each.name for each in FAMILIES.values()]
         listing = listed(choices, 20)
         raise UserError(f"{where}: model_type {shown(name)!r} is not one of {listing}{did_you_mean(name, choices)}")
-    return FAMILIES[plain], own
+    return family, own
 
 
 def _heads(

@@ -71,13 +71,11 @@ def predict(
     for name in (folder, *folders):
         find_model(name, runtime.get("online", False))
     model, *others = [load_model(name, **runtime) for name in (folder, *folders)]
-    from weft.tasks.predict_table import COLUMNS
-
-    if model.task not in COLUMNS:
+    if not model.task_object.prediction_columns:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     counts = _Counts()
     if not data:
-        _print(model, others, _given(model.task, texts), counts, jsonl)
+        _print(model, others, _given(model, texts), counts, jsonl)
     else:
         _predict_table(
             model,
@@ -194,13 +192,12 @@ def _write(
 # ------------------------------------------------------------------------------------------------------- to a screen
 
 
-def _given(task: str, texts: list[str] | None) -> Iterator[list[Row]]:
+def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
     from weft.tasks.inputs import Row
-    from weft.tasks.understand import wants_two
 
-    what = "a question, then its context" if task == "answer" else "one, then the other"
-    given = _pairs(texts, what) if wants_two(task) else from_input(texts)
+    task = model.task_object
+    given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
     rows = (Row({}, text) for text in given)
     return chunked(rows, 256) if texts and texts != ["-"] else as_they_come(rows, 256)
 
@@ -233,7 +230,7 @@ def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], c
                 if jsonl:
                     print(json.dumps(_object(row, answer), ensure_ascii=False, default=str))
                 else:
-                    print(_layout(row, answer) if human else _tabbed(model.task, row, answer))
+                    print(_layout(row, answer) if human else _tabbed(model, row, answer))
             sys.stdout.flush()
 
 
@@ -246,16 +243,14 @@ def _object(row: Row, answer: Any) -> dict[str, Any]:
     return {**about, **({"error": row.problem} if answer is None else asdict(answer))}
 
 
-def _tabbed(task: str, row: Row, answer: Any) -> str:
+def _tabbed(model: Model, row: Row, answer: Any) -> str:
     """One answer for a program: the columns that --out adds, then the text; of a model that writes its text alone."""
     from weft.data.table_writer import cell
-    from weft.tasks.predict_table import COLUMNS, columns_of
-    from weft.tasks.registry import WRITES
-    from weft.tasks.understand import wants_two
 
-    added = dict.fromkeys(COLUMNS[task]) if answer is None else columns_of(answer)
-    unread = [""] * (1 + wants_two(task))  # as many cells as the other lines have
-    texts = [] if task in WRITES else unread if row.input is None else _inputs(row)
+    task = model.task_object
+    added = dict.fromkeys(task.prediction_columns) if answer is None else answer.columns()
+    unread = [""] * (1 + task.pair)  # as many cells as the other lines have
+    texts = [] if task.writes else unread if row.input is None else _inputs(row)
     return "\t".join(BREAKS.sub(" ", text) for text in (*map(cell, added.values()), *texts))
 
 
@@ -268,8 +263,6 @@ def _inputs(row: Row) -> list[str]:
 
 def _layout(row: Row, answer: Any) -> str:
     """One answer for people."""
-    from weft.tasks.predict_table import spans_of
-
     text = one_line(" | ".join(_inputs(row)))
     text = text if len(text) <= 100 else text[:97] + "..."
     match type(answer).__name__:
@@ -288,7 +281,7 @@ def _layout(row: Row, answer: Any) -> str:
             return f"{one_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
         case "Vector":
             return f"{json.dumps([round(value, 4) for value in answer.values])}  {text}"
-    spans = spans_of(answer)
+    spans = answer.tagged
     if spans is answer.words:
         return " ".join(f"{word.text}/{word.label}" for word in answer.words)
     lines = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in spans]

@@ -123,10 +123,10 @@ def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
-    from weft.metrics.vectors import Ranking
+    from weft.metrics.vectors import RankingMetrics
     from weft.tasks.rank import places
 
-    before, after = Ranking(at=10), Ranking(at=10)
+    before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
         for place in places(index, rights, rerank=rerank, candidates=candidates):
             before.add(place.embedding)

@@ -191,12 +191,10 @@ def _check_out(out: Path | None) -> None:
 def _text_model(folder: str, runtime: Given) -> Model:
     """A model that writes one text from another; a published one whose card has no task is taken for one."""
     model = load_model(folder, **runtime)
-    from weft.tasks.registry import WRITES
-
     family = model.opened.family
     if family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")
-    if model.task not in WRITES:
+    if not (model.task_object.writes and model.task_object.supervised):
         if not family.reads:
             raise UserError(
                 f"{folder}: {family.name} does not read one text and write another; weft finetune --task translate does"
@@ -261,7 +259,7 @@ def _draw(picture: Path, answers: list[Any]) -> None:
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.describe import check_length, numbers_of
+    from weft.tasks.vector_inputs import check_length, numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
@@ -272,10 +270,10 @@ def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
+    from weft.data.reading import examples_of
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.describe import check_length, vector_in
-    from weft.tasks.reading import examples_of
+    from weft.tasks.vector_inputs import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped
 

@@ -10,7 +10,7 @@ from typing import Any
 from weft.comparison.cost import Costs, Measured
 from weft.files import write_text
 from weft.metrics.bootstrap import Score
-from weft.picture import Bar, Line, bar_chart, heading, line_chart, page, paragraph
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.tasks.evaluation_page import mistake
 
@@ -201,7 +201,7 @@ class Comparison:
             found.append(bar_chart("Size on disk", sizes, "megabytes, less is better"))
         if self.chosen is not None:
             points = [
-                Line(each.name, [(each.costs.p50, each.scores[self.chosen].value)])
+                ChartLine(each.name, [(each.costs.p50, each.scores[self.chosen].value)])
                 for each in self.models
                 if each.costs is not None and self.chosen in each.scores
             ]

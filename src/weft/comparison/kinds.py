@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.folder import LoadedModel
 from weft.metrics.answers import answer_scores
-from weft.metrics.bootstrap import Resampled, Sampled, Sampling, share
-from weft.metrics.generation import Written
-from weft.metrics.regression import Numbers
+from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, share
+from weft.metrics.generation import GenerationMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.tasks.answer import AnswerTask
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
@@ -28,25 +28,25 @@ LEAST = 20  # answers, of which not all should be the same
 WORDS = 8  # that differ, shown of one text
 
 
-class Ratios(Sampling):
+class Ratios(Metrics):
     """Parts of wholes, summed over examples: of each name what an example adds to both."""
 
     def __init__(self, names: Sequence[str], shares: bool = True, seed: int = 0) -> None:
         self.names, self.shares = tuple(names), shares  # whether a part is at most its whole
-        self.sums = Resampled(2 * len(self.names), seed)
+        self.sums = Bootstrap(2 * len(self.names), seed)
 
     def add(self, parts: Mapping[str, tuple[float, float]]) -> None:
         """Take in the next example; a name that it does not tell of gets nothing."""
         keys = [2 * number + side for number, name in enumerate(self.names) if name in parts for side in (0, 1)]
         self.sums.add(1, [0] * len(keys), keys, [each for name in self.names if name in parts for each in parts[name]])
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """The share of each name, of those that there was anything of."""
         totals = self.sums.totals()
         found = {}
         for name, (part, whole) in zip(self.names, totals.sums.reshape(len(self.names), 2, -1), strict=True):
             if whole[0]:
-                found[name] = Sampled(share(part, whole, math.nan), totals.examples, self.shares)
+                found[name] = Replicates(share(part, whole, math.nan), totals.examples, self.shares)
         return found
 
 
@@ -177,7 +177,7 @@ class OfTexts(Kind):
         return str(example.target) if self.task.kind == "label" else ", ".join(example.target) or "none"
 
     def agreement(self) -> Any:
-        return Numbers() if self.task.kind == "value" else super().agreement()
+        return RegressionMetrics() if self.task.kind == "value" else super().agreement()
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         if self.task.kind == "value":
@@ -318,7 +318,7 @@ class OfWriting(Kind):
         return found.output.text.strip()
 
     def agreement(self) -> Any:
-        return Written(edges=())
+        return GenerationMetrics(edges=())
 
     def agree(self, counts: Any, mine: Prediction, first: Prediction, example: Example) -> None:
         counts.add([mine.output.text], [first.output.text])

@@ -22,7 +22,7 @@ from weft.tasks.classify import pieces_in
 from weft.tasks.fill import filler
 from weft.tasks.forward import framing_for
 from weft.tasks.scoring import SCORES
-from weft.text.windows import Piece
+from weft.text.windows import TextWindow
 
 HIDDEN = 0.15  # of the tokens
 
@@ -78,7 +78,7 @@ class OfGaps(OfWords):
         return "filled"
 
 
-def _with_gaps(piece: Piece, gaps: set[int], mask: int) -> tuple[list[int], list[int], list[int]]:
+def _with_gaps(piece: TextWindow, gaps: set[int], mask: int) -> tuple[list[int], list[int], list[int]]:
     """A window with its gaps: its tokens, where the gaps are, and what stood there."""
     tokens, places, there = list(piece.tokens), list[int](), list[int]()
     for token in range(piece.cut.start, piece.cut.end):

@@ -11,10 +11,9 @@ from typing import Any
 from weft.comparison.comparison import LESS
 from weft.comparison.kinds import LEAST, Kind
 from weft.comparison.unlabeled import BITS
-from weft.metrics.bootstrap import Sampled
-from weft.metrics.worst_rows import Worst
+from weft.metrics.bootstrap import Replicates
+from weft.metrics.worst_rows import WorstRows
 from weft.tasks.model import Model
-from weft.tasks.registry import WRITES
 
 APART = 10  # texts that are shown, where two models disagree most
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
@@ -30,10 +29,10 @@ class Party:
     kind: Kind
     metrics: Any
     agreement: Any
-    worst: Worst = field(default_factory=lambda: Worst(20 * APART))  # the same text may come again and again
+    worst: WorstRows = field(default_factory=lambda: WorstRows(20 * APART))  # the same text may come again and again
     keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
     damaged: str | None = None
-    found: dict[str, Sampled] = field(default_factory=dict)
+    found: dict[str, Replicates] = field(default_factory=dict)
     of: tuple[Party, ...] = ()  # of the joint voice of several: those whose it is
 
 
@@ -73,7 +72,7 @@ def worse(party: Party, rows: int) -> str | None:
 def fallen(party: Party, hash: str) -> str | None:
     """What a model's own card says it reaches on these very rows, where it no longer does."""
     chosen = party.kind.chosen
-    if not hash or chosen in LESS or chosen not in party.found or party.model.task in WRITES:  # writers: of a part
+    if not hash or chosen in LESS or chosen not in party.found or party.model.task_object.writes:  # writers: of a part
         return None
     value = party.found[chosen].score().value
     for told in party.model.card.metrics:

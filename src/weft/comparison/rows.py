@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.data.cells import text_in
 from weft.data.columns import find_columns
+from weft.data.reading import read_table
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.partial_rows import Reader
-from weft.tasks.reading import read_all, text_in
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
@@ -98,7 +99,7 @@ def _read(
 
         return columns, checked
 
-    yield from read_all(files, begin, skipped)
+    yield from read_table(files, begin, skipped)
     log_notes(skipped.without_bad().lines(), to_logger)
 
 

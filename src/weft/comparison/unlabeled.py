@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.comparison.kinds import Kind, Ratios
-from weft.metrics.bootstrap import Sampled, Sampling
-from weft.metrics.regression import Numbers
+from weft.metrics.bootstrap import Metrics, Replicates
+from weft.metrics.regression import RegressionMetrics
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction
@@ -25,12 +25,12 @@ from weft.tasks.scoring import SCORES, Reading, beginning, surprises, tokenizer_
 BITS = 8.0  # of a byte, for who knows nothing
 
 
-class Likeness(Sampling):
+class Likeness(Metrics):
     """How alike the vectors of two models are: their cosine where they are equally wide, and their similarities."""
 
     def __init__(self) -> None:
         self.cosines = Ratios(["cosine"], shares=False)
-        self.similarities = Numbers()
+        self.similarities = RegressionMetrics()
         self.before: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def add(self, mine: NDArray[Any], first: NDArray[Any]) -> None:
@@ -40,7 +40,7 @@ class Likeness(Sampling):
             self.similarities.add([cosine(mine, self.before[0])], [cosine(first, self.before[1])])
         self.before = (mine, first)
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         found = self.cosines.sampled()
         if len(self.similarities.gold) > 1:
             found["similarities"] = self.similarities.sampled()["pearson"]

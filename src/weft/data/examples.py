@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Rows
-from weft.text.windows import Piece
+from weft.text.windows import TextWindow
 
 STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
 
@@ -98,10 +98,11 @@ class Examples(ExampleSource):
             segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
                 np.int64
             )
-        chosen = DrawnExamples(self, numbers, rows, owners)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, examples=chosen)
+        batch = partial(self._batch, numbers, rows, owners)
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, batch=batch)
 
-    def _batch(self, drawn: Drawn, numbers: Places, rows: Places, owners: Places) -> Batch:
+    def _batch(self, numbers: Places, rows: Places, owners: Places, drawn: Drawn) -> Batch:
+        """These examples with their targets; `rows`: of the whole; `owners`: the example of each row, in this batch."""
         tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
         targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
         targets |= {name: values[numbers] for name, values in self.whole.items()}
@@ -140,22 +141,10 @@ class Examples(ExampleSource):
         return (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class DrawnExamples:
-    """Which examples were drawn."""
-
-    table: Examples
-    numbers: Places  # E
-    rows: Places  # R: of the table
-    owners: Places  # R: whose each row is, counted in this batch
-
-    def batch(self, drawn: Drawn) -> Batch:
-        return self.table._batch(drawn, self.numbers, self.rows, self.owners)
-
-
 def batch_of(drawn: Drawn) -> Batch:
     """Drawn examples, or pairs, with their targets."""
-    return drawn.examples.batch(drawn)
+    assert drawn.batch is not None
+    return drawn.batch(drawn)
 
 
 def _rounded(number: int, least: int) -> int:
@@ -213,7 +202,7 @@ class ExamplesBuilder:
 
     def add(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TextWindow],
         ends: Sequence[tuple[int, int]] = (),
         tags: Sequence[Iterable[tuple[int, int]]] = (),
     ) -> None:

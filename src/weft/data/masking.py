@@ -35,8 +35,8 @@ def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) ->
         labels[:-1][drawn.given[1:] & (labels[:-1] == start)] = NOTHING
     lengths = np.diff(drawn.starts) - 1
     targets = {"words": labels[keep]}
-    if drawn.examples is not None:  # rows that go on: of which stream each is
-        targets["streams"] = drawn.examples[lengths > 0]
+    if drawn.places is not None:  # rows that go on: the stream of each
+        targets["streams"] = drawn.places[lengths > 0]
     return _batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -154,9 +154,9 @@ class Sequences(ExampleSource):
         texts = numbers if self.ways is None else self.ways.drawn(epochs, numbers)
         tokens, starts = self.written.take(texts)
         nothing = np.zeros(0, dtype=np.uint64)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), examples=DrawnPairs(self, numbers))
+        return Drawn(tokens, starts, nothing, nothing.astype(bool), batch=partial(self.batch, numbers))
 
-    def batch(self, drawn: Drawn, numbers: Places) -> Batch:
+    def batch(self, numbers: Places, drawn: Drawn) -> Batch:
         """What is read, what is written shifted by one, and the words that it is to say."""
         words, starts = drawn.tokens, drawn.starts
         read, read_starts = self.read.take(numbers)
@@ -184,17 +184,6 @@ class Sequences(ExampleSource):
             targets={"words": torch.from_numpy(words)},
             source=Ragged(torch.from_numpy(read), Rows(torch.from_numpy(read_starts.astype(np.int32)), longest_read)),
         )
-
-
-@dataclass(frozen=True)
-class DrawnPairs:
-    """Which pairs were drawn."""
-
-    table: Sequences
-    numbers: Places
-
-    def batch(self, drawn: Drawn) -> Batch:
-        return self.table.batch(drawn, self.numbers)
 
 
 def few(longest: int) -> int:

@@ -9,9 +9,10 @@ N: tokens; B: rows; D: documents.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from weft.data.chance import below, key_of, scrambled
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
+from weft.nn.rows import Batch
 
 Ids = tuple[int, ...]
 
@@ -33,7 +35,8 @@ class Drawn:
     given: NDArray[np.bool_]  # N: put there by the frame, not by the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
-    examples: Any = None  # of a task: which of its table they are
+    places: Places | None = None  # the streams of rows that go on, or where the tokens stand in the text
+    batch: Callable[[Drawn], Batch] | None = None  # of a task: adds the targets
 
 
 class ExampleSource(ABC):

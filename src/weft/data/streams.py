@@ -85,7 +85,7 @@ class Streams(ExampleSource):
         streams, begins, lengths = self._runs(epochs, numbers)
         lengths = lengths + (lengths > 0)  # the token after the last is the label of the last
         tokens, _, given = self.framed.read(flat(begins, lengths) % self.framed.size)
-        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, examples=streams)
+        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, places=streams)
 
 
 def held_out(framed: Framed) -> Streams:

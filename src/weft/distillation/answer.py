@@ -25,7 +25,7 @@ from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answer import AnswerTask, candidates, encoded_pairs, tokens_of, windows_of
 from weft.tasks.base import Example
 from weft.tasks.forward import head_outputs, tokenizer_of
-from weft.text.windows import Framing, Piece
+from weft.text.windows import Framing, TextWindow
 
 TOGETHER = 1024  # questions that are tokenized at a time
 SIDES = ("starts", "ends")
@@ -136,7 +136,7 @@ class AnswerLesson(Lesson):
 
 
 def by_character(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> Said:
     """The scores of all windows together, as they are compared when an answer is chosen: a token by the window that
     scores it highest, no answer by the one that is least sure of it."""
@@ -177,7 +177,7 @@ def chances_of(said: Said, side: int, temperature: float) -> tuple[Floats, float
     return chances[1:], float(chances[0])
 
 
-def in_window(by_token: Floats, piece: Piece) -> NDArray[np.float32]:
+def in_window(by_token: Floats, piece: TextWindow) -> NDArray[np.float32]:
     """What a window has of the chances; the rest says that it holds no answer. Each side adds up to 1.
 
     A window that shows only one end of a likely answer holds none of it, as with right answers.

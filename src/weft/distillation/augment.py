@@ -26,7 +26,7 @@ from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
 from weft.tasks.tag import Tagged
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces, words_in
+from weft.text.windows import Framing, TextWindow, pieces, words_in
 
 LEAST, MOST = 0.15, 0.3  # share of the words of a text that are replaced
 TOP = 10  # guesses of a model that one is drawn from
@@ -219,7 +219,7 @@ class Guesses:
     def words(self, gaps: Sequence[Gaps]) -> list[list[str]]:
         """For each gap another word; the word itself where the tokenizer does not see it."""
         encoded = self.tokenizer.encode_batch([gap.text for gap in gaps], specials=False)
-        windows = list[Piece]()
+        windows = list[TextWindow]()
         asked: list[list[tuple[int, int, int]]] = []  # of each window: a place there, whose gap that is, and which
         for number, (gap, found) in enumerate(zip(gaps, encoded, strict=True)):
             ids, places = self._masked(found.ids, found.offsets, gap.spans)

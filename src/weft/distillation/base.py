@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
 from weft.data.pairs import Sequences
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.tasks.base import Example, Task
 from weft.text.windows import Framing
 

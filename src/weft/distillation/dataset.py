@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.data.columns import file_of
+from weft.data.reading import FEW, read_table, split, split_whole
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.distillation.recipe import DistillRecipe
@@ -19,7 +20,6 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.partial_rows import Reader
-from weft.tasks.reading import FEW, read_all, split, split_whole
 from weft.tasks.tag import TagTask, raw
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
@@ -40,7 +40,7 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
         return reader.asked, reader.read
 
     with progress(f"reading {where}", "rows") as told:
-        for example in read_all(files, begin, skipped, told):
+        for example in read_table(files, begin, skipped, told):
             stop.check("stopped while reading")
             found.append(example)
     log_notes(skipped.lines(), log)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.locate import find_folder
-from weft.config import changed, read_toml
-from weft.data.tables import RunRows, Table, is_section
+from weft.config import changed
+from weft.data.tables import RunRows
 from weft.distillation.recipe import DistillData, DistillRecipe, recipe_of
-from weft.distillation.run import go
+from weft.distillation.run import go as distill_run
 from weft.distillation.stages import staged
 from weft.errors import UserError
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
-from weft.runs.driver import begun, scratch_folder
-from weft.runs.finetune import SIDES
+from weft.runs.calls import absolute, absolute_tables, settings_of
+from weft.runs.driver import begun, check_tensorboard, scratch_folder
 from weft.runs.recipes import overlaid
 from weft.tasks.model import Model
 from weft.training.run import Run
 from weft.training.signals import Stop
 
+RECIPE = DistillRecipe  # what `weft.resume` reads
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -50,7 +50,10 @@ def distill(
     """
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):
-        recipe = recipe_of(recipe, _said(settings, more, rows, teacher, text, data, dev, student, out))
+        tables = {"text": text, "files": data, "dev": dev}
+        values = {"teacher.folders": None if teacher is None else _listed(teacher), "student.model": student}
+        given = overlaid(settings or {}, more)
+        recipe = recipe_of(recipe, settings_of(given, rows, DistillData, tables, values, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
@@ -62,48 +65,16 @@ def distill(
     d = recipe.data
     if not (d.text or d.files or d.source):
         raise UserError("no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows")
-    if recipe.tensorboard and find_spec("tensorboard") is None:
-        raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
+    check_tensorboard(recipe)
     recipe = _from_anywhere(recipe, rows, log)
     with begun(run, recipe) as stop:
         rows.write(recipe.out or "")
-        return _gone(run, recipe, stop, log, progress_of(progress))
+        return go(run, recipe, stop, log, progress_of(progress))
 
 
-def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
-    """Go on with a distillation that was broken off; where it had finished, its model."""
-    return _gone(run, read_toml(DistillRecipe, run.recipe), stop, log, progress)
-
-
-def _gone(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
-    """In one stage, or in several."""
-    return (go if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, log, progress)
-
-
-def _said(settings: Mapping[str, Any] | None, more: Mapping[str, Any], rows: RunRows, *given: Any) -> dict[str, Any]:
-    """What a call says, as a recipe would."""
-    said = overlaid(settings or {}, more)
-    teacher, text, data, dev, student, out = given
-
-    def put(section: str, key: str, value: Any) -> None:
-        said[section] = {**said.get(section, {}), key: value}
-
-    if is_section(data, DistillData):
-        said, data = overlaid(said, {"data": data}), None
-    if isinstance(student, Mapping):
-        said, student = overlaid(said, {"student": student}), None
-    there = said.get("data", {})
-    sides = {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
-    for key, value in (("text", text), ("files", data), ("dev", dev), *sides.items()):
-        if value is not None:
-            put("data", key, rows.names(key, value))
-    if teacher is not None:
-        put("teacher", "folders", _listed(teacher))
-    if student is not None:
-        put("student", "model", os.fspath(student))
-    if out is not None:
-        said["out"] = os.fspath(out)
-    return said
+def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+    """In one stage, or in several; from the last checkpoint on where there is one."""
+    return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, log, progress)
 
 
 def _listed(names: Names) -> list[str]:
@@ -117,17 +88,10 @@ def _listed(names: Names) -> list[str]:
 
 def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRecipe:
     """The recipe with whole paths, so that the run can be gone on with from any folder."""
-    values: dict[str, Any] = {"data": {**rows.paths(recipe.out or "")}, "student": {}}
-    for key in ("text", "files", "dev", *SIDES):
-        if (names := getattr(recipe.data, key)) and key not in rows.tables:
-            table = Table(names, format=recipe.data.format if key in ("files", "dev") else "txt")
-            values["data"][key] = table.absolute(lambda text: log(f"weft: note: {text}"))
-    learned, judges = (
-        {name for key in keys for name in values["data"].get(key, ())}
-        for keys in (("text", "files", "source", "target"), ("dev", "dev_source", "dev_target"))
-    )
-    if both := learned & judges:
-        raise UserError(f"{min(both)}: is both learned from and judged by")
+    values: dict[str, Any] = {
+        "data": absolute_tables(recipe.data, ("text", "files"), rows, recipe.out or "", log),
+        "student": {},
+    }
     values["teacher"] = {"folders": [str(find_folder(name).absolute()) for name in recipe.teacher.folders]}
     for section, key, name in (
         ("data", "augment_by", recipe.data.augment_by),
@@ -135,5 +99,5 @@ def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRec
         ("student", "tokenizer", recipe.student.tokenizer),
     ):
         if name is not None and Path(name).expanduser().exists():
-            values[section][key] = str(Path(name).expanduser().absolute())
+            values[section][key] = absolute(name)
     return changed(recipe, values)

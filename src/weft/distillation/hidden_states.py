@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weft.checkpoint.folder import LoadedModel
 from weft.distillation.recipe import DistillSettings
 from weft.errors import UserError, shown
+from weft.objectives.base import Objective
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
-from weft.objectives.language import Objective
 from weft.objectives.soft import SoftTargets
 from weft.tasks.forward import tokenizer_of
 

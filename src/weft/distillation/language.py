@@ -6,37 +6,34 @@ they have not, it learns from texts that the teacher has written on from the fir
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric
+from weft.checkpoint.card import Metric
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.distillation.hidden_states import matched
 from weft.distillation.language_dataset import Papers, by_texts, by_words, papers_of
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.record import note_run
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
-from weft.runs.driver import begin, drive
+from weft.runs.driver import Job, drive
 from weft.runs.plan import decided
 from weft.runs.recipes import Tuning
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
-from weft.training.run import Run
+from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
 from weft.training.signals import Stop
 
@@ -83,19 +80,14 @@ def distill_language(
         recipe, training=plan, device=str(device), distill=replace(recipe.distill, metric="loss", length=length)
     )
     hashes = {**papers.hashes, "teacher": [each.digest for each in teachers]}
-    note_run(run, recipe, opened, hashes, material.forwards, device)
-    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
-    steps = plan.steps or 1
     card = replace(
         opened.card,
         task=opened.family.task,
         base=Path(recipe.student.model).name,
         teacher=", ".join(each.folder.name for each in teachers),
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
-    opened = replace(opened, card=card)
-    log(
+    opened, steps = replace(opened, card=card), plan.steps or 1
+    announcement = (
         f"{run.folder}: {material.way}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows of {length} tokens, "
         f"{steps * (plan.batch or 1) / material.source.count:.1f} times through the text, "
@@ -103,25 +95,25 @@ def distill_language(
     )
     data = papers.hashes.get("dev", papers.hashes["text"])
 
-    def keep_best(found: dict[str, float]) -> None:
-        run.save_model(opened, tuple(Metric(data=data, name=name, value=value) for name, value in found.items()))
-
     setup = Setup(
         network=opened.network,
         objective=matched(material.objective, opened_teachers[0], opened, recipe.distill),
         feed=Feed(material.source, material.prepare, recipe.seed, plan.batch or 1),
         held_out=material.held_out,
         plan=plan,
-        learning_rate=plan.learning_rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
         device=device,
-        precision=plan.precision,
-        seed=recipe.seed,
-        words_of=tokenizer_of(opened).decode,
+        decode=tokenizer_of(opened).decode,
     )
-    drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, progress=progress)
+    job = Job(
+        recipe=recipe,
+        model=opened,
+        setup=setup,
+        data=data,
+        same={"data": hashes, "tokenizer": tokenizer_hash(opened)},
+        about={"teacher_forwards": material.forwards},
+        announce=lambda state: log(announcement),
+    )
+    drive(run, job, stop, log, progress)
     return _reported(run, papers, opened_teachers, data, device, log)
 
 

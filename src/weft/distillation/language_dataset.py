@@ -22,7 +22,8 @@ from weft.distillation.token_outputs import PlacedRows, TokenOutputs, TokenReque
 from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.generation.options import GenerationOptions
-from weft.objectives.language import NextToken, Objective
+from weft.objectives.base import Objective
+from weft.objectives.language import NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame

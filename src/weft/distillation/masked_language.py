@@ -16,17 +16,18 @@ from weft.distillation.student import begun_student
 from weft.distillation.teacher_cache import digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
-from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.base import Objective
+from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
-from weft.runs.driver import device_for
-from weft.runs.language import learn_text
+from weft.runs.driver import device_for, drive
+from weft.runs.language import text_job
 from weft.runs.recipes import Aim, Recipe, Tuning
 from weft.runs.sections import Words
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
-from weft.training.judging import evaluated
+from weft.training.evaluation import evaluate
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Stop
@@ -65,17 +66,13 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     own = Path(recipe.student.model)
     student.network.float()
 
-    def noted(found: Recipe) -> DistillRecipe:
-        plan = build(Tuning, values_of(found.training), run.recipe.name, "training")
-        return replace(recipe, training=plan, device=found.device, distill=replace(lessons, length=length))
-
     def compared(setup: Setup, state: State) -> None:
         """What the teacher itself would have had, of the same text with the same words hidden."""
         if setup.held_out is None or state.best is None:
             return
         judge: Any = objective.teacher.to(setup.device)
         judged = replace(setup, network=judge, objective=wanted)
-        theirs = evaluated(judged, state.pass_tokens, None, stop)[0]["words"]
+        theirs = evaluate(judged, state.pass_tokens, None, stop)[0]["words"]
         sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
         both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
         write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
@@ -84,22 +81,23 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
             f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
         )
 
-    return learn_text(
+    job = text_job(
         run,
         replace(reading, objective=aim),
         replace(student, card=Card(teacher=folder.name)),
         objective,
-        not run.about.exists(),
         stop,
         log,
         progress,
         base=own.name if own.is_dir() else None,
         evaluate_first=True,  # what layers of the teacher know before anything is learned
-        noted=noted,
-        also={"teacher": digest_of_folder(folder)},
         capture=True,
-        finished=compared,
     )
+    plan = build(Tuning, values_of(job.setup.plan), run.recipe.name, "training")
+    decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(lessons, length=length))
+    job = replace(job, recipe=decided, same={**job.same, "teacher": digest_of_folder(folder)})
+    compared(job.setup, drive(run, job, stop, log, progress))
+    return load(run.folder)
 
 
 def _teacher(recipe: DistillRecipe) -> LoadedModel:

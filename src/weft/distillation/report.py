@@ -15,7 +15,7 @@ from weft.config import build
 from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
-from weft.picture import Line, heading, line_chart, page, paragraph
+from weft.picture import ChartLine, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log
 from weft.tasks.base import Example
@@ -112,10 +112,10 @@ class StudentReport:
 
     def _curve(self) -> str:
         name = (self.metric or "score").replace("_", " ")
-        lines = [Line(name, [(point["texts"], point["score"]) for point in self.curve])]
+        lines = [ChartLine(name, [(point["texts"], point["score"]) for point in self.curve])]
         for end in ("low", "high"):
             points = [(point["texts"], point[end]) for point in self.curve if point.get(end) is not None]
-            lines.append(Line(f"95 % {end}", points, dashed=True, group="interval", faint=True))
+            lines.append(ChartLine(f"95 % {end}", points, dashed=True, group="interval", faint=True))
         chart = line_chart("Students of more and more texts", lines, "texts", name, log_x=True)
         note = "Each student made as many steps as the last, which has all texts, and was evaluated on the same rows."
         return chart + paragraph(note) + _points(self.curve, "texts", self.metric or "score")

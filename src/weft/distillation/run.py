@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Made, Metric, Window
+from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
@@ -28,7 +26,6 @@ from weft.distillation.hidden_states import matched
 from weft.distillation.language import distill_language
 from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.record import note_run
 from weft.distillation.registry import lesson_for
 from weft.distillation.seq2seq import from_nothing, without_bleu
 from weft.distillation.student import begun_student, find_student
@@ -36,22 +33,24 @@ from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.files import write_json
-from weft.objectives.language import Objective
+from weft.metrics.bootstrap import Score
+from weft.objectives.base import Objective
 from weft.progress import Log, Progress
-from weft.runs.driver import begin, device_for, drive
+from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
 from weft.runs.recipes import Tuning
+from weft.runs.selection import Selection
 from weft.tasks.base import Task
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model, load
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import writer_of
-from weft.training.run import Run
-from weft.training.setup import Setup, Verdict
+from weft.training.run import Run, tokenizer_hash
+from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.state import State
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
@@ -154,12 +153,6 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         device=str(device),
         distill=replace(recipe.distill, metric=metric, length=window.length, stride=window.stride),
     )
-    rows = {"rows": {"train": len(material.train), "dev": len(material.dev)}}
-    first = note_run(run, recipe, opened, _hashes(material, teachers), reads.total, device, rows)
-    if first and material.held is not None:
-        write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-    started = begin(run, plan.keep, plan.pass_tokens or 0, log)
-    steps = plan.steps or 1
     card = replace(
         task.to_card(opened.card),
         task=name,
@@ -167,43 +160,42 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         columns=dict(recipe.data.columns),
         base=_name_of(recipe.student.model),
         teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
     )
     opened = replace(opened, card=card)
-    announce(run, recipe, task, material, steps, log)
-    last: list[Judgement] = []
-
-    def judge() -> Verdict:
-        last[:] = [judged(task, opened, framing, task.sample(judges), tune=True)]
-        return Verdict(_scores(last[0], task, material.by_labels), metric)
-
     data = material.hashes.get("dev", material.hashes.get("data", material.hashes.get("text", "")))
 
-    def keep_best(found: dict[str, float]) -> None:
-        settled: Task = last[0].task if last else task
-        metrics = _metrics(last[0], task, material.by_labels, data) if last else ()
-        with settled.saving(opened.network):
-            run.save_model(replace(opened, card=settled.to_card(card)), metrics)
+    def scores(values: Mapping[str, Score]) -> Mapping[str, Score]:
+        return kept_scores(values, task, material.by_labels)
 
+    def start(state: State) -> None:
+        announce(run, recipe, task, material, plan.steps or 1, log)
+        if material.held is not None:
+            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+
+    selection = Selection(run, task, opened, framing, judges, metric, data, scores)
     setup = Setup(
         network=opened.network,
         objective=objective_of(recipe, lesson, opened_teachers, opened),
         feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
         held_out=dev,
         plan=plan,
-        learning_rate=plan.learning_rate or 0.0,
-        steps=steps,
-        evaluate_every=plan.evaluate_every or steps,
-        save_every=plan.save_every or steps,
         device=device,
-        precision=plan.precision,
-        seed=recipe.seed,
-        words_of=writer_of(opened).decode,
-        judge=None if metric == "loss" else judge,
+        decode=writer_of(opened).decode,
+        evaluate=None if metric == "loss" else selection.evaluate,
         capture=capture,
     )
-    state = drive(run, setup, started, recipe.tensorboard, keep_best, stop, log, metric, progress)
+    job = Job(
+        recipe=recipe,
+        model=opened,
+        setup=setup,
+        data=data,
+        same={"data": _hashes(material, teachers), "tokenizer": tokenizer_hash(opened)},
+        about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": reads.total},
+        announce=start,
+        save=selection.save,
+        metric=metric,
+    )
+    state = drive(run, job, stop, log, progress)
     student = load(run.folder).to(device)
     count = len(material.train)
     curve = curve_of(run, recipe, count, go, stop, log, progress)
@@ -310,20 +302,12 @@ def _name_of(name: str) -> str:
     return Path(name).name  # what lies where on this machine is nobody's business
 
 
-def _scores(found: Judgement, task: Task, by_labels: bool) -> dict[str, float]:
-    scores = {name: score.value for name, score in found.scores.items()}
+def kept_scores(scores: Mapping[str, Score], task: Task, by_labels: bool) -> dict[str, Score]:
+    """The metrics of a student: those of its task, or its agreement with the teacher where there are no labels."""
     if by_labels:
-        return scores
+        return dict(scores)
     # Vectors are right by no label.
     return {AGREEMENT: scores[task.default_metric], **(scores if task.name == "embed" else {})}
-
-
-def _metrics(found: Judgement, task: Task, by_labels: bool, data: str) -> tuple[Metric, ...]:
-    names = _scores(found, task, by_labels)
-    scores = {AGREEMENT: found.scores[task.default_metric], **found.scores}
-    return tuple(
-        Metric(data=data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items() if n in names
-    )
 
 
 def _hashes(material: Material, teachers: Sequence[Teacher]) -> dict[str, Any]:

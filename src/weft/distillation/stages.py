@@ -38,7 +38,6 @@ from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Go = Callable[[Run, Stop, Log, Progress], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -56,7 +55,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
-    def went(stage: str, told: Any, how: Go) -> Model:
+    def went(stage: str, told: Any, how: Callable[..., Model]) -> Model:
         """One stage, from where it stands; its model is the run's until a later one has come to its end."""
         part = Run(stages / stage)
         log(f"stage: {stage}")
@@ -65,7 +64,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
             if not part.recipe.exists():
                 write_toml(told, part.recipe)
             check_unchanged(part.folder)
-            found = how(part, stop, log, progress)
+            found = how(part, read_toml(type(told), part.recipe), stop, log, progress)
             note_files(part.folder)
         base = Path(recipe.student.model).name
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
@@ -76,7 +75,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     student = recipe.student
     if "pretrain" in names:
         base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
-        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go_on)
+        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     taught = replace(
         recipe,
@@ -84,12 +83,12 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
         student=student,
         stages=replace(recipe.stages, names=("distill",)),
     )
-    found = went("distill", taught, lambda part, *how: go(part, read_toml(DistillRecipe, part.recipe), *how))
+    found = went("distill", taught, go)
     metric = read_toml(DistillRecipe, Run(stages / "distill").recipe).distill.metric
     reached = [{"stage": "distill", **point_of(found, metric, len(material.train))}]
     if "finetune" in names:
         told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
-        found = went("finetune", told, finetune.go_on)
+        found = went("finetune", told, finetune.go)
         reached.append({"stage": "finetune", **point_of(found, metric, sum(map(task.has_target, material.train)))})
     taught_by = Run(stages / "distill")
     reporting.write_report(

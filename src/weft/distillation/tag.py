@@ -20,7 +20,7 @@ from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import head_outputs, tokenizer_of
-from weft.tasks.reading import number_of
+from weft.tasks.labels import number_of
 from weft.tasks.tag import Tagged, TagTask, first_tokens, raw
 from weft.text.windows import Framing, pieces
 

@@ -197,7 +197,7 @@ class PlacedRows(PackedRows):
     """Packed rows that know at which places of the text they stand."""
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        return replace(super().draw(epochs, numbers), examples=self.places(epochs, numbers)[0])
+        return replace(super().draw(epochs, numbers), places=self.places(epochs, numbers)[0])
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,12 @@ class WithTokenOutputs:
     outputs: TokenOutputs
 
     def __call__(self, drawn: Drawn) -> Batch:
-        batch = shift(replace(drawn, examples=None))
-        if drawn.examples is None:  # held-out text
+        batch = shift(replace(drawn, places=None))
+        if drawn.places is None:  # held-out text
             return batch
         inside = np.ones(len(drawn.tokens), dtype=bool)
         inside[drawn.starts[1:] - 1] = False
-        outputs = self.outputs.take(drawn.examples[inside])
+        outputs = self.outputs.take(drawn.places[inside])
         soft = {
             TOKENS: torch.from_numpy(outputs["tokens"].astype(np.int64)),
             LOGPROBS: torch.from_numpy(outputs["logprobs"].astype(np.float32)),

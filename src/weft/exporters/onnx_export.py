@@ -11,9 +11,10 @@ from torch import nn
 
 from weft.backends.onnx import GRAPH, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
-from weft.errors import UserError, listed
+from weft.errors import UserError
 from weft.exporters.onnx_builder import Graph, Precision, Range
 from weft.exporters.onnx_networks import FAMILIES, words_of
+from weft.exporters.traced import write_traced, write_traced_words
 from weft.version import VERSION
 
 
@@ -25,12 +26,19 @@ def write_onnx(
     ranges: Mapping[int, Range] | None = None,
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
-    told = exported_as(opened, task, precision)
+    exported, head = exported_as(opened, task, precision), _head(opened, task)
+    write_files(inside, exported, weights=False)
+    if opened.family.name not in FAMILIES:
+        if precision != "fp32":
+            raise UserError(f"a {opened.family.name} model brings no graph of its own, so ONNX has it in fp32 alone")
+        write_traced(inside / GRAPH, opened, head)
+        if "words" in exported.heads:
+            write_traced_words(inside / WORDS, opened)
+        return
     graph = Graph(precision, ranges)
-    inputs, outputs = FAMILIES[opened.family.name](graph, opened, _head(opened, task))
-    write_files(inside, told, weights=False)
+    inputs, outputs = FAMILIES[opened.family.name](graph, opened, head)
     graph.write(inside / GRAPH, inputs, outputs)
-    if "words" in told.heads:
+    if "words" in exported.heads:
         words = Graph(precision, ranges)
         words_of(words, opened.network)
         width = ["places", opened.config.width]
@@ -39,8 +47,6 @@ def write_onnx(
 
 def exported_as(opened: LoadedModel, task: str, precision: str) -> LoadedModel:
     """What an exported folder says of itself: the one head that it has, and what runs it."""
-    if opened.family.name not in FAMILIES:
-        raise UserError(f"a {opened.family.name} model cannot be written as ONNX; {listed(FAMILIES, 20)} can")
     head = _head(opened, task)
     if head is not None and head not in opened.heads:
         raise UserError(

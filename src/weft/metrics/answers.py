@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.metrics.bootstrap import Resampled, Sampled, Sampling, share
+from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, share
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -37,11 +37,11 @@ def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     return float(found in rights), max(_overlap(found, right) for right in rights)
 
 
-class Answers(Sampling):
+class AnswerMetrics(Metrics):
     """Answers to questions as SQuAD scores them, the best over the answers that are right."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.sums = Resampled(5, seed)  # exact, f1; answerable, and exact and f1 of these
+        self.sums = Bootstrap(5, seed)  # exact, f1; answerable, and exact and f1 of these
 
     def add(self, predicted: str, golds: Sequence[str]) -> tuple[float, float]:
         """Take in the next question ('' says no answer; no golds: there is none); its exact and F1 come back."""
@@ -50,7 +50,7 @@ class Answers(Sampling):
         self.sums.add(1, np.zeros(len(amounts)), np.arange(len(amounts)), amounts)
         return exact, f1
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """exact and f1 in 0..1; where some questions have no answer and some do, also each kind by itself."""
         totals = self.sums.totals()
         exact, f1, answerable, answerable_exact, answerable_f1 = totals.sums

@@ -72,7 +72,7 @@ def share(part: Floats, whole: Floats, empty: float = 0.0) -> Floats:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Replicates:
     """A score on the data (column 0) and on each of their resamplings.
 
     The draws hang on the number of an example alone, so of two models that answered the same examples the columns
@@ -94,26 +94,26 @@ class Sampled:
             found = Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
         return Score(self.scale * found.value, self.scale * found.low, self.scale * found.high)
 
-    def minus(self, other: Sampled) -> Score:
+    def minus(self, other: Replicates) -> Score:
         """By how much this score is above another on the same examples."""
         return interval(self.scale * self.values - other.scale * other.values, self._beside(other))
 
-    def over(self, other: Sampled) -> Score:
+    def over(self, other: Replicates) -> Score:
         """This score as a share of another on the same examples."""
         with np.errstate(all="ignore"):
             shares = self.scale * self.values / (other.scale * other.values)
         return interval(shares, self._beside(other))
 
-    def _beside(self, other: Sampled) -> int:
+    def _beside(self, other: Replicates) -> int:
         assert self.examples == other.examples, "two scores that are not of the same examples"
         return self.examples
 
 
-class Sampling(ABC):
+class Metrics(ABC):
     """A score, or several, that knows its resamplings."""
 
     @abstractmethod
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """Every score by its name, on the data and on their resamplings."""
 
     def result(self) -> dict[str, Score]:
@@ -128,16 +128,16 @@ class Totals(NamedTuple):
     sizes: Floats  # columns: how many examples each counts
     examples: int
 
-    def sampled(self, values: Floats, scale: float = 1.0) -> Sampled:
+    def sampled(self, values: Floats, scale: float = 1.0) -> Replicates:
         """A value per column; a resampling that drew nothing at all says nothing."""
-        return Sampled(np.where(self.sizes > 0, values, np.nan), self.examples, True, scale)
+        return Replicates(np.where(self.sizes > 0, values, np.nan), self.examples, True, scale)
 
     def score(self, values: Floats) -> Score:
         """A value per column as a score."""
         return self.sampled(values).score()
 
 
-class Resampled:
+class Bootstrap:
     """Sums by key over a stream of examples, for the data as they are and for 500 resamplings of them at once.
 
     The Poisson bootstrap (Chamandy et al., 2012): in each resampling an example counts Poisson(1) times. These numbers

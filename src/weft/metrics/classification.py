@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import Floats, Resampled, Sampled, Sampling, same_length, share
+from weft.metrics.bootstrap import Bootstrap, Floats, Metrics, Replicates, same_length, share
 
 
 class LabelRow(NamedTuple):
@@ -39,12 +39,12 @@ def macro_f1(right: Floats, predicted: Floats, gold: Floats) -> Floats:
     return share((f1_of(right, predicted, gold) * occurs).sum(axis=0), occurs.sum(axis=0).astype(np.float64), np.nan)
 
 
-class Classes(Sampling):
+class ClassificationMetrics(Metrics):
     """One class of several per example; memory grows with the classes, not with the examples."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
         self.labels = tuple(labels)
-        self.counts = Resampled(3 * len(self.labels), seed)  # right, predicted, gold of each class
+        self.counts = Bootstrap(3 * len(self.labels), seed)  # right, predicted, gold of each class
         self.table_of_both = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
 
     def add(self, predicted: Sequence[int] | NDArray[Any], gold: Sequence[int] | NDArray[Any]) -> None:
@@ -59,7 +59,7 @@ class Classes(Sampling):
         self.counts.add(len(p), np.concatenate([right, rows, rows]), keys)
         np.add.at(self.table_of_both, (g, p), 1)
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """accuracy, macro_f1, mcc (Matthews' correlation) and, of two classes, the f1 of the second."""
         totals = self.counts.totals()
         right, predicted, gold = totals.sums.reshape(3, len(self.labels), -1)  # classes columns
@@ -85,12 +85,12 @@ class Classes(Sampling):
         return self.table_of_both.copy()
 
 
-class MultiLabels(Sampling):
+class MultiLabelMetrics(Metrics):
     """Any number of labels per example."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
         self.labels = tuple(labels)
-        self.counts = Resampled(3 * len(self.labels) + 1, seed)  # right, predicted, gold of each label; all right
+        self.counts = Bootstrap(3 * len(self.labels) + 1, seed)  # right, predicted, gold of each label; all right
 
     def add(self, predicted: ArrayLike, gold: ArrayLike) -> None:
         """Take in the next examples: n x labels, true where a label is set."""
@@ -107,7 +107,7 @@ class MultiLabels(Sampling):
         keys.append(np.full(len(whole), 3 * width))
         self.counts.add(len(p), np.concatenate([*rows, whole]), np.concatenate(keys))
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """micro_f1, macro_f1 (over all labels, seen or not) and exact: the share with every label right."""
         totals = self.counts.totals()
         right, predicted, gold = totals.sums[:-1].reshape(3, len(self.labels), -1)  # labels columns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.errors import UserError, one_of
-from weft.metrics.bootstrap import Floats, Resampled, Sampled, Sampling, Score, Totals, same_length, share
+from weft.metrics.bootstrap import Bootstrap, Floats, Metrics, Replicates, Score, Totals, same_length, share
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -27,7 +27,7 @@ BETA = 2  # chrF2: recall counts twice as much as precision
 LENGTHS, MATCHES, GRAMS, CHRF, EXACT, COUNT, KEYS = 0, 2, 2 + ORDERS, 2 + 2 * ORDERS, 28, 29, 30  # places of the sums
 
 
-class Sentence(NamedTuple):
+class SentenceScores(NamedTuple):
     """How well one text was written: BLEU by the n-grams that it is long enough for, chrF, and whether it is right."""
 
     bleu: float
@@ -61,7 +61,7 @@ def chrf_of(sums: Floats) -> Floats:
     return share((1 + BETA**2) * precision * recall, BETA**2 * precision + recall)
 
 
-class Written(Sampling):
+class GenerationMetrics(Metrics):
     """Written texts beside one or several right ones each.
 
     BLEU and chrF2 are in 0..100, as everybody writes them, and equal to sacreBLEU's of the whole corpus; `exact` (equal
@@ -80,17 +80,17 @@ class Written(Sampling):
         self.corpus = _bleu(tokenize, lowercase, effective_order=False)
         self.references = set[int]()
         self.measured: bool | None = None  # whether lengths come with the texts
-        self.sums = Resampled(KEYS * (1 + len(self.edges)), seed)
+        self.sums = Bootstrap(KEYS * (1 + len(self.edges)), seed)
 
     def add(
         self, predicted: Sequence[str], gold: Sequence[str | Sequence[str]], lengths: Sequence[int] | None = None
-    ) -> list[Sentence]:
+    ) -> list[SentenceScores]:
         """Take in the next texts, each with one right text or a list of them; the scores of each come back."""
         same_length(predicted, gold, "texts")
         if self.measured not in (None, lengths is not None) or (lengths is not None and len(lengths) != len(gold)):
             raise UserError("lengths of sources are given for all texts or for none")
         self.measured = lengths is not None
-        found, rows, keys, amounts = list[Sentence](), list[int](), list[int](), list[float]()
+        found, rows, keys, amounts = list[SentenceScores](), list[int](), list[int](), list[float]()
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
             golds = [right] if isinstance(right, str) else list(right)
             if not golds:
@@ -107,7 +107,7 @@ class Written(Sampling):
         self.sums.add(len(found), rows, keys, amounts)
         return found
 
-    def _statistics(self, text: str, golds: list[str]) -> tuple[Sentence, list[float]]:
+    def _statistics(self, text: str, golds: list[str]) -> tuple[SentenceScores, list[float]]:
         """What one text adds to the sums, in their order."""
         bleu = self.bleu.sentence_score(text, golds)
         exact = float(text.strip() in [gold.strip() for gold in golds])
@@ -122,9 +122,9 @@ class Written(Sampling):
             if value > chrf:
                 chrf, best = value, letters
         statistics = [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals, *best, exact, 1.0]
-        return Sentence(min(bleu.score, 100.0), 100 * chrf, exact), statistics
+        return SentenceScores(min(bleu.score, 100.0), 100 * chrf, exact), statistics
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """bleu and chrf in 0..100, exact in 0..1, and length_ratio."""
         totals = self.sums.totals()
         whole = totals.sums.reshape(1 + len(self.edges), KEYS, -1).sum(axis=0)  # statistics columns
@@ -145,7 +145,7 @@ class Written(Sampling):
                 found.append(LengthRow(low, high, count, {name: each.score() for name, each in scores.items()}))
         return found
 
-    def _scores(self, totals: Totals) -> dict[str, Sampled]:
+    def _scores(self, totals: Totals) -> dict[str, Replicates]:
         sums = totals.sums
         written, right = sums[LENGTHS], sums[LENGTHS + 1]
         columns = np.rint(sums[:CHRF]).astype(np.int64).T.tolist()  # whole numbers all of them
@@ -155,7 +155,7 @@ class Written(Sampling):
             "bleu": totals.sampled(bleu, 100),
             "chrf": totals.sampled(np.minimum(chrf_of(sums[CHRF:EXACT]), 1.0), 100),
             "exact": totals.sampled(share(sums[EXACT], totals.sizes)),
-            "length_ratio": Sampled(ratio, totals.examples),
+            "length_ratio": Replicates(ratio, totals.examples),
         }
 
     def _corpus_bleu(self, sums: list[int]) -> float:
@@ -224,14 +224,14 @@ def _f1(both: int, predicted: int, gold: int) -> float:
     return 2 * both / (predicted + gold) if both else 0.0
 
 
-class Rouge(Sampling):
+class RougeMetrics(Metrics):
     """Summaries beside one or several right ones each; the mean over the summaries, in 0..1, as rouge-score has it.
 
     Of several right summaries the one with the best F1 counts, for each score by itself.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.sums = Resampled(len(NAMES), seed)
+        self.sums = Bootstrap(len(NAMES), seed)
 
     def add(self, predicted: Sequence[str], gold: Sequence[str | Sequence[str]]) -> list[tuple[float, float, float]]:
         """Take in the next summaries; the three scores of each come back."""
@@ -247,7 +247,7 @@ class Rouge(Sampling):
         self.sums.add(len(found), rows.ravel(), keys.ravel(), np.array(found, dtype=np.float64).T.ravel())
         return found
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """rouge1, rouge2 and rougeL."""
         totals = self.sums.totals()
         return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(NAMES, totals.sums, strict=True)}

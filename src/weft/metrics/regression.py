@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import REPLICATES, Floats, Sampled, Sampling, drawn, same_length
+from weft.metrics.bootstrap import REPLICATES, Floats, Metrics, Replicates, drawn, same_length
 
 TINY = 1e-28  # the mean of equal numbers may miss them by a rounding: squared, that is no spread
 
@@ -34,7 +34,7 @@ def _ranks(groups: NDArray[Any], weights: Floats) -> Floats:
     return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
 
 
-class Numbers(Sampling):
+class RegressionMetrics(Metrics):
     """A number per example. All pairs are kept (16 bytes each), since ranks need all of them."""
 
     ranked = 200  # resamplings for spearman, the slow one
@@ -49,7 +49,7 @@ class Numbers(Sampling):
         self.predicted.frombytes(np.asarray(predicted, dtype=np.float64).tobytes())
         self.gold.frombytes(np.asarray(gold, dtype=np.float64).tobytes())
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """pearson, spearman, mse, mae, r2; the correlations are 0 where one side does not vary."""
         if not self.gold:
             raise UserError("nothing to score: there was no example")
@@ -76,4 +76,4 @@ class Numbers(Sampling):
         for name in ("pearson", "spearman"):
             if p.min() == p.max() or g.min() == g.max():
                 found[name][:] = 0.0
-        return {name: Sampled(values, len(p)) for name, values in found.items()}
+        return {name: Replicates(values, len(p)) for name, values in found.items()}

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.metrics.bootstrap import Resampled, Sampled, Sampling, Totals, same_length, share
+from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, Totals, same_length, share
 from weft.metrics.classification import LabelRow, f1_of, label_rows, macro_f1
 from weft.text.tags import spans_of
 
 Sentences = Sequence[Sequence[str]]
 
 
-class _Sentences(Sampling):
+class _SentenceMetrics(Metrics):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
     first = 0  # keys before those of the labels
 
     def __init__(self, labels: Sequence[str] = (), seed: int = 0) -> None:
         self.numbers = {label: number for number, label in enumerate(labels)}
-        self.counts = Resampled(self.first + 3 * len(self.numbers), seed)
+        self.counts = Bootstrap(self.first + 3 * len(self.numbers), seed)
 
     def key(self, label: str, place: int) -> int:
         """Where right (0), predicted (1) and gold (2) of a label are counted; new labels are taken in."""
@@ -55,7 +55,7 @@ class _Sentences(Sampling):
         return label_rows(list(self.numbers), right, predicted, gold)
 
 
-class Entities(_Sentences):
+class EntityMetrics(_SentenceMetrics):
     """Spans of words, right only with the right borders and the right type; the numbers are seqeval's."""
 
     first = 2  # words, words with the right tag
@@ -71,7 +71,7 @@ class Entities(_Sentences):
         both = set(p) & set(g)
         return keys + [self.key(span.label, 0) for span in g if span in both]
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """f1, precision and recall of all spans together (micro), and accuracy of the words."""
         totals = self.counts.totals()
         right, predicted, gold = self.parts(totals).sum(axis=1)
@@ -88,7 +88,7 @@ class Entities(_Sentences):
         return sorted(super().table())
 
 
-class WordTags(_Sentences):
+class TagMetrics(_SentenceMetrics):
     """A tag per word, such as parts of speech; a tag that is not among the labels is one more."""
 
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
@@ -96,7 +96,7 @@ class WordTags(_Sentences):
         keys = [self.key(tag, 1) for tag in predicted] + [self.key(tag, 2) for tag in gold]
         return keys + [self.key(b, 0) for a, b in zip(predicted, gold, strict=True) if a == b]
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """accuracy over the words, and macro_f1 over the tags that occur."""
         totals = self.counts.totals()
         right, predicted, gold = self.parts(totals)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from weft.errors import UserError
 from weft.metrics.bootstrap import (
     REPLICATES,
+    Bootstrap,
     Floats,
-    Resampled,
-    Sampled,
-    Sampling,
+    Metrics,
+    Replicates,
     Score,
     drawn,
     interval,
@@ -25,7 +25,7 @@ from weft.metrics.bootstrap import (
 MOST = 512  # texts whose pairs are compared: 130,816 of them
 
 
-class Likeness:
+class SimilarityMetrics:
     """Vectors of the same texts by two models, whose widths may differ; the first `most` texts are compared."""
 
     def __init__(self, most: int = MOST, seed: int = 0) -> None:
@@ -117,12 +117,12 @@ def _near(row: Floats, number: int, nearest: int) -> set[int]:
     return set(order[order != number][:nearest].tolist())
 
 
-class Ranking(Sampling):
+class RankingMetrics(Metrics):
     """How far up the one right text stands among all texts."""
 
     def __init__(self, at: int = 10, seed: int = 0) -> None:
         self.at = at
-        self.sums = Resampled(4, seed)
+        self.sums = Bootstrap(4, seed)
 
     def add(self, place: int | None) -> None:
         """Take in the place of the right text of the next question, from 1; None where it was not found."""
@@ -140,7 +140,7 @@ class Ranking(Sampling):
         keys, rows = np.indices(gains.shape)
         self.sums.add(len(places), rows.ravel(), keys.ravel(), gains.ravel())
 
-    def sampled(self) -> dict[str, Sampled]:
+    def sampled(self) -> dict[str, Replicates]:
         """mrr (the mean of 1 / place), ndcg and recall within the first so many, and recall@1."""
         totals = self.sums.totals()
         names = ("mrr", f"ndcg@{self.at}", "recall@1", f"recall@{self.at}")

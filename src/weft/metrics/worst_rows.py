@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 
-class Worst:
+class WorstRows:
     """The rows on which a model did worst, as many as asked for and no more in memory."""
 
     def __init__(self, most: int = 10) -> None:

@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.objectives.soft import SoftTargets
 
 CELLS = 1 << 23  # numbers of attention maps in memory at once
@@ -154,13 +154,13 @@ class Recorder:
     """A network that an objective uses as any other, and that keeps its hidden states, queries, keys and values."""
 
     def __init__(self, network: Any, states: bool, layers: Collection[int]) -> None:
-        self.network, self.training, self.scores = network, network.training, network.scores
+        self.network, self.training, self.logits = network, network.training, network.logits
         self.states: list[Tensor] | None = [] if states else None  # embeddings, and the output of each layer
         self.layers = layers  # whose attention is recorded, from 1
         self.attention: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # query, key and value of these: N H D each
         self.layer = 0
         self.hidden: Tensor
-        self.logits: Tensor  # n V: of words
+        self.word_logits: Tensor  # n V: of words
 
     def __call__(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, **more: Any) -> Tensor:
         if self.states is not None:
@@ -175,8 +175,8 @@ class Recorder:
             self.attention[self.layer] = (query, key, value)
 
     def words(self, hidden: Tensor) -> Tensor:
-        self.logits = self.network.words(hidden)
-        return self.logits
+        self.word_logits = self.network.words(hidden)
+        return self.word_logits
 
     def attention_map(self, layer: int, rows: Rows) -> AttentionMap:
         query, key, _ = self.attention[layer]
@@ -238,7 +238,7 @@ class TeacherNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class MatchedStates:
+class MatchedStates(Objective):
     """An objective, and beside it a student whose hidden states match those of its teacher.
 
     states: the mean square between the states of matched layers (Jiao et al., 2020: TinyBERT);
@@ -288,7 +288,7 @@ class MatchedStates:
         if self.soft is not None:
             places = batch.targets.get("places")
             logits = self.teacher.words(teacher.hidden if places is None else teacher.hidden[places])
-            apart = self.soft.one_of(in_full(student.logits), in_full(logits))
+            apart = self.soft.one_of(in_full(student.word_logits), in_full(logits))
             soft = (1 - self.soft.hard) * (apart * (batch.targets["words"] != NOTHING)).sum()
             sums = {**sums, "words": self.soft.hard * sums["words"], "soft": soft}
         with torch.autocast(batch.tokens.device.type, enabled=False):  # small differences need full precision

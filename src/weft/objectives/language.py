@@ -8,32 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.masking import NOTHING
 from weft.nn.rows import Batch
+from weft.objectives.base import Objective
 from weft.objectives.soft import TOKENS, SoftTargets
-
-
-class Objective(Protocol):
-    """What the trainer knows of any objective."""
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The kinds of predictions, in the order of its counts and sums."""
-
-    @property
-    def heads(self) -> Mapping[str, int | None]:
-        """The heads that it trains and their outputs; None: as many as the vocabulary has tokens."""
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """How many predictions of each kind a batch asks for."""
-
-    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
-        """The summed loss of each kind, in float32."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -43,7 +26,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(Objective):
     """Each token predicts the next (GPT); with `soft`, as a teacher does, where a batch has its outputs."""
 
     heads: ClassVar[Mapping[str, int | None]] = {"words": None}
@@ -67,7 +50,7 @@ class NextToken:
 
 
 @dataclass(frozen=True)
-class MaskedWords:
+class MaskedWords(Objective):
     """The words behind the masks (BERT); with `pairs`, also whether the second text of a pair follows the first."""
 
     pairs: bool = False

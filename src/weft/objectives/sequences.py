@@ -12,10 +12,11 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch
+from weft.objectives.base import Objective
 
 
 @dataclass(frozen=True)
-class Writing:
+class Writing(Objective):
     """The next token of what is written; a share of `smoothing` is asked of all tokens alike (Szegedy et al., 2016)."""
 
     smoothing: float = 0.0

@@ -18,6 +18,7 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
+from weft.objectives.base import Objective
 from weft.objectives.language import cross_entropy
 from weft.objectives.soft import SoftTargets
 
@@ -40,7 +41,7 @@ def by_row(logits: Tensor, rows: Rows) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Objective):
     """One label, several labels, or a number for each text or pair; with `words`, each token also predicts the next."""
 
     kind: Literal["label", "labels", "value"]
@@ -93,7 +94,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Objective):
     """A label for each word, predicted at its first token."""
 
     outputs: int
@@ -123,7 +124,7 @@ class Tags:
 
 
 @dataclass(frozen=True)
-class Ends:
+class Ends(Objective):
     """The first and the last token of an answer in its row; a row without one points at its first token.
 
     A teacher gives the probability of each token to be either, already at the temperature of `soft`.
@@ -156,7 +157,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class TextVectors:
+class TextVectors(Objective):
     """A text as the teacher's vector: its direction, and unless that is all that matters its length too.
 
     Both errors are normalized by how far the teacher's vectors lie from their mean: predicting the mean scores 1, a

@@ -1,7 +1,7 @@
 """Pages and charts from numbers and words: HTML and SVG that stand alone, run nothing and fetch nothing."""
 
 from weft.picture.axes import Point, log_ticks, short, thinned, ticks
-from weft.picture.charts import DARK, LIGHT, Bar, Line, bar_chart, heat_map, line_chart
+from weft.picture.charts import DARK, LIGHT, Bar, ChartLine, bar_chart, heat_map, line_chart
 from weft.picture.page import entries, heading, page, paragraph, table, verbatim
 from weft.picture.words import safe, wrapped
 
@@ -9,7 +9,7 @@ __all__ = [
     "DARK",
     "LIGHT",
     "Bar",
-    "Line",
+    "ChartLine",
     "Point",
     "bar_chart",
     "entries",

@@ -27,7 +27,7 @@ SMALLEST = 0.62  # times, by which a heat map may be scaled down before it scrol
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart; lines of one group share a color, and a y that is not finite leaves a gap."""
 
     name: str
@@ -47,7 +47,7 @@ class Pen:
     stroke: str  # attributes of a path
 
 
-def _pens(lines: Sequence[Line]) -> list[Pen]:
+def _pens(lines: Sequence[ChartLine]) -> list[Pen]:
     """A color for each group, and dots where the colors are used up."""
     groups: dict[str | int, int] = {}
     pens = []
@@ -63,7 +63,14 @@ def _pens(lines: Sequence[Line]) -> list[Pen]:
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], x: str, y: str, *, log_y: bool = False, log_x: bool = False, height: int = 320
+    title: str,
+    lines: Sequence[ChartLine],
+    x: str,
+    y: str,
+    *,
+    log_y: bool = False,
+    log_x: bool = False,
+    height: int = 320,
 ) -> str:
     """A <figure> with axes that fit every point, wide and narrow, and a legend below."""
     pens = _pens(lines)
@@ -82,7 +89,7 @@ def line_chart(
 def _drawn(
     name: str,
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     pens: Sequence[Pen],
     labels: tuple[str, str],
     logs: tuple[bool, bool],

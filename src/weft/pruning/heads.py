@@ -22,7 +22,7 @@ from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
 from weft.nn.multihead import Attention
 from weft.nn.rows import Rows
-from weft.objectives.language import Objective
+from weft.objectives.base import Objective
 from weft.pruning.layers import rebuilt
 
 PARTS = 3  # query, key and value, in one matrix

@@ -16,7 +16,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.outline import outline
 from weft.errors import UserError
 from weft.pruning.layers import rebuilt
-from weft.text.tokenizers.marian import Side
+from weft.text.tokenizers.marian import MarianTokenizer
 from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -199,7 +199,7 @@ def _cut(
         written = told | (set(range(target.vocabulary)) if written is None else written)
     else:
         keep = keep | told
-    if isinstance(tokenizer, Side) and isinstance(target, Side):
+    if isinstance(tokenizer, MarianTokenizer) and isinstance(target, MarianTokenizer):
         one, two, read, kept = pruned_sides(tokenizer, target, keep, written, characters)
         if apart and (two.id_of("padding") or 0) >= len(read):
             what = "Marian's format has one number for the padding of both"

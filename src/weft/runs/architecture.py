@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
 from weft.checkpoint.folder import TARGET
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors
@@ -54,7 +54,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if not path.is_file():
             raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
         kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        family = FAMILIES.get(str(kind).removeprefix("weft-"))
+        family = family_named(str(kind).removeprefix("weft-"))
         if family is None:
             raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
         return family

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.reading import Dataset
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
-from weft.runs.dataset import Material
 from weft.runs.driver import report
 from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.judging import Judgement, judged
 from weft.tasks.model import Model
-from weft.text.tfidf import LARGEST, Bags, Tfidf
+from weft.text.tfidf import LARGEST, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -61,7 +61,7 @@ class Baseline:
 def train_baselines(
     recipe: TaskRecipe,
     task: Task,
-    material: Material,
+    dataset: Dataset[Example],
     opened: LoadedModel,
     card: Card,
     device: torch.device,
@@ -72,7 +72,7 @@ def train_baselines(
         return []
     opened.network.to(device)
     base = replace(opened, card=card) if "base" in recipe.model else None
-    return linear_models(task, material.train, material.dev, base, progress)
+    return linear_models(task, dataset.train, dataset.dev, base, progress)
 
 
 def linear_models(
@@ -122,7 +122,7 @@ def _less(used: int, there: int, what: str) -> str:
     return f", {used:,} of {there:,} {what}" if used < there else ""
 
 
-def _sparse(bags: Bags) -> Product:
+def _sparse(bags: SparseRows) -> Product:
     starts = torch.from_numpy(bags.starts)
     columns, values = torch.from_numpy(bags.columns), torch.from_numpy(bags.values)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
@@ -219,11 +219,13 @@ def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> 
         log(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
 
 
-def judged_again(model: Model, name: str, material: Material, framing: Framing, device: torch.device) -> Judgement:
+def judged_again(
+    model: Model, name: str, dataset: Dataset[Example], framing: Framing, device: torch.device
+) -> Judgement:
     """A saved model on the held-out rows."""
     model.to(device)
     try:
-        return judged(TextTask.from_model(model.opened, name), model.opened, framing, material.dev, tune=True)
+        return judged(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
     finally:
         model.to("cpu")
 

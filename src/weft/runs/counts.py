@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
 
-from weft.checkpoint.card import Card, Made, Metric, TextLayout
+from weft.checkpoint.card import Card, Metric, TextLayout
 from weft.checkpoint.families import Family, find_size, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.ngram import from_tables
 from weft.checkpoint.outline import measure
-from weft.config import changed, write_toml
+from weft.config import changed
 from weft.data.counts import count
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
@@ -26,11 +24,12 @@ from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
-from weft.picture import Line, line_chart, page, paragraph, table
+from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather
-from weft.runs.driver import Altered
+from weft.runs.driver import card_of, record
+from weft.runs.language import texts_of
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -66,7 +65,6 @@ def count_text(
     recipe: Recipe,
     family: Family,
     tokenizer: Tokenizer,
-    fresh: bool,
     stop: Stop,
     log: Log,
     progress: Progress,
@@ -80,20 +78,8 @@ def count_text(
     aim = replace(recipe.objective, rows="documents")
     material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
     corpus, dev = material.corpus, material.dev
-    about: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": recipe.seed,
-        "device": "cpu",
-        "parameters": 0,
-        "text": {"hash": corpus.hash, "tokens": corpus.size},
-        "held_out": {"hash": dev.hash, "tokens": dev.size} if dev else None,
-    }
-    if fresh or not run.about.exists():
-        write_toml(recipe, run.recipe)
-        run.describe(about)
-    elif any(getattr(run.info(), key) != about[key] for key in ("text", "held_out")):
-        raise Altered(f"{run.folder}: the text is not the one that the run began with")
-    if not fresh and run.metrics.exists() and run.lines():  # the last to be written
+    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(material))
+    if not new and run.metrics.exists() and run.lines():  # the last to be written
         log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     judged = f", held out {dev.size:,}" if dev is not None else ""
@@ -104,13 +90,8 @@ def count_text(
     began = time.monotonic()
     config, network = counted(corpus, tokenizer, config, frame, stop, log, progress)
     seconds = time.monotonic() - began
-    card = Card(
-        weft=VERSION,
-        task=family.task,
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
-        text=TextLayout(documents=recipe.text.documents, rows="documents"),
-    )
+    layout = TextLayout(documents=recipe.text.documents, rows="documents")
+    card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
     opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
     rows = storage(config)
     log(storage_lines(rows, config))
@@ -233,9 +214,11 @@ def _picture(run: Run, config: NgramConfig, rows: list[tuple[int, int, int, int]
     growth = line_chart(
         "What is stored, by order",
         [
-            Line("n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]),
-            Line("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
-            Line("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+            ChartLine(
+                "n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]
+            ),
+            ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+            ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
         ],
         "order",
         "numbers",

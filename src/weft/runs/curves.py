@@ -15,7 +15,7 @@ from weft.config import build, read_record
 from weft.errors import UserError
 from weft.files import read_text, write_text
 from weft.metrics.bootstrap import Score
-from weft.picture import Line, Point, entries, heading, line_chart, page, paragraph, table
+from weft.picture import ChartLine, Point, entries, heading, line_chart, page, paragraph, table
 from weft.tasks.evaluate import Evaluation
 from weft.tasks.evaluation_page import evaluation_parts
 from weft.tasks.registry import WRITES
@@ -179,21 +179,21 @@ def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
 
 def _metrics(group: Sequence[RunRecord]) -> list[str]:
     """A chart for each scale of scores: of a single run all its scores, of several the first score of each."""
-    scales: dict[str, list[Line]] = {}
+    scales: dict[str, list[ChartLine]] = {}
     for record in group:
         for score in record.scores if len(group) == 1 else record.scores[:1]:
             points = [(line["step"], line[key]) for line in record.lines if (key := f"validation_{score}") in line]
             scale = score if score in ERRORS else "score, 0 to 100" if score in PERCENT else "score"
             faint = len(group) == 1 and scale not in ERRORS and score != record.scores[0]
             name = score if len(group) == 1 else f"{record.name}: {score}"
-            scales.setdefault(scale, []).append(Line(name, points, faint=faint))
+            scales.setdefault(scale, []).append(ChartLine(name, points, faint=faint))
     return [
         line_chart(f"Held-out {scale if scale in ERRORS else 'scores'} by step", lines, "step", scale)
         for scale, lines in scales.items()
     ]
 
 
-def _losses(group: Sequence[RunRecord], by: str) -> list[Line]:
+def _losses(group: Sequence[RunRecord], by: str) -> list[ChartLine]:
     found = []
     for record in group:
         tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
@@ -205,15 +205,15 @@ def _losses(group: Sequence[RunRecord], by: str) -> list[Line]:
 
         judged = points("validation_loss")
         name = "" if len(group) == 1 else f"{record.name}: "
-        found.append(Line(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
+        found.append(ChartLine(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
         if judged:
-            found.append(Line(f"{name}held out", judged, group=record.name))
+            found.append(ChartLine(f"{name}held out", judged, group=record.name))
     return found
 
 
-def _lines(group: Sequence[RunRecord], key: str) -> list[Line]:
+def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:
     return [
-        Line(
+        ChartLine(
             record.name if len(group) > 1 else "",
             [(line["step"], math.nan if line[key] is None else line[key]) for line in record.lines if key in line],
             group=record.name,

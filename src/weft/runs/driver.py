@@ -1,20 +1,29 @@
-"""What every training run does around its loop: where it begins, what it leaves behind, and its last words."""
+"""One driver for every training run: checks before work, the record, checkpoints, the best model, the last words.
+
+A verb makes a `Job` of its recipe and hands it over: `drive` writes down what the run was made with (or checks, when it
+is resumed, that this is still the same), begins at the newest checkpoint, announces, trains, saves and reports.
+"""
 
 from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from weft.checkpoint.card import Card, Made, Metric
+from weft.checkpoint.folder import LoadedModel
 from weft.checksums import Damaged, digest
-from weft.config import write_toml
+from weft.config import values_of, write_toml
 from weft.errors import UserError
+from weft.files import write_json
 from weft.progress import Log, Progress, lines_of_a_run, silent
 from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
@@ -37,6 +46,9 @@ def scratch_folder() -> Path:
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(temporary_folder())
+
+
+# ------------------------------------------------------------------------------------------------------ before work
 
 
 @contextmanager
@@ -78,6 +90,11 @@ def device_for(name: str | None, threads: int | None) -> torch.device:
     return device
 
 
+def check_tensorboard(recipe: Any) -> None:
+    if recipe.tensorboard and find_spec("tensorboard") is None:
+        raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
+
+
 def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
     """What `auto` stands for on this device."""
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -85,8 +102,43 @@ def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
 
 
 def pass_tokens(device: torch.device) -> int:
-    """Tokens that go through the network at once unless said."""
+    """Tokens that go through the network at once unless given."""
     return 1 << 16 if device.type == "cuda" else 1 << 14
+
+
+def record(
+    run: Run,
+    recipe: Any,
+    device: torch.device,
+    about: Mapping[str, Any],
+    same: Mapping[str, Any],
+) -> bool:
+    """Write down what a run was made with; when it is resumed, check that `same` still is. Whether it is new.
+
+    `about` is brought up to date when a run is resumed: a teacher may have had to read again.
+    """
+    if not run.about.exists():
+        write_toml(recipe, run.recipe)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        run.describe({"date": date, "seed": recipe.seed, "device": name, **about, **same})
+        return True
+    info = run.info()
+    before = vars(info)
+    for key, value in same.items():
+        if before[key] != value:
+            raise Altered(f"{run.folder}: the {NAMES.get(key, key)} is not the one that the run began with")
+    if any(before[key] != value for key, value in about.items()):
+        write_json(run.about, values_of(replace(info, **about)))
+    return False
+
+
+NAMES = {"held_out": "held-out text"}  # of keys of run.json
+
+
+def card_of(run: Run, card: Card, seed: int) -> Card:
+    """The card of a model that the run makes: by which recipe, when and with which seed."""
+    return replace(card, recipe=digest(run.recipe), made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()))
 
 
 @dataclass(frozen=True)
@@ -101,14 +153,14 @@ class Begun:
 def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     """From the newest checkpoint that can be read, or from nothing."""
     checkpoints = run.checkpoints(keep)
-    found = checkpoints.load()
-    state, stored, notes = found if found is not None else (State(pass_tokens=pass_tokens), None, [])
-    if found is None and run.metrics.exists() and run.metrics.stat().st_size:
+    loaded = checkpoints.load()
+    state, stored, notes = loaded if loaded is not None else (State(pass_tokens=pass_tokens), None, [])
+    if loaded is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
     if not state.finished:
         run.check_model()
     recipe = digest(run.recipe)
-    if found is not None and state.recipe not in (None, recipe):
+    if loaded is not None and state.recipe not in (None, recipe):
         notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
     state.recipe = recipe
     for note in notes:
@@ -116,37 +168,60 @@ def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     return Begun(checkpoints, state, stored)
 
 
-def drive(
-    run: Run,
-    setup: Setup,
-    begun: Begun,
-    tensorboard: bool,
-    keep_best: Callable[[dict[str, float]], None],
-    stop: Stop,
-    log: Log,
-    measure: str = "loss",
-    progress: Progress = silent,
-) -> State:
+# ---------------------------------------------------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training run, ready to start: all that differs between the verbs."""
+
+    recipe: Any  # with every open choice made; it has a seed and says whether TensorBoard is written
+    model: LoadedModel  # with its card, but for recipe and date
+    setup: Setup
+    data: str  # hash of what the model is judged by, for its metrics
+    same: Mapping[str, Any]  # of run.json: what must not change when the run is resumed
+    about: Mapping[str, Any] = field(default_factory=dict)  # of run.json besides
+    announce: Callable[[State], None]  # logs what is about to be trained; called with where the run stands
+    save: Callable[[LoadedModel, dict[str, float]], None] | None = None  # the best model so far and its losses
+    metric: str = "loss"  # which decides what is kept
+
+
+def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
-    state = begun.state
+    setup, plan = job.setup, job.setup.plan
+    parameters = sum(parameter.numel() for parameter in setup.network.parameters())
+    record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)
+    start = begin(run, plan.keep, plan.pass_tokens or 0, log)
+    state = start.state
+    model = replace(job.model, card=card_of(run, job.model.card, job.recipe.seed))
+    job.announce(state)
+    if state.finished:
+        log(f"{run.folder}: this run has finished already")
+
+    def save_best(losses: dict[str, float]) -> None:
+        if job.save is not None:
+            job.save(model, losses)
+        else:
+            run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
+
     with lines_of_a_run(log, progress) as lines:
-        run_log = RunLog(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
+        run_log = RunLog(run.metrics, state.metrics, run.board if job.recipe.tensorboard else None, state.step, *lines)
         try:
             with quick_arithmetic(setup.device):
-                watch = Watch(run.gradients, state.step) if setup.plan.watch_gradients else None
-                state = train(setup, state, begun.stored, begun.checkpoints, run_log, stop, keep_best, watch)
+                watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
+                state = train(setup, state, start.stored, start.checkpoints, run_log, stop, save_best, watch)
         except Interrupted as interrupted:
-            of = f" of {state.steps or setup.steps:,}" if setup.minutes is None or state.steps else ""
-            message = f"stopped after step {state.step:,}{of}, all saved"
-            raise Interrupted(interrupted.number, message) from None
+            steps = setup.steps if plan.minutes is None else state.steps
+            of = f" of {steps:,}" if steps else ""
+            raise Interrupted(interrupted.number, f"stopped after step {state.step:,}{of}, all saved") from None
         finally:
             run_log.close()
             report(run, log)
     best = "the last step"
     if state.best is not None:
-        # A score is kept below zero, so that less is better in every run.
-        value = state.best if setup.judge is None else -state.best
-        best = f"held-out {measure} {value:.4f} at step {state.best_step:,}"
+        # A metric is kept below zero, so that less is better in every run.
+        value = state.best if setup.evaluate is None else -state.best
+        best = f"held-out {job.metric} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
     log(f"{run.folder}: done after {done}; kept: {best}")
     return state
@@ -158,8 +233,8 @@ def report(run: Run, log: Log) -> None:
         if run.metrics.exists() and run.metrics.stat().st_size:
             write_curves([run.folder], run.report)
         if run.gradients.exists():
-            found = draw_gradients(run.gradients, run.gradients_page, run.folder.name)
-            if found is not None:
-                log(f"{run.gradients_page}: {found}")
+            line = draw_gradients(run.gradients, run.gradients_page, run.folder.name)
+            if line is not None:
+                log(f"{run.gradients_page}: {line}")
     except (UserError, OSError) as error:
         log(f"weft: note: no report: {error}")

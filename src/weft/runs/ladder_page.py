@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.picture import (
     Bar,
-    Line,
+    ChartLine,
     bar_chart,
     heading,
     line_chart,
@@ -198,7 +198,7 @@ def _bars(found: dict[str, Any]) -> str:
 
 
 def _curves(rungs: Sequence[Rung], by: str, x: str) -> str:
-    lines = list[Line]()
+    lines = list[ChartLine]()
     end = max((point[by] for rung in rungs for point in rung["curve"]), default=1.0)
     for rung in rungs:
         points = [(point[by], point["bits_per_byte"]) for point in rung["curve"]]
@@ -207,13 +207,13 @@ def _curves(rungs: Sequence[Rung], by: str, x: str) -> str:
                 continue
             at = rung["seconds"] if by == "seconds" else rung["tokens"]
             points = [(at, value_of(rung)), (max(end, at), value_of(rung))]
-        lines.append(Line(rung["title"], points, dashed=rung["counted"]))
+        lines.append(ChartLine(rung["title"], points, dashed=rung["counted"]))
     return line_chart(f"Held-out loss by {x}", lines, x, "bits per byte")
 
 
 def _contexts(rungs: Sequence[Rung]) -> str:
     lines = [
-        Line(
+        ChartLine(
             rung["title"],
             [(point["context"], point["bits_per_byte"]) for point in rung["by_context"] if point["bits_per_byte"]],
             dashed=rung["counted"],

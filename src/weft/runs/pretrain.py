@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
-from weft.config import changed, read_toml
+from weft.config import changed
 from weft.errors import UserError, listed
-from weft.objectives.language import MaskedWords, NextToken, Objective
+from weft.objectives.base import Objective
+from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
 from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
 from weft.runs.corpus import documents_found, text_of
 from weft.runs.counts import check_counting, count_text
-from weft.runs.driver import begun, device_for
-from weft.runs.language import learn_text
+from weft.runs.driver import begun, check_tensorboard, device_for, drive
+from weft.runs.language import text_job
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.runs.word_vectors_start import Start, begun_from, fill_table, find_vectors
-from weft.tasks.model import Model, new
+from weft.tasks.model import Model, load, new
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.run import Run
 from weft.training.signals import Stop
+
+RECIPE = Recipe  # what `weft.resume` reads
 
 
 def pretrain(
@@ -48,7 +50,7 @@ def pretrain(
         raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
-    family = _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    _family(recipe)  # all that can be wrong without reading the text is said before anything is made
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
@@ -61,13 +63,7 @@ def pretrain(
     recipe = _from_anywhere(recipe, paths, dev)
     recipe = changed(recipe, {"text": {"documents": documents_found(recipe, log)}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, family, True, stop, log, progress_of(progress))
-
-
-def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
-    """Go on with a run that was broken off; where it had finished, its model."""
-    recipe = read_toml(Recipe, run.recipe)
-    return _go(run, recipe, _family(recipe), False, stop, log, progress)
+        return go(run, recipe, stop, log, progress_of(progress))
 
 
 def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
@@ -106,8 +102,7 @@ def _family(recipe: Recipe) -> Family:
             raise UserError(f"{family.name} takes nothing from row to row: rows carried is for rnn, lstm and gru")
         if recipe.objective.short is not None:
             raise UserError("rows that carry a state are of one length: leave out objective.short, or say rows stream")
-    if recipe.tensorboard and find_spec("tensorboard") is None:
-        raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
+    check_tensorboard(recipe)
     if name is not None and name not in family.objectives:
         raise UserError(f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}")
     return family
@@ -121,10 +116,12 @@ def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
     return sizes
 
 
-def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Model:
+    """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
+    family = _family(recipe)
     if family.counts:
         words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
-        return count_text(run, recipe, family, words, fresh, stop, log, progress)
+        return count_text(run, recipe, family, words, stop, log, progress)
     seed = recipe.seed
     device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
     base = recipe.model.get("base")
@@ -157,19 +154,20 @@ def _go(run: Run, recipe: Recipe, family: Family, fresh: bool, stop: Stop, log: 
         if start is not None:
             fill_table(opened.network, tokenizer, start, seed, log)
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
-    return learn_text(
+    job = text_job(
         run,
         recipe,
         opened,
         objective,
-        fresh,
         stop,
         log,
         progress,
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
-        share=1.0 if base is None else 0.2,  # of the usual rate: what is known already is not to be lost
+        share=1.0 if base is None else 0.2,  # of the usual learning rate: what is known already is not to be lost
         evaluate_first=base is not None,
     )
+    drive(run, job, stop, log, progress)
+    return load(run.folder)
 
 
 def _objective(name: str) -> Objective:

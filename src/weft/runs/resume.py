@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
+from weft.config import read_toml
 from weft.errors import UserError
 from weft.files import read_text
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
-from weft.runs import finetune, pretrain
-from weft.runs import word_vectors as vectors
 from weft.runs.driver import resumable
 from weft.tasks.model import Model
 from weft.training.run import Run
 from weft.training.signals import listening
+
+# Kinds of runs by the section that only their recipes have. Each module has a class RECIPE and a function
+# `go(run, recipe, stop, log, progress)`, and is imported when such a run is resumed.
+KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.word_vectors"}
+OTHERS = "weft.runs.pretrain"
 
 
 def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
@@ -25,10 +30,11 @@ def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: Pr
     with listening() as stop, run.held(), resumable(run):
         try:
             sections = set(tomllib.loads(read_text(run.recipe)))
-            if "ladder" in sections:
-                raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
         except (ValueError, RecursionError):
-            sections = set()  # whoever reads it next says what is wrong with it
+            sections = set()  # read_toml says what is wrong with it
+        if "ladder" in sections:
+            raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
         run.tidy()
-        kind = finetune if "task" in sections else vectors if "vectors" in sections else pretrain
-        return kind.go_on(run, stop, log, progress_of(progress))
+        kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
+        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), stop, log, progress_of(progress))
+        return model

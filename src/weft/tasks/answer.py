@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
-from weft.metrics.answers import Answers, answer_scores
+from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import text_in, value_in
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import Framing, Piece, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
@@ -50,6 +51,7 @@ class AnswerTask(Task):
 
     name = "answer"
     head = "answer"
+    needs = "looks both ways"
     by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
@@ -58,6 +60,9 @@ class AnswerTask(Task):
     outputs = 2
     default_metric = "f1"
     metric_names = ("f1", "exact")
+    prediction_columns = ("prediction", "probability", "start", "end")
+    pair_order = "a question, then its context"
+    expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -65,6 +70,10 @@ class AnswerTask(Task):
     def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
         cls.check_recipe(work)
         return cls()
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return super().fits(family) and not family.speaks
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> AnswerTask:
@@ -75,7 +84,7 @@ class AnswerTask(Task):
         return replace(card, thresholds=thresholds, temperature=self.temperature)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("context", "question")
+        return ("question", "context")
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")
@@ -246,7 +255,7 @@ class AnswerTask(Task):
     # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> Any:
-        return Answers()
+        return AnswerMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
@@ -294,7 +303,7 @@ class AnswerTask(Task):
 
 
 def candidates(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[Piece], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
 ) -> Candidates:
     """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
     spans: dict[tuple[int, int], float] = {}
@@ -318,7 +327,7 @@ def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tup
     return questions, [known[context] for _, context in pairs]
 
 
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[Piece]:
+def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
     """The windows of a context, the question in each."""
     room = framing.length - special_tokens(framing, 2)
     if len(question) > room // 2 and len(question) + len(context) > room:
@@ -337,7 +346,7 @@ def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None
     return (inside[0], inside[-1]) if inside else None
 
 
-def _spans(ends: NDArray[np.float64], piece: Piece) -> list[tuple[float, int, int]]:
+def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
     """The best pairs of a first and a last token in a window, as tokens of the context."""
     size = piece.cut.end - piece.cut.start
     inside = ends[piece.lead : piece.lead + size]

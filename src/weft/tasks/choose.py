@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
-from weft.metrics.bootstrap import Resampled, Score, share
+from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Option
+from weft.tasks.base import Task
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
@@ -216,7 +217,7 @@ def judge(
     **options: Any,
 ) -> Score:
     """The share of questions whose right choice was chosen; `on_answer` gets each, `options` are those of `choose`."""
-    sums, waiting = Resampled(1, seed), iter(questions)
+    sums, waiting = Bootstrap(1, seed), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(opened, [(question.prompt, question.choices) for question in some], **options)
         right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]
@@ -226,3 +227,20 @@ def judge(
                 on_answer(question, answer)
     totals = sums.totals()
     return totals.score(share(totals.sums[0], totals.sizes))
+
+
+class ChooseTask(Task):
+    """The continuation that fits a prompt best."""
+
+    name = "choose"
+    head = "words"
+    takes_tuples = True  # a prompt with its own choices
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> ChooseTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return choose(model, inputs, **options)

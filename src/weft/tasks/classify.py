@@ -16,31 +16,22 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, listed
-from weft.metrics.classification import Classes, MultiLabels
-from weft.metrics.regression import Numbers
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import (
-    alike_note,
-    check_labels,
-    in_order,
-    is_one,
-    number_in,
-    number_of,
-    text_in,
-    word_in,
-    words_in_list,
-)
+from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, pieces
+from weft.text.windows import Framing, TextWindow, pieces
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
@@ -60,6 +51,7 @@ class TextTask(Task):
     balanced: bool = False  # rows of rare labels count more
     words: float = 0.0  # weight of the next-token loss beside that of the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    either: bool = False  # a published folder does not say whether it reads texts or pairs
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
@@ -81,7 +73,15 @@ class TextTask(Task):
         if name == "regress" or (name == "pair" and labels is None and outputs == 1):
             return cls(name, "value", name == "pair")
         names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
-        return cls(name, KINDS.get(name, "label"), name == "pair", names, thresholds=model.card.thresholds)
+        either = name == "classify" and model.card.task is None
+        kind, thresholds = KINDS.get(name, "label"), model.card.thresholds
+        return cls(name, kind, name == "pair", names, thresholds=thresholds, either=either)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        super().check_model(model, name)
+        if name == "regress" and model.heads["classify"] != 1:
+            raise UserError(f"a head of {model.heads['classify']} outputs gives no value")
 
     def to_card(self, card: Card) -> Card:
         return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
@@ -89,6 +89,15 @@ class TextTask(Task):
     @property
     def outputs(self) -> int:
         return 1 if self.kind == "value" else len(self.labels)
+
+    @property
+    def prediction_columns(self) -> tuple[str, ...]:
+        more = {"label": ("probability",), "labels": ("probabilities",), "value": ()}
+        return ("prediction", *more[self.kind])
+
+    @property
+    def takes_tuples(self) -> bool:
+        return self.pair or self.either
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         return ("text", "pair") if self.pair else ("text",)
@@ -291,8 +300,8 @@ class TextTask(Task):
 
     def metrics(self) -> Any:
         if self.kind == "value":
-            return Numbers()
-        return Classes(self.labels) if self.kind == "label" else MultiLabels(self.labels)
+            return RegressionMetrics()
+        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         if self.kind == "value":
@@ -335,7 +344,7 @@ class TextTask(Task):
 
 def pieces_in(
     framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[Piece], tuple[int, ...]]]:
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
     """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
     for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
         firsts = tokenizer.ids([each[0] for each in some], specials=False)

@@ -13,11 +13,12 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
+from weft.data.reading import examples_of, long_note
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.metrics.regression import Numbers
+from weft.metrics.regression import RegressionMetrics
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
@@ -25,7 +26,6 @@ from weft.tasks.base import Example
 from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import Judgement, judged
-from weft.tasks.reading import examples_of, long_note
 from weft.tasks.registry import task_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
@@ -217,7 +217,7 @@ def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Sk
     skipped = skipped or Skipped()
     by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
     confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
-    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, Numbers) else []
+    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, RegressionMetrics) else []
     points = [point for point in points if all(map(math.isfinite, point))]
     some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
     return Evaluation(

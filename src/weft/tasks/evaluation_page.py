@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.picture import Line, entries, heading, heat_map, line_chart, paragraph, table
+from weft.picture import ChartLine, entries, heading, heat_map, line_chart, paragraph, table
 
 if TYPE_CHECKING:
     from weft.tasks.evaluate import Evaluation
@@ -84,8 +84,8 @@ def scatter(points: Sequence[Sequence[float]]) -> str:
     pairs = [(true, predicted) for true, predicted in points]
     ends = [min(min(pair) for pair in pairs), max(max(pair) for pair in pairs)]
     lines = [
-        Line("rows", pairs, joined=False),
-        Line("predicted = true", [(end, end) for end in ends], dashed=True, faint=True),
+        ChartLine("rows", pairs, joined=False),
+        ChartLine("predicted = true", [(end, end) for end in ends], dashed=True, faint=True),
     ]
     return line_chart("Predicted against true values", lines, "true", "predicted")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -17,10 +17,17 @@ from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.tasks.finite import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, Piece, framing_of, left_out, special_tokens
+from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
 
+T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
+CHARACTERS = 1 << 19  # of texts that are held at a time
 ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
+
+
+def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in order, so many at a time as can be held in any memory."""
+    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
@@ -47,7 +54,7 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
-def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
+def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
     budget = ON_GPU if device.type == "cuda" else BUDGET
@@ -66,7 +73,7 @@ def batches(pieces: Sequence[Piece], device: torch.device, segments: bool) -> It
 def through(
     opened: LoadedModel,
     framing: Framing,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TextWindow],
     head: Callable[[Tensor, Batch], Tensor],
     by_token: bool,
 ) -> list[Tensor]:
@@ -89,7 +96,7 @@ class InputWindows:
     """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
 
     framing: Framing
-    pieces: list[list[Piece]]  # by input
+    pieces: list[list[TextWindow]]  # by input
     lengths: list[tuple[int, ...]]  # tokens of the texts of each input
     places: list[Any]  # by input: where its words or tokens stand, for tasks that answer by place
 

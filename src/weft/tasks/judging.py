@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.metrics.bootstrap import Score
-from weft.metrics.worst_rows import Worst
+from weft.metrics.worst_rows import WorstRows
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import CHUNK
+from weft.tasks.forward import chunked
 from weft.text.windows import Framing
-
-T = TypeVar("T")
-CHARACTERS = 1 << 19  # of texts that are held at a time
 
 
 @dataclass
@@ -55,11 +51,6 @@ class Judgement:
     reading: Reading
 
 
-def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in order, so many at a time as can be held in any memory."""
-    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
-
-
 def judged(
     task: Task,
     opened: LoadedModel,
@@ -69,7 +60,7 @@ def judged(
     progress: Callable[[int], None] = lambda more: None,
 ) -> Judgement:
     """Judge a model; with `tune`, thresholds are first chosen on these very examples, which are then all held."""
-    reading, worst = Reading(), Worst(10)
+    reading, worst = Reading(), WorstRows(10)
     held: list[tuple[list[Prediction], list[Example]]] = []
     metrics: Any = None
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
@@ -92,7 +83,7 @@ def judged(
     return Judgement(task, metrics.result(), metrics, worst.rows(), reading)
 
 
-def _add(task: Task, metrics: Any, worst: Worst, found: list[Prediction], some: list[Example]) -> None:
+def _add(task: Task, metrics: Any, worst: WorstRows, found: list[Prediction], some: list[Example]) -> None:
     task.add(metrics, found, some)
     for each, example in zip(found, some, strict=True):
         mistake = task.mistake(each, example)

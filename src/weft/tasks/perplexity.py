@@ -16,14 +16,14 @@ from torch import Tensor
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
-from weft.metrics.bootstrap import Floats, Resampled, Score, interval
+from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
 from weft.text.detokenizers import DETOKENIZERS
 from weft.text.documents import DOCUMENTS
 from weft.text.paths import Patterns, find_files
 from weft.text.records import read_texts
 from weft.text.rows import SUFFIXES
-from weft.text.sources import Source, open_sources, read_lines
+from weft.text.sources import TextSource, open_sources, read_lines
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
@@ -153,7 +153,7 @@ def perplexity(
     carried = stream and length is None and stride is None and opened.network.CARRIES
     length, stride = _window(opened, length, stride)
     tokens = _Tokens(tokenizer, detokenize, stream, count_ends)
-    sums, block = Resampled(2, seed), _Block()
+    sums, block = Bootstrap(2, seed), _Block()
     windows = impossible = 0
 
     def add(document: int, nats: Tensor) -> None:
@@ -201,7 +201,7 @@ def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tupl
 
 
 def _scored(
-    read: _Tokens, sums: Resampled, windows: int, impossible: int, length: int, stride: int, carried: bool
+    read: _Tokens, sums: Bootstrap, windows: int, impossible: int, length: int, stride: int, carried: bool
 ) -> Perplexity:
     """The sums as scores with their intervals."""
     totals = sums.totals()
@@ -244,7 +244,7 @@ class _Block:
     def __init__(self) -> None:
         self.document, self.nats, self.count = 0, 0.0, 0
 
-    def add(self, document: int, nats: Floats, sums: Resampled) -> None:
+    def add(self, document: int, nats: Floats, sums: Bootstrap) -> None:
         if document != self.document:
             self.close(sums)
             self.document = document
@@ -258,7 +258,7 @@ class _Block:
             if self.count == BLOCK:
                 self.close(sums)
 
-    def close(self, sums: Resampled) -> None:
+    def close(self, sums: Bootstrap) -> None:
         if self.count:
             sums.add(1, [0, 0], [0, 1], [self.nats, self.count])
         self.nats, self.count = 0.0, 0
@@ -348,7 +348,7 @@ def read_documents(files: Patterns, *, documents: str = "file", column: str = "t
             break  # the reader of tables goes through all that a path stands for
 
 
-def _lines_of(source: Source) -> Iterator[str]:
+def _lines_of(source: TextSource) -> Iterator[str]:
     """A whole file as training reads it, a line at a time: any encoding, and each line ends in one line feed."""
     for _, text, fault in read_lines(source):
         if fault:

@@ -18,7 +18,7 @@ from weft.data.streams import held_out
 from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.carrying import Memory
+from weft.objectives.carrying import StreamStates
 from weft.tasks.finite import check_finite, check_numbers
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
@@ -100,7 +100,7 @@ def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[in
     network: Any = opened.network
     places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
     source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
-    memory = Memory(source.streams).lay_out(network)
+    memory = StreamStates(source.streams).lay_out(network)
     memory.after = memory.before  # each pass goes on from the one before
     tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
     for batch in every_example(source, shift, budget):

@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import list_in, text_in, value_in
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
-from weft.metrics.tagging import Entities, WordTags
+from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.forward import InputWindows, tokenizer_of
-from weft.tasks.reading import check_labels, list_in, number_of, text_in, value_in
+from weft.tasks.labels import check_labels, number_of
 from weft.text.records import Record
-from weft.text.tags import Decoder, Normalizer, Scheme, scheme_of, spans_of, tags_of
-from weft.text.tags import Span as Stretch
+from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
+from weft.text.tags import TagSpan as Stretch
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, pieces, words_in
 
@@ -54,7 +55,7 @@ class WordLogits:
 class TagNormalization(Normalization):
     """Rewrites tags into one scheme."""
 
-    def __init__(self, normalizer: Normalizer) -> None:
+    def __init__(self, normalizer: TagNormalizer) -> None:
         self.normalizer = normalizer
 
     def __call__(self, example: Example) -> Example:
@@ -66,7 +67,7 @@ class TagNormalization(Normalization):
         return self.normalizer.note()
 
     def renewed(self) -> TagNormalization:
-        return TagNormalization(Normalizer(self.normalizer.scheme, self.normalizer.bilou))
+        return TagNormalization(TagNormalizer(self.normalizer.scheme, self.normalizer.bilou))
 
 
 def words_of(record: Record, column: str) -> list[str]:
@@ -154,6 +155,19 @@ class TagTask(Task):
     def has_target(self, example: Example) -> bool:
         return example.target.tags is not None
 
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        words = next((values[name] for name in NAMES["words"] if name in values), None)
+        return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+    def check_item(self, number: int, value: Any) -> None:
+        """`check_input` says what is wrong."""
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        return (value if isinstance(value, str) else " ".join(value),)
+
     def check_input(self, number: int, value: Any) -> Tagged:
         if isinstance(value, str):
             return raw(value)
@@ -177,7 +191,7 @@ class TagTask(Task):
         known = tuple(labels) or self.labels
         if known and not any(label.startswith(tuple("BESLU")) for label in known):
             return Normalization()
-        normalizer = Normalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
+        normalizer = TagNormalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
         return Normalization() if normalizer is None else TagNormalization(normalizer)
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
@@ -269,8 +283,8 @@ class TagTask(Task):
         return [self.labels[number] for number in self.decoder.decode(prediction.output)]
 
     @cached_property
-    def decoder(self) -> Decoder:
-        return Decoder(self.labels)
+    def decoder(self) -> TagDecoder:
+        return TagDecoder(self.labels)
 
     def answer(self, prediction: Prediction, input: Tagged, **options: Any) -> Answer:
         tags, probabilities = self.tags(prediction), _softmax(prediction.output)
@@ -298,7 +312,7 @@ class TagTask(Task):
         return "accuracy" if self.scheme == "plain" else "f1"
 
     def metrics(self) -> Any:
-        return WordTags(self.labels) if self.scheme == "plain" else Entities()
+        return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])

@@ -22,7 +22,7 @@ from weft.progress import Log, to_logger
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, read_vectors, write_file
 from weft.vectors.judging import Judged, judge, read_questions
-from weft.vectors.mapping import Map, Mapped, Prepared, split
+from weft.vectors.mapping import Map, Mapped, PreparedVectors, split
 from weft.vectors.space import WordSpace
 
 Path_ = str | os.PathLike[str]
@@ -192,5 +192,5 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         if name not in tensors or tensors[name].shape != shape or not np.isfinite(tensors[name]).all():
             has = tensors[name].shape if name in tensors else "nothing"
             raise UserError(f"{path}: {name} is {has}, and the vectors need {shape}")
-    before, after = (Prepared(card.normalize, tensors[name]) for name in ("source", "target"))
+    before, after = (PreparedVectors(card.normalize, tensors[name]) for name in ("source", "target"))
     return Map(source, target, tensors["matrix"], before, after)

@@ -14,25 +14,25 @@ from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
 from weft.text.rows import Options, Record, Rows, check_names, need_columns
-from weft.text.sources import LIMIT, Source, check_ratio
+from weft.text.sources import LIMIT, TextSource, check_ratio
 
 BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
 
 
-def read_parquet(source: Source, options: Options) -> Rows:
+def read_parquet(source: TextSource, options: Options) -> Rows:
     """Rows of a parquet file, some hundred at a time."""
     parquet = _module("pyarrow.parquet", source, "parquet")
     return _rows(source, options, "parquet", lambda: _parquet(parquet, source))
 
 
-def read_arrow(source: Source, options: Options) -> Rows:
+def read_arrow(source: TextSource, options: Options) -> Rows:
     """Rows of an Arrow file or stream (Feather is such a file), some hundred at a time."""
     ipc = _module("pyarrow.ipc", source, "Arrow")
     return _rows(source, options, "Arrow", lambda: _arrow(ipc, source))
 
 
-def _module(name: str, source: Source, kind: str) -> Any:
+def _module(name: str, source: TextSource, kind: str) -> Any:
     try:
         importlib.import_module("pyarrow")
         module = importlib.import_module(name)
@@ -43,7 +43,7 @@ def _module(name: str, source: Source, kind: str) -> Any:
     return module
 
 
-def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     file = parquet.ParquetFile(source.stream)
     size = os.fstat(source.stream.fileno()).st_size
     with open(str(source.path), "rb") as stream:
@@ -56,7 +56,7 @@ def _parquet(parquet: Any, source: Source) -> tuple[Any, Iterator[Any]]:
     return file.schema_arrow, batches()
 
 
-def _arrow(ipc: Any, source: Source) -> tuple[Any, Iterator[Any]]:
+def _arrow(ipc: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     # Mapped, a length that a damaged file gives is checked against its size, before anything is allocated.
     with open(str(source.path), "rb") as file:
         check_arrow(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), source.name)
@@ -84,7 +84,7 @@ def _valid(batch: Any) -> Any:
     return batch
 
 
-def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
+def _rows(source: TextSource, options: Options, kind: str, opened: Any) -> Rows:
     pyarrow = importlib.import_module("pyarrow")
     number = unfolded = 0
     size = os.fstat(source.stream.fileno()).st_size
@@ -110,16 +110,7 @@ def _rows(source: Source, options: Options, kind: str, opened: Any) -> Rows:
                             yield UserError(f"{where}: bytes that are not UTF-8 text")
                         else:
                             yield Record(with_names(values, labels), where)
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        ValueError,
-        OverflowError,
-        MemoryError,
-        struct.error,
-        LookupError,
-        TypeError,
-    ) as error:
+    except (pyarrow.ArrowException, *DAMAGED) as error:
         words = shown(str(error).partition("\n")[0], 120) or "it asks for more memory than there is"
         after = f" after row {number}" if number else ""
         raise UserError(f"{source.name}: not a whole {kind} file{after}: {words}") from None
@@ -147,12 +138,13 @@ def _weight(array: Any) -> tuple[int, int]:
         if (size := _text_sizes(entries, places)) is None:
             size = count * (entries.type.byte_width if types.is_primitive(entries.type) else entries.nbytes)
         return size, count
+    inner: list[Any] | None = None
     if types.is_map(kind):
         first, last = (array.offsets[place].as_py() for place in (0, count))
-        sizes = [_weight(part.slice(first, last - first)) for part in (array.keys, array.items)]
-        return sum(size for size, _ in sizes), count + sum(values for _, values in sizes)
-    if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = [part.slice(first, last - first) for part in (array.keys, array.items)]
+    elif types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = array.flatten() if types.is_struct(kind) else [array.flatten()]
+    if inner is not None:
         sizes = [_weight(part) for part in inner]
         return sum(size for size, _ in sizes), count + sum(values for _, values in sizes)
     plain = types.is_primitive(kind) or types.is_null(kind) or types.is_boolean(kind) or types.is_decimal(kind)
@@ -197,9 +189,6 @@ def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
                 yield None
 
 
-# ------------------------------------------------------------------------------------------------- names of classes
-
-
 def class_names(schema: Any) -> dict[str, list[str]]:
     """The names of the classes in columns of numbers, where Hugging Face's datasets has left them in a schema."""
     text = (schema.metadata or {}).get(b"huggingface")
@@ -209,32 +198,25 @@ def class_names(schema: Any) -> dict[str, list[str]]:
         return {}
 
 
-def _beside(source: Source) -> dict[str, list[str]]:
+def _beside(source: TextSource) -> dict[str, list[str]]:
     """The same from the dataset_info.json beside the files of a saved dataset."""
-    if source.path is None:
-        return {}
+    assert source.path is not None
     path = source.path.parent / "dataset_info.json"
     try:
-        if path.stat().st_size > 1 << 24:
-            return {}
-        return _class_names(json.loads(path.read_bytes())["features"])
+        return _class_names(json.loads(path.read_bytes())["features"]) if path.stat().st_size <= 1 << 24 else {}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
 
 
 def _class_names(features: Any) -> dict[str, list[str]]:
-    found = {}
+    labels = {}
     for name, feature in features.items() if isinstance(features, dict) else ():
         while isinstance(feature, dict | list) and "names" not in feature:  # a list of classes, as tags are
-            feature = (
-                feature[0]
-                if isinstance(feature, list) and feature
-                else (feature.get("feature") if isinstance(feature, dict) else None)
-            )
+            feature = next(iter(feature), None) if isinstance(feature, list) else feature.get("feature")
         names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
         if isinstance(names, list) and all(isinstance(label, str) for label in names):
-            found[name] = names
-    return found
+            labels[name] = names
+    return labels
 
 
 def with_names(row: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> dict[str, Any]:

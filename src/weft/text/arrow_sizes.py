@@ -29,9 +29,6 @@ def _check_unfolded(name: str, size: int, what: str) -> None:
         raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {most}")
 
 
-# -------------------------------------------------------------------------------------------------------- parquet
-
-
 def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: int) -> list[int]:
     """How many rows of each row group may be unfolded together: no value is larger than the page that it is in."""
     # pyarrow's own objects for row groups and columns end the process where a footer is damaged, so it is read here.
@@ -41,7 +38,7 @@ def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: i
     groups = _struct(stream.read(length), 0, 0)[0].get(4) or []
     check_rows(name, sum(group[3] for group in groups), size)
     nested = [metadata.schema.column(place).max_repetition_level > 0 for place in range(metadata.num_columns)]
-    found = []
+    row_counts = []
     for group in groups:
         width = 1
         for place, chunk in enumerate(group[1]):
@@ -53,8 +50,8 @@ def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: i
                 words = f"at most {NESTED:,} are read: write it with smaller row groups"
                 raise UserError(f"{name}: a column of lists has {values:,} values in one row group; {words}")
             width += largest
-        found.append(max(1, min(most, BUDGET // width)))
-    return found
+        row_counts.append(max(1, min(most, BUDGET // width)))
+    return row_counts
 
 
 def _pages(stream: IO[bytes], begin: int, length: int) -> tuple[int, int]:
@@ -130,23 +127,20 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    found = shift = 0
+    number = shift = 0
     while True:
         byte = data[at]
-        found |= (byte & 127) << shift
+        number |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
         if byte < 128:
-            return found, at
+            return number, at
         if shift > 63:
             raise ValueError("a number of too many bytes")
 
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    found, at = _varint(data, at)
-    return (found >> 1) ^ -(found & 1), at
-
-
-# ---------------------------------------------------------------------------------------------------------- Arrow
+    number, at = _varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
 
 
 def check_arrow(data: memoryview, name: str) -> None:

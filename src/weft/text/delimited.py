@@ -10,7 +10,7 @@ from itertools import chain, dropwhile, islice
 from weft.errors import UserError, shown
 from weft.text.header import header_of
 from weft.text.rows import Options, Record, Rows, need_columns, too_long
-from weft.text.sources import LIMIT, Line, Source, again, read_lines, remembered
+from weft.text.sources import LIMIT, Line, TextSource, again, read_lines, remembered
 from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
@@ -18,12 +18,12 @@ CELLS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
 
-def read_csv(source: Source, options: Options) -> Rows:
+def read_csv(source: TextSource, options: Options) -> Rows:
     """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
     return _delimited(source, options, ",")
 
 
-def read_tsv(source: Source, options: Options) -> Rows:
+def read_tsv(source: TextSource, options: Options) -> Rows:
     """Rows cut at tabs; whether quotes are letters or stand around fields, the whole file shows."""
     return _delimited(source, options, "\t")
 
@@ -31,7 +31,7 @@ def read_tsv(source: Source, options: Options) -> Rows:
 Fields = tuple[int, list[str], UserError | None]
 
 
-def _delimited(source: Source, options: Options, usual: str) -> Rows:
+def _delimited(source: TextSource, options: Options, usual: str) -> Rows:
     lines = read_lines(source)
     head, size = list[Line](), 0
     for line in lines:
@@ -56,7 +56,7 @@ def _delimited(source: Source, options: Options, usual: str) -> Rows:
     return _table(source, options, islice(rows, 1, None) if given else rows)
 
 
-def _has_quotes(source: Source, delimiter: str) -> bool:
+def _has_quotes(source: TextSource, delimiter: str) -> bool:
     """Whether quotes stand around the fields of a whole file, as pandas writes them, rather than being letters.
 
     They do where every field is then whole and every row as wide as the first, and where they are needed: for a line
@@ -86,26 +86,26 @@ def _has_quotes(source: Source, delimiter: str) -> bool:
     return needed and (not even or rows == count or doubled)
 
 
-def _plain_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
+def _plain_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
     """Rows of one line each, in which quotes are letters like any other."""
     return ((number, _split(source, number, text, delimiter), fault) for number, text, fault in lines if text or fault)
 
 
-def _split(source: Source, number: int, text: str, delimiter: str) -> list[str]:
+def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:
     """The fields of a line, unless there are so many that they would fill the memory."""
     if len(text) > CELLS and text.count(delimiter) > CELLS:
         raise _too_many(source, number)
     return text.split(delimiter)
 
 
-def _too_many(source: Source, number: int) -> UserError:
+def _too_many(source: TextSource, number: int) -> UserError:
     return UserError(f"{source.name} line {number}: a row of more than {CELLS:,} fields")
 
 
 class _Feed:
     """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
 
-    def __init__(self, source: Source, lines: Iterator[Line], delimiter: str) -> None:
+    def __init__(self, source: TextSource, lines: Iterator[Line], delimiter: str) -> None:
         self.source, self.lines, self.delimiter = source, lines, delimiter
         self.begin()
 
@@ -130,7 +130,7 @@ class _Feed:
         return text + "\n"
 
 
-def _quoted_rows(source: Source, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
+def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
     csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
     feed = _Feed(source, lines, delimiter)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
@@ -166,7 +166,7 @@ def _first_rows(rows: Iterator[Fields]) -> list[Fields]:
     return first
 
 
-def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
+def _table(source: TextSource, options: Options, rows: Iterator[Fields]) -> Rows:
     """Rows of fields as records, by the names in the header line, those that the caller gave, or what they hold."""
     first = _first_rows(rows)
     rows = chain(first, rows)
@@ -192,6 +192,6 @@ def _table(source: Source, options: Options, rows: Iterator[Fields]) -> Rows:
         if fault:
             yield fault
         elif len(fields) != len(names) and any(field.strip() for field in fields):
-            yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
+            yield UserError(f"{where}: expected {len(names)} fields, got {len(fields)}")
         else:  # a line of delimiters alone, or of spaces, is an empty row
             yield Record(dict(zip(names, [*fields, *[""] * len(names)], strict=False)), where)

@@ -26,7 +26,7 @@ USUAL = re.compile(rb"[\x80\x82\x84\x85\x8a\x8c\x8e\x91-\x97\x99\x9a\x9c\x9e\xa0
 
 
 @dataclass
-class Tally:
+class ByteStatistics:
     """What the bytes of a file show, chunk by chunk."""
 
     head: bytes = b""
@@ -64,7 +64,7 @@ class Encoding:
 
     name: str
     mac: bool = False  # lines end with a carriage return alone
-    note: str = ""  # what is said where it was not to be expected
+    note: str = ""  # a line for the user where the encoding is not UTF-8
 
 
 def whole_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -85,7 +85,7 @@ def whole_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
     """The encoding that these bytes of a file show; UTF-8 unless there is good evidence of another."""
-    tally = Tally()
+    tally = ByteStatistics()
     for chunk in whole_characters(chunks):
         tally.add(chunk)
     for mark, encoding in MARKS:
@@ -97,9 +97,8 @@ def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
     mac = tally.returns > 0 and not tally.newlines
     # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
     # ever come about by chance in other encodings.
-    if not tally.stray or 10 * tally.wide >= tally.stray:
-        return Encoding("utf-8", mac)
-    if b"\0" in tally.head:  # no text at all, which its lines will tell
+    # A zero byte: no text at all, which its lines will show.
+    if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
         return Encoding("utf-8", mac)
     if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
         raise UserError(
@@ -127,11 +126,11 @@ def known_encoding(name: str) -> str:
     """The usual name of an encoding that a user gives."""
     try:
         "".encode(name)
-        found = codecs.lookup(name).name
+        codec = codecs.lookup(name).name
     except (LookupError, ValueError, TypeError):
         raise UserError(
             f"encoding {shown(name)!r} is not known; give a name such as utf-8, cp1252, latin-1, utf-16 or gb18030"
         ) from None
-    if found in ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"):
+    if codec in ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"):
         raise UserError(f"encoding {shown(name)!r} is no encoding of files")
-    return "utf-8" if found in ("utf-8-sig", "ascii") else found
+    return "utf-8" if codec in ("utf-8-sig", "ascii") else codec

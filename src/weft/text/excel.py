@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text.header import header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, Source, again, check_contents, check_ratio
+from weft.text.sources import LIMIT, TextSource, again, check_contents, check_ratio
 from weft.text.table_layout import ROWS
 
 LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
@@ -25,7 +25,7 @@ STRINGS = 1 << 23  # tags in the list of texts that cells share
 MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold something, of all sheets
 
 
-def read_xlsx(source: Source, options: Options) -> Rows:
+def read_xlsx(source: TextSource, options: Options) -> Rows:
     """The rows of the first sheet that has any; the first row names the columns."""
     try:
         openpyxl = importlib.import_module("openpyxl")
@@ -51,7 +51,7 @@ def read_xlsx(source: Source, options: Options) -> Rows:
         raise UserError(f"{source.name}: not a whole Excel workbook: {words}") from None
 
 
-def _check_size(source: Source) -> None:
+def _check_size(source: TextSource) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
         check_contents(source.stream, source.name)
@@ -71,7 +71,7 @@ def _check_size(source: Source) -> None:
     again(source)
 
 
-def _check_tags(source: Source, archive: zipfile.ZipFile) -> None:
+def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
     """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
     for info in archive.infolist():
         sheet = info.filename.startswith("xl/worksheets/")
@@ -129,7 +129,7 @@ def _cells(sheet: Any, empty: _Empty) -> Iterator[tuple[int, list[Any]]]:
             yield number, list(row)
 
 
-def _rows(source: Source, options: Options, sheet: Any, empty: _Empty) -> Rows:
+def _rows(source: TextSource, options: Options, sheet: Any, empty: _Empty) -> Rows:
     rows = _cells(sheet, empty)
     names = list(options.names or ())
     if options.header:

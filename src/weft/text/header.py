@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import UserError, listed
 from weft.text.column_names import known_name
 from weft.text.rows import check_columns, check_names
-from weft.text.sources import Source
+from weft.text.sources import TextSource
 from weft.text.table_layout import lacks_header, names_for
 
 TWO = "text,label or --names source,target"
@@ -38,7 +38,7 @@ def _is_header(row: Sequence[str], cells: Sequence[str], below: Sequence[Sequenc
     return named and len(below) > 0 and alike >= 0.8 * len(below)
 
 
-def header_of(source: Source, rows: Cells, unit: str) -> tuple[list[str], int]:
+def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], int]:
     """The names of the columns, and how many rows come before the first one of data; `unit`: line or row."""
     blank = next((place for place, (_, cells) in enumerate(rows) if any(cell.strip() for cell in cells)), len(rows))
     skipped = title_rows([cells for _, cells in rows]) or blank
@@ -85,7 +85,7 @@ def _has_row_numbers(table: Sequence[Sequence[str]]) -> bool:
 
 def _numbered(names: Sequence[str]) -> list[str]:
     """Names with a number after those that come again, as pandas has them; not those that a task may look for."""
-    found, taken, numbers = list[str](), set(names), dict[str, int]()
+    unique, taken, numbers = list[str](), set(names), dict[str, int]()
     for name in names:
         number = numbers.get(name, 0)  # of the last one of this name
         if name and name in numbers and known_name(name) != "usual":
@@ -93,6 +93,6 @@ def _numbered(names: Sequence[str]) -> list[str]:
             while f"{name}.{number}" in taken:
                 number += 1
         numbers[name] = number
-        found.append(f"{name}.{number}" if number else name)
-        taken.add(found[-1])
-    return found
+        unique.append(f"{name}.{number}" if number else name)
+        taken.add(unique[-1])
+    return unique

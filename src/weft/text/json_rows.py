@@ -10,23 +10,21 @@ from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
 from weft.text.json_text import HALF, JsonText, half_character, json_words
 from weft.text.rows import Options, Record, Rows, check_columns, need_columns
-from weft.text.sources import RUN_ROWS, Source, again, read_lines
+from weft.text.sources import RUN_ROWS, TextSource, again, read_lines
 from weft.text.squad import read_squad
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
 
 
-def read_json(source: Source, options: Options) -> Rows:
+def read_json(source: TextSource, options: Options) -> Rows:
     """Rows of a JSON file, one at a time; its content shows how they are kept."""
     kind = json_kind(source)
-    if kind == "squad":
-        return read_squad(source, options)
-    if kind == "lines":
-        return read_jsonl(source, options)
+    if kind in ("squad", "lines"):
+        return (read_squad if kind == "squad" else read_jsonl)(source, options)
     return _checked(source, options, _columns(source) if kind == "columns" else _objects(source, kind))
 
 
-def json_kind(source: Source) -> str:
+def json_kind(source: TextSource) -> str:
     """array, squad, lines, columns, or the key of the object that holds the rows; '' where the file is empty."""
     kind = _kind(JsonText(source))
     again(source)
@@ -40,28 +38,18 @@ def _kind(text: JsonText) -> str:
         return "array" if first else ""
     if first != "{":
         raise UserError(f"{name}: {shown(first)!r} where a JSON array of objects, or an object, is expected")
-    text.take("{", "")
     keys, lists = list[str](), True
-    while text.peek() != "}":
-        key = text.value("")
-        text.take(":", "")
-        holder = str(key) in HOLDERS and text.peek() == "["
-        if holder:
-            text.take("[", "")
-            entry = text.value("") if text.peek() != "]" else {}
-            if isinstance(entry, dict):
-                return "squad" if str(key) == "data" and (not entry or "paragraphs" in entry) else str(key)
-            holder = False
-            while text.peek() == ",":
-                text.take(",", "")
-                text.value("")
-            text.take("]", "")
-        else:
-            lists = isinstance(text.value(""), list | dict) and lists
-        keys.append(str(key))
-        if text.peek() != "}":
-            text.take(",", "")
-    text.take("}", "")
+    for key in text.members():
+        keys.append(key)
+        if key not in HOLDERS or text.peek() != "[":
+            lists = isinstance(text.value(), list | dict) and lists
+            continue
+        entries = text.entries("row")
+        _, first_entry = next(entries, (0, {}))
+        if isinstance(first_entry, dict):
+            return "squad" if key == "data" and (not first_entry or "paragraphs" in first_entry) else key
+        for _ in entries:
+            pass
     if text.peek() == "{":
         return "lines"
     if keys and lists and not text.peek():
@@ -72,38 +60,26 @@ def _kind(text: JsonText) -> str:
     )
 
 
-def _objects(source: Source, holder: str) -> Iterator[tuple[int, Any]]:
+def _objects(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
     """The entries of an array, numbered from 1."""
-    text, number = JsonText(source), 0
-    if not text.peek():
+    text = JsonText(source)
+    if holder == "array":
+        yield from text.entries("row")
         return
-    if holder != "array":
-        text.take("{", "")
-        while text.value("") != holder:
-            text.take(":", "")
-            text.value("")
-            text.take(",", "")
-        text.take(":", "")
-    text.take("[", "")
-    while text.peek() != "]":
-        number += 1
-        yield number, text.value(f" row {number}")
-        if text.peek() != "]":
-            text.take(",", f" after row {number}")
+    for key in text.members() if text.peek() else ():
+        if key == holder:
+            yield from text.entries("row")
+            return
+        text.value()
 
 
-def _columns(source: Source) -> Iterator[tuple[int, Any]]:
+def _columns(source: TextSource) -> Iterator[tuple[int, Any]]:
     """The rows of an object of columns: lists, or objects by the number of the row, as pandas writes them."""
     text = JsonText(source)
     columns: dict[str, list[Any]] = {}
-    text.take("{", "")
-    while text.peek() != "}":
-        key = str(text.value(""))
-        text.take(":", "")
+    for key in text.members():
         value = text.value(f" column {shown(key)}")
         columns[key] = list(value.values()) if isinstance(value, dict) else value
-        if text.peek() != "}":
-            text.take(",", "")
     if len({len(cells) for cells in columns.values()}) > 1:
         sizes = listed(f"{shown(name)} has {len(cells)}" for name, cells in columns.items())
         raise UserError(f"{source.name}: its columns are of different lengths: {sizes}")
@@ -111,22 +87,28 @@ def _columns(source: Source) -> Iterator[tuple[int, Any]]:
         yield number, dict(zip(columns, cells, strict=True))
 
 
-def _checked(source: Source, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
+def _checked(source: TextSource, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
     for number, values in entries:
         where = f"{source.name} row {number}"
         try:
-            if not isinstance(values, dict):
-                raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
-            check_nesting(values, where)
-            values = unwrapped(values)
-            if half_character(values):
-                raise UserError(f"{where}: {HALF}")
-            check_columns(len(values), where)
-            need_columns(list(values), options, where)
+            record = _record(values, where, options)
         except UserError as error:
             yield error
         else:
-            yield Record(values, where)
+            yield record
+
+
+def _record(values: Any, where: str, options: Options, escapes: bool = True) -> Record:
+    """A JSON value as a row; `escapes`: it may spell half of a character."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+    check_nesting(values, where)
+    values = unwrapped(values)
+    check_columns(len(values), where)
+    need_columns(list(values), options, where)
+    if escapes and half_character(values):
+        raise UserError(f"{where}: {HALF}")
+    return Record(values, where)
 
 
 NESTED = 100  # lists and objects inside of each other in a row
@@ -171,7 +153,7 @@ def _label_studio(values: dict[str, Any]) -> dict[str, Any]:
     return {**row, **({"label": labels} if labels else {"spans": spans})}
 
 
-def read_jsonl(source: Source, options: Options) -> Rows:
+def read_jsonl(source: TextSource, options: Options) -> Rows:
     """A JSON object per line."""
     unit = "row" if source.name in RUN_ROWS.values() else "line"
     for number, text, fault in read_lines(source):
@@ -183,19 +165,11 @@ def read_jsonl(source: Source, options: Options) -> Rows:
             continue
         try:
             check_json_values(text, where, JSON_VALUES)
-            values = json.loads(text)
-            if not isinstance(values, dict):
-                raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
-            check_nesting(values, where)
-            values = unwrapped(values)
-            check_columns(len(values), where)
-            need_columns(list(values), options, where)
-            if "\\u" in text and half_character(values):
-                raise UserError(f"{where}: {HALF}")
+            record = _record(json.loads(text), where, options, "\\u" in text)
         except UserError as error:
             yield error
         except (ValueError, RecursionError) as error:
             column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
             yield UserError(f"{where}: {json_words(error)}{column}")
         else:
-            yield Record(values, where)
+            yield record

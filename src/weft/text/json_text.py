@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, check_json_values
 from weft.text.rows import too_long
-from weft.text.sources import CHUNK, LIMIT, Source, read_pieces
+from weft.text.sources import CHUNK, LIMIT, TextSource, read_pieces
 
 SPACES = re.compile(r"[ \t\n\r]*")
 
@@ -17,7 +18,7 @@ SPACES = re.compile(r"[ \t\n\r]*")
 class JsonText:
     """A JSON text read piece by piece, holding no more of it than the value at hand."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TextSource) -> None:
         self.source, self.pieces = source, read_pieces(source)
         self.text, self.at = "", 0
         self.decoder = json.JSONDecoder()
@@ -40,23 +41,47 @@ class JsonText:
             if not self.grow(CHUNK):
                 return ""
 
-    def take(self, character: str, place: str) -> None:
+    def take(self, character: str, place: str = "") -> None:
         """Step over a character that must come next."""
-        found = self.peek()
-        if found != character:
-            words = f"{shown(found)!r} where {character!r} is expected" if found else "ends too early: cut short"
+        following = self.peek()
+        if following != character:
+            words = (
+                f"{shown(following)!r} where {character!r} is expected" if following else "ends too early: cut short"
+            )
             raise UserError(f"{self.source.name}{place}: {words}")
         self.at += 1
 
-    def value(self, place: str) -> Any:
+    def members(self) -> Iterator[str]:
+        """The keys of the object that comes next; the caller takes each value."""
+        self.take("{")
+        while self.peek() != "}":
+            key = self.value()
+            self.take(":")
+            yield str(key)
+            if self.peek() != "}":
+                self.take(",")
+        self.take("}")
+
+    def entries(self, what: str, place: str = "") -> Iterator[tuple[int, Any]]:
+        """The values of the list that comes next, numbered from 1; `what` names one in errors."""
+        self.take("[", place)
+        number = 0
+        while self.peek() != "]":
+            number += 1
+            yield number, self.value(f" {what} {number}")
+            if self.peek() != "]":
+                self.take(",", f" after {what} {number}")
+        self.take("]")
+
+    def value(self, place: str = "") -> Any:
         """The value that comes next, whole."""
         self.peek()
         if len(self.text) - self.at < CHUNK:  # so that a number is never taken for whole where the piece ends
             self.grow(CHUNK)
         while True:
             try:
-                found, self.at = self.decoder.raw_decode(self.text, self.at)
-                return found
+                value, self.at = self.decoder.raw_decode(self.text, self.at)
+                return value
             except (ValueError, RecursionError) as error:
                 cut = isinstance(error, json.JSONDecodeError) and (
                     error.msg.startswith("Unterminated") or error.pos > len(self.text) - 16
@@ -69,9 +94,6 @@ class JsonText:
             if not self.grow(size + CHUNK):  # twice as much each time: the work stays linear
                 raise UserError(f"{self.source.name}{place}: ends too early: not JSON or cut short")
             check_json_values(self.text, f"{self.source.name}{place}", JSON_VALUES)
-
-
-# ------------------------------------------------------------------------------------------------------------ JSON
 
 
 def json_words(error: Exception) -> str:

@@ -9,13 +9,11 @@ from itertools import chain
 from weft.errors import UserError
 from weft.files import MEGABYTE
 from weft.text.documents import look
-from weft.text.rows import COLUMNS, Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, Line, Source, read_lines
-
-# ------------------------------------------------------------------------------------------------------ documents
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns
+from weft.text.sources import LIMIT, Line, TextSource, read_lines
 
 
-def read_txt(source: Source, options: Options) -> Rows:
+def read_txt(source: TextSource, options: Options) -> Rows:
     """A document per line, per block of lines between blank ones, per file, or as the text looks."""
     need_columns(["text"], options, source.name)
     documents, lines = options.documents, read_lines(source)
@@ -36,7 +34,7 @@ def read_txt(source: Source, options: Options) -> Rows:
         yield fault or Record({"text": text}, f"{source.name} line {began}")
 
 
-def _whole(source: Source, lines: Iterable[Line]) -> Rows:
+def _whole(source: TextSource, lines: Iterable[Line]) -> Rows:
     """The whole file as one document, line ends and blank lines kept."""
     texts, size = list[str](), 0
     for _, text, fault in lines:
@@ -55,7 +53,7 @@ def _whole(source: Source, lines: Iterable[Line]) -> Rows:
         yield Record({"text": text}, f"{source.name} line 1")
 
 
-def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
+def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tuple[int, list[Line], UserError | None]]:
     """Runs of lines between blank ones: where each begins, its lines, and the first bad byte in it."""
     block, size = list[Line](), 0
     end: Line = (0, "", None)
@@ -71,22 +69,18 @@ def _blocks(source: Source, lines: Iterable[Line], what: str) -> Iterator[tuple[
             block, size = [], 0
 
 
-# ----------------------------------------------------------------------------------------------------------- CoNLL
-
-
 CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner", "ner_tag", "pos", "pos_tag", "chunk"}
 CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
 
 
-def read_conll(source: Source, options: Options) -> Rows:
+def read_conll(source: TextSource, options: Options) -> Rows:
     """Sentences of a word per line with columns beside it; the last column is the tag."""
     need_columns(["words", "tags", "columns"], options, source.name)
     shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns
     for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
         began, rows = 0, list[list[str]]()
         for number, text, _ in lines:
-            if len(text) > COLUMNS and text.count(" ") + text.count("\t") > COLUMNS:
-                raise UserError(f"{source.name} line {number}: more than {COLUMNS:,} columns")
+            check_columns(1 + text.count(" ") + text.count("\t"), f"{source.name} line {number}")
             tabbed = "\t" in text
             row = text.split("\t") if tabbed else re.split(" +", text.strip(" "))
             if row[0] == "-DOCSTART-" or text.startswith(("#begin document", "#end document")):
@@ -100,7 +94,7 @@ def read_conll(source: Source, options: Options) -> Rows:
                 continue
             began = began or number
             if rows and len(row) != len(rows[0]):
-                words = f"expected {len(rows[0])} columns, as in line {began}, found {len(row)}"
+                words = f"expected {len(rows[0])} columns, as in line {began}, got {len(row)}"
                 fault = fault or UserError(f"{source.name} line {number}: {words}")
                 break
             shape = (tabbed, len(row))

@@ -30,17 +30,13 @@ UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyon
 CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
-RUN_ROWS = {
-    "train": "data",
-    "dev": "dev data",
-    "text": "text data",
-}  # files of rows in memory -> what messages call them
+RUN_ROWS = {"train": "data", "dev": "dev data", "text": "text data"}  # rows in memory -> their name in messages
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """One open text: a file, a member of a zip, or standard input."""
 
     name: str  # as messages call it: "corpus.zip/a.txt"
@@ -50,7 +46,7 @@ class Source:
     path: Path | None = None  # of the file, or of the archive that it lies in; None: it can be read but once
     packed: int | None = None  # bytes that it takes compressed
     encoding: str | None = None  # as the caller says; else the bytes show it
-    note: Callable[[str], None] = lambda text: None  # told what was found out about it
+    note: Callable[[str], None] = lambda text: None  # takes a line on how the file is read
 
 
 class BadBytes(UserError):
@@ -79,11 +75,11 @@ def find_members(path: Path, pattern: str) -> list[str]:
     name = shown(str(path), 300)
     with ExitStack() as stack:
         names = [info.filename for info in _members(_open_zip(_open(path, name, stack), name, stack))]
-    found = [pattern] if pattern in names else fnmatch.filter(names, pattern)
-    if not found:
+    matches = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+    if not matches:
         hint = did_you_mean(pattern, names) or f"; it holds {listed(shown(each) for each in names) or 'no file'}"
         raise UserError(f"{name}: no member {shown(pattern, 200)!r}{hint}")
-    return found
+    return matches
 
 
 def name_of(path: Path) -> str:
@@ -93,11 +89,11 @@ def name_of(path: Path) -> str:
     return str(path)
 
 
-def open_sources(path: Path) -> Iterator[Source]:
+def open_sources(path: Path) -> Iterator[TextSource]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
     if path == STANDARD_INPUT:
         with _standard_input() as stream:
-            yield Source("standard input", stream, ())
+            yield TextSource("standard input", stream, ())
         return
     file, member = zip_and_member(path)
     name, suffix = shown(name_of(file), 300), telling_suffix(file)
@@ -105,18 +101,33 @@ def open_sources(path: Path) -> Iterator[Source]:
         stream = _open(file, name, stack)
         size = os.fstat(stream.fileno()).st_size if stream.seekable() else None
         place = file if stream.seekable() else None  # a named pipe is read once
-        match file.suffix.lower():
-            case ".zip":
-                yield from _open_members(stream, file, member, suffix, stack)
-            case ".gz":
-                _refuse_nothing(stream, name)
-                yield Source(
-                    name, stack.enter_context(gzip.GzipFile(fileobj=stream)), (suffix,), path=place, packed=size
-                )
-            case ".xz":
-                yield Source(name, stack.enter_context(lzma.LZMAFile(stream)), (suffix,), path=place, packed=size)
-            case _:
-                yield Source(name, stream, (suffix,), plain=True, path=place)
+        packing = file.suffix.lower()
+        if packing == ".zip":
+            yield from _open_members(stream, file, member, suffix, stack)
+        elif packing in (".gz", ".xz"):
+            with _readable(name):
+                if packing == ".gz" and not stream.peek(1):  # which gzip takes for a whole file
+                    raise EOFError
+            opener = gzip.open if packing == ".gz" else lzma.open
+            unpacked = cast(io.BufferedIOBase, stack.enter_context(opener(stream)))
+            yield TextSource(name, unpacked, (suffix,), path=place, packed=size)
+        else:
+            yield TextSource(name, stream, (suffix,), plain=True, path=place)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn the errors of reading a file, plain or compressed, into one line."""
+    try:
+        yield
+    except EOFError:
+        raise UserError(f"{name}: cut short: the compressed data ends too early") from None
+    except DAMAGED as error:
+        raise UserError(f"{name}: damaged: {_words(error)}") from None
+    except MemoryError:  # the dictionary of an .xz file may be of any size
+        raise UserError(f"{name}: unpacking it takes more memory than there is") from None
+    except (OSError, ValueError, NotImplementedError) as error:  # ValueError: a NUL in the name
+        raise UserError(f"{name}: cannot be read: {_words(error)}") from None
 
 
 @contextmanager
@@ -137,20 +148,8 @@ def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
         raise UserError(f"{name}: is a folder, not a file")
     if kind := special_kind(path):  # which may never end
         raise UserError(f"{name}: is {kind}, not a file; for standard input give -")
-    try:
+    with _readable(name):
         return stack.enter_context(open(path, "rb"))
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise UserError(f"{name}: cannot be read: {_words(error)}") from None
-
-
-def _refuse_nothing(stream: io.BufferedReader, name: str) -> None:
-    """Stop at a file of no bytes, which gzip takes for a whole one."""
-    try:
-        head = stream.peek(1)
-    except OSError as error:
-        raise UserError(f"{name}: cannot be read: {_words(error)}") from None
-    if not head:
-        raise UserError(f"{name}: cut short: the compressed data ends too early")
 
 
 def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile.ZipFile:
@@ -182,28 +181,23 @@ def check_ratio(name: str, unpacked: int, packed: int) -> None:
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """The files in a zip in the order of their names, without what a Mac or an editor left there."""
-    found = [
-        info
-        for info in archive.infolist()
-        if not info.is_dir()
-        and not info.filename.startswith("__MACOSX/")
-        and not PurePath(info.filename).name.startswith(".")
-    ]
-    return sorted(found, key=lambda info: info.filename)
+    files = (info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/"))
+    shown_files = (info for info in files if not PurePath(info.filename).name.startswith("."))
+    return sorted(shown_files, key=lambda info: info.filename)
 
 
 def _open_members(
     stream: io.BufferedReader, path: Path, member: str | None, suffix: str, stack: ExitStack
-) -> Iterator[Source]:
+) -> Iterator[TextSource]:
     """The members of a zip one after the other, or the one that is asked for."""
     name = shown(str(path), 300)
     archive = _open_zip(stream, name, stack)
-    found = [info for info in _members(archive) if member in (None, info.filename)]
-    if not found:
+    members = [info for info in _members(archive) if member in (None, info.filename)]
+    if not members:
         raise UserError(f"{name}: holds no file" + (f" {shown(member, 200)!r}" if member else ""))
     # Members may lie over each other in the file, so that all of them together unpack to more than each says.
-    check_ratio(name, sum(info.file_size for info in found), os.fstat(stream.fileno()).st_size)
-    for info in found:
+    check_ratio(name, sum(info.file_size for info in members), os.fstat(stream.fileno()).st_size)
+    for info in members:
         inner = f"{name}/{shown(info.filename, 200)}"
         own = PurePath(info.filename).suffix.lower()
         if own in PACKED:
@@ -211,12 +205,11 @@ def _open_members(
         if info.flag_bits & 1:
             raise UserError(f"{inner}: encrypted; unpack it with its password first")
         try:
-            opened = archive.open(info)
+            file = archive.open(info)
         except Exception as error:  # as for the table of contents, and NotImplementedError for rare compressions
             raise UserError(f"{inner}: cannot be read: {_words(error)}") from None
-        with opened:
-            stream_inside = cast(io.BufferedIOBase, opened)
-            yield Source(inner, stream_inside, (own, suffix), path=path, packed=info.compress_size)
+        with file:
+            yield TextSource(inner, cast(io.BufferedIOBase, file), (own, suffix), path=path, packed=info.compress_size)
 
 
 def _words(error: Exception) -> str:
@@ -226,20 +219,12 @@ def _words(error: Exception) -> str:
     return shown(str(error), 120) or type(error).__name__
 
 
-def _chunks(source: Source) -> Iterator[bytes]:
+def _chunks(source: TextSource) -> Iterator[bytes]:
     """The bytes of a source; what is damaged or cut short is one clear line."""
     size = 0
     while True:
-        try:
+        with _readable(source.name):
             chunk = source.stream.read1(CHUNK)  # read1: a line typed at the terminal is there at once
-        except EOFError:
-            raise UserError(f"{source.name}: cut short: the compressed data ends too early") from None
-        except DAMAGED as error:
-            raise UserError(f"{source.name}: damaged: {_words(error)}") from None
-        except MemoryError:  # the dictionary of an .xz file may be of any size
-            raise UserError(f"{source.name}: unpacking it takes more memory than there is") from None
-        except (OSError, ValueError, NotImplementedError) as error:
-            raise UserError(f"{source.name}: cannot be read: {_words(error)}") from None
         if not chunk:
             return
         size += len(chunk)
@@ -248,36 +233,32 @@ def _chunks(source: Source) -> Iterator[bytes]:
         yield chunk
 
 
-def again(source: Source) -> bool:
+def again(source: TextSource) -> bool:
     """Back to the beginning; False where a stream cannot."""
     if source.path is None:
         return False
-    try:
+    with _readable(source.name):
         source.stream.seek(0)
-    except EOFError:
-        raise UserError(f"{source.name}: cut short: the compressed data ends too early") from None
-    except (OSError, ValueError, *DAMAGED) as error:
-        raise UserError(f"{source.name}: cannot be read: {_words(error)}") from None
     return True
 
 
-def first_bytes(source: Source) -> bytes:
+def first_bytes(source: TextSource) -> bytes:
     """What a file begins with, by which many formats are known."""
     head = next(_chunks(source), b"")[:8]
     again(source)
     return head
 
 
-KNOWN: dict[tuple[Any, ...], Any] = {}  # what was found out about files, so that each is looked through once
+KNOWN: dict[tuple[Any, ...], Any] = {}  # results of looks through files, so that each is looked through once
 
 
-def remembered(source: Source, what: str, look: Callable[[], T]) -> T:
-    """What was found out about this file before, as long as it is the same; else by a look through it."""
-    if source.path is None:
-        return look()
+def remembered(source: TextSource, what: str, look: Callable[[], T]) -> T:
+    """The result of a look through this file, remembered as long as the file stays the same."""
     try:
-        about = source.path.stat()
+        about = source.path.stat() if source.path is not None else None
     except OSError:
+        about = None
+    if source.path is None or about is None:
         return look()
     key = (what, source.path.absolute(), source.name, about.st_size, about.st_mtime_ns, about.st_ino)
     if key not in KNOWN:
@@ -287,7 +268,7 @@ def remembered(source: Source, what: str, look: Callable[[], T]) -> T:
     return KNOWN[key]
 
 
-def _sample(source: Source) -> Iterator[bytes]:
+def _sample(source: TextSource) -> Iterator[bytes]:
     """The bytes that show the encoding: all of a file, unless it is huge."""
     left = SEEN if source.plain else SEEN // 4
     for chunk in _chunks(source):
@@ -297,20 +278,20 @@ def _sample(source: Source) -> Iterator[bytes]:
             return
 
 
-def _encoding(source: Source) -> Encoding:
+def _encoding(source: TextSource) -> Encoding:
     """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
     if source.encoding is not None:
         return Encoding(source.encoding)
     if not again(source):
         return Encoding("utf-8")
-    found = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
+    encoding = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
     again(source)
-    if found.note:
-        source.note(f"{source.name}: {found.note}")
-    return found
+    if encoding.note:
+        source.note(f"{source.name}: {encoding.note}")
+    return encoding
 
 
-def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
+def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     """The bytes of a source as UTF-8 without its byte-order mark, each chunk with the number of the line it begins in.
 
     Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
@@ -346,7 +327,7 @@ def _text_chunks(source: Source) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{source.name} line {line}: ends in the middle of a character")
 
 
-def read_lines(source: Source) -> Iterator[Line]:
+def read_lines(source: TextSource) -> Iterator[Line]:
     r"""The lines of a text without their ends (\n, \r\n, or \r where there is nothing else), numbered from 1."""
     number, pieces, size = 1, list[bytes](), 0  # pieces: of a line that began in an earlier chunk
     for _, chunk in _text_chunks(source):
@@ -366,8 +347,8 @@ def read_lines(source: Source) -> Iterator[Line]:
         yield _decoded(source, number, b"".join(pieces))
 
 
-def _decoded(source: Source, number: int, data: bytes) -> Line:
-    """One line as text; a bad byte is told beside it, so that a reader can pass over the whole row."""
+def _decoded(source: TextSource, number: int, data: bytes) -> Line:
+    """One line as text, and the error of a bad byte beside it, so that a reader can skip the row."""
     if data.endswith(b"\r"):
         data = data[:-1]
     try:
@@ -377,7 +358,7 @@ def _decoded(source: Source, number: int, data: bytes) -> Line:
         return number, data.decode("utf-8", "replace"), BadBytes(f"{source.name} line {number}: {words}")
 
 
-def read_pieces(source: Source) -> Iterator[str]:
+def read_pieces(source: TextSource) -> Iterator[str]:
     """The text in pieces that end anywhere: for JSON files, which are often one single line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, chunk = 1, b""

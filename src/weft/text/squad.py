@@ -8,44 +8,31 @@ from typing import Any
 from weft.errors import UserError, shown
 from weft.text.json_text import HALF, JsonText, half_character
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import Source
+from weft.text.sources import TextSource
 
 
-def _articles(source: Source) -> Iterator[tuple[int, Any]]:
+def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
     """The entries of the "data" list of a SQuAD file, numbered from 1."""
-    text, number = JsonText(source), 0
+    text = JsonText(source)
     if not text.peek():
         return
     if text.peek() != "{":
         raise UserError(f"{source.name}: not a SQuAD file: it begins with {shown(text.peek())!r}, not with an object")
-    text.take("{", "")
-    found = False
-    while text.peek() != "}":
-        key = text.value("")
-        text.take(":", "")
-        if key != "data":
-            text.value("")
+    has_data = False
+    for key in text.members():
+        if key == "data":
+            has_data = True
+            yield from text.entries("article", ' "data"')
         else:
-            found = True
-            text.take("[", ' "data"')
-            while text.peek() != "]":
-                number += 1
-                place = f" article {number}"
-                yield number, text.value(place)
-                if text.peek() != "]":
-                    text.take(",", f" after{place}")
-            text.take("]", "")
-        if text.peek() != "}":
-            text.take(",", "")
-    text.take("}", "")
-    if not found:
+            text.value()
+    if not has_data:
         hint = "; for one object per line give format='jsonl'" if text.peek() else ""
         raise UserError(f'{source.name}: not a SQuAD file: it has no "data" list{hint}')
     if text.peek():
         raise UserError(f"{source.name}: text after the end of the JSON object")
 
 
-def _paragraphs(source: Source) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
+def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
     """The paragraphs of a SQuAD file that have a context, with their place and their article's title."""
     for number, article in _articles(source):
         where = f"{source.name} article {number}"
@@ -60,28 +47,28 @@ def _paragraphs(source: Source) -> Iterator[tuple[str, str, dict[str, Any]] | Us
                 yield f"{where} paragraph {place}", str(article.get("title", "")), paragraph
 
 
-def read_contexts(source: Source, options: Options) -> Rows:
+def read_contexts(source: TextSource, options: Options) -> Rows:
     """The texts of a SQuAD file, each once."""
     seen = set[int]()  # hashes: the texts themselves would fill the memory
-    for found in _paragraphs(source):
-        if isinstance(found, UserError):
-            yield found
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
             continue
-        where, _, paragraph = found
+        where, _, paragraph = item
         context = paragraph["context"]
         if hash(context) not in seen:
             seen.add(hash(context))
             yield UserError(f"{where}: {HALF}") if half_character(context) else Record({"text": context}, where)
 
 
-def read_squad(source: Source, options: Options) -> Rows:
+def read_squad(source: TextSource, options: Options) -> Rows:
     """The questions of a SQuAD 1.1 or 2.0 file, an article at a time."""
     need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
-    for found in _paragraphs(source):
-        if isinstance(found, UserError):
-            yield found
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
             continue
-        place, title, paragraph = found
+        place, title, paragraph = item
         questions = paragraph.get("qas")
         if not isinstance(questions, list):
             yield UserError(f"{place}: no list 'qas'")

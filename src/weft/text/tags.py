@@ -23,7 +23,7 @@ OTHERS = {ours: theirs for theirs, ours in SAME.items()}
 NO_TYPE = "_"
 
 
-class Span(NamedTuple):
+class TagSpan(NamedTuple):
     """A run of words that belong together: words[first:last]."""
 
     first: int
@@ -34,12 +34,10 @@ class Span(NamedTuple):
 @lru_cache(maxsize=65536)
 def _parts(tag: str) -> tuple[str, str] | None:
     """('B', 'PER') of B-PER, ('O', '') of O, None of a tag that is of no scheme."""
-    found = TAG.fullmatch(tag)
-    if found is None:
-        return None
-    if found[1] is None:
-        return "O", ""
-    return SAME.get(found[1], found[1]), found[2] or NO_TYPE
+    match = TAG.fullmatch(tag)
+    if match is None or match[1] is None:
+        return None if match is None else ("O", "")
+    return SAME.get(match[1], match[1]), match[2] or NO_TYPE
 
 
 def scheme_of(labels: Iterable[str]) -> Scheme:
@@ -53,11 +51,11 @@ def scheme_of(labels: Iterable[str]) -> Scheme:
     return "bioes" if any(part is not None and part[0] in "ES" for part in parts) else "bio"
 
 
-def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Span]:
+def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[TagSpan]:
     """The spans of one sentence, read kindly: what goes on with nothing before it begins a span (seqeval's default)."""
     if (scheme or scheme_of(tags)) == "plain":
-        return [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
-    spans, first = list[Span](), 0
+        return [TagSpan(place, place + 1, tag) for place, tag in enumerate(tags)]
+    spans, first = list[TagSpan](), 0
     before, label = "O", ""
     for place, tag in enumerate(tags):
         parts = _parts(tag)
@@ -66,15 +64,15 @@ def spans_of(tags: Sequence[str], scheme: Scheme | None = None) -> list[Span]:
         now, kind = parts
         if not (before in "BI" and now in "IE" and kind == label):
             if before != "O":
-                spans.append(Span(first, place, label))
+                spans.append(TagSpan(first, place, label))
             first = place
         before, label = now, kind
     if before != "O":
-        spans.append(Span(first, len(tags), label))
+        spans.append(TagSpan(first, len(tags), label))
     return spans
 
 
-def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
+def tags_of(spans: Iterable[TagSpan], length: int, scheme: Scheme) -> list[str]:
     """The tags of a sentence of so many words, O outside the spans; the way back from `spans_of`."""
     one_of(scheme, SCHEMES, "scheme")
     tags, end = ["O"] * length, 0
@@ -93,7 +91,7 @@ def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
 
 
 @dataclass
-class Normalizer:
+class TagNormalizer:
     """Writes the tags of sentences as one scheme has them, and counts what was written otherwise.
 
     In IOB1 (CoNLL-2003 as published) an entity begins with I- unless another of its type stands right before it; where
@@ -108,7 +106,7 @@ class Normalizer:
     letters: str = ""  # of the other schemes, those that were seen
 
     @classmethod
-    def of(cls, labels: Iterable[str]) -> Normalizer | None:
+    def of(cls, labels: Iterable[str]) -> TagNormalizer | None:
         """For the scheme of these labels; None where they have none."""
         labels = set(labels)
         scheme, letters = scheme_of(labels), {label[:1] for label in labels}
@@ -129,9 +127,9 @@ class Normalizer:
         letters = [new[0] for new in tags_of(spans, len(tags), self.scheme)]
         if self.bilou:
             letters = [OTHERS.get(letter, letter) for letter in letters]
-        found = tuple(letter + tag[1:] for letter, tag in zip(letters, tags, strict=True))
-        self.changed += sum(new != tag for new, tag in zip(found, tags, strict=True))
-        return found
+        rewritten = tuple(letter + tag[1:] for letter, tag in zip(letters, tags, strict=True))
+        self.changed += sum(new != tag for new, tag in zip(rewritten, tags, strict=True))
+        return rewritten
 
     def note(self) -> str | None:
         """What was changed, in one line; None where nothing was."""
@@ -149,7 +147,7 @@ class Normalizer:
         return f"{self.changed:,} stray {tags} rewritten to fit {target}"
 
 
-class Decoder:
+class TagDecoder:
     """Scores of every tag at every word -> the best tags that the scheme allows in this order."""
 
     def __init__(self, labels: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ LARGEST = 50_000  # terms; the most frequent ones stay
 
 
 @dataclass(frozen=True)
-class Bags:
+class SparseRows:
     """Sparse rows: row r has the columns[starts[r]:starts[r + 1]], each with its value; rows have length 1."""
 
     columns: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Tfidf:
         counts = np.array([frequencies[term] for term in terms], dtype=np.float64)
         self.weights = np.log((1 + len(texts)) / (1 + counts)) + 1
 
-    def bags(self, texts: Sequence[tuple[str, ...]]) -> Bags:
+    def bags(self, texts: Sequence[tuple[str, ...]]) -> SparseRows:
         """The texts by these terms; what is not among them is left out."""
         columns, values, starts = list[NDArray[np.int64]](), list[NDArray[np.float64]](), [0]
         for parts in texts:
@@ -49,7 +49,7 @@ class Tfidf:
             columns.append(places)
             values.append(amounts / length if length else amounts)
             starts.append(starts[-1] + len(places))
-        return Bags(np.concatenate(columns), np.concatenate(values), np.array(starts, dtype=np.int64))
+        return SparseRows(np.concatenate(columns), np.concatenate(values), np.array(starts, dtype=np.int64))
 
 
 def _terms(parts: tuple[str, ...]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason, whole_file
 from weft.text.row_problems import Skipped
-from weft.text.sources import Line, Source, find_members, open_sources, read_lines, zip_and_member
+from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
 from weft.text.tokenizers.limits import LONGEST_TOKEN
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
@@ -71,7 +71,7 @@ def read_binary(path: Path) -> WordVectors:
     raise UserError(f"{path}: holds no vector")
 
 
-def _binary(source: Source, path: Path) -> WordVectors:
+def _binary(source: TextSource, path: Path) -> WordVectors:
     name, stream = source.name, source.stream
     line = stream.readline(64)
     parts = line.split()
@@ -121,7 +121,7 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
         raise UserError(f"{name} word {number}: has no word before its numbers")
     row = reader.read(size)
     if len(row) < size:
-        raise UserError(f"{name} word {number}: expected {size // 4} numbers, found {len(row) // 4}")
+        raise UserError(f"{name} word {number}: expected {size // 4} numbers, got {len(row) // 4}")
     try:
         return letters.decode("utf-8"), row
     except UnicodeDecodeError:
@@ -339,7 +339,7 @@ def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[st
             faults.append(fault)
         elif len(fields) < width or _ends_in_a_number(word):
             count = _numbers_at_the_end(text)
-            faults.append(UserError(f"{where}: {shown(word, 30)!r}: expected {width} numbers, found {count}"))
+            faults.append(UserError(f"{where}: {shown(word, 30)!r}: expected {width} numbers, got {count}"))
         elif None in values:
             wrong = fields[values.index(None)]
             faults.append(UserError(f"{where}: {shown(word, 30)!r}: {shown(wrong, 30)!r} is not a number"))

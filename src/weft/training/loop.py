@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.data.batching import Ahead
 from weft.errors import UserError, shown
 from weft.nn.attention import slots_of
 from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
-from weft.objectives.carrying import CarriedToken
-from weft.training.judging import evaluated, judge, keep
+from weft.training.evaluation import evaluate, record_evaluation
 from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
-from weft.training.optim import Mean, fill, optimizer_tensors, set_learning_rate
+from weft.training.optim import Mean, averaged, fill, optimizer_tensors, set_learning_rate
 from weft.training.passes import graphs_compiled
 from weft.training.plan import learning_rate_at
 from weft.training.setup import Setup
@@ -36,7 +35,6 @@ from weft.training.watching import Watch
 from weft.training.work import Work
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
-UNKNOWN = 2000  # steps that a run counts with until then
 
 
 class Exploded(UserError):
@@ -90,215 +88,240 @@ def train(
     checkpoints: Checkpoints,
     log: RunLog,
     stop: Stop,
-    keep_best: Callable[[dict[str, float]], None],
+    save_best: Callable[[dict[str, float]], None],
     watch: Watch | None = None,
 ) -> State:
     """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
-    s, plan, device = setup if state.steps is None else setup.of_steps(state.steps), setup.plan, setup.device
-    stepper = Stepper(s, state.scale, state.steady)
-    network, beside, optimizer, scaler = stepper.network, stepper.beside, stepper.optimizer, stepper.scaler
-    mean = Mean(network, plan.ema) if plan.ema is not None else None
-    # The losses of the steps since the last line stay on the device: reading them would make it wait.
-    terms = s.objective.terms
-    history = torch.zeros(plan.log_every, len(terms) + 1, device=device)
-    tensors = {"model": dict(network.state_dict()), "optimizer": optimizer_tensors(network, optimizer, beside)}
-    tensors |= {"beside": dict(beside.state_dict())} if beside is not None else {}
-    tensors |= {"ema": mean.tensors()} if mean is not None else {}
-    tensors["history"] = {"history": history}
-    memory = s.objective.memory.lay_out(network) if isinstance(s.objective, CarriedToken) else None
-    tensors |= {"carried": memory.tensors()} if memory is not None else {}
-    if stored is not None:
-        for name in tensors:
-            fill(tensors[name], stored.get(name, {}), f"the checkpoint's {name}")
-    work, peak = Work(network), peak_of(device)
-    # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
-    pads = device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
-    feed = _feed(s, state)
-    groups = iter(feed)
-    moment, pace = Moment(), Pace()
-
-    def save() -> None:
-        _check(s, state, history, checkpoints)
-        state.metrics = log.kept()
-        if scaler.is_enabled():
-            state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
-        checkpoints.save(state, tensors)
-        if stop and state.best is None:  # whoever stops a run before it was judged wants to see what it has become
-            keep(mean, keep_best, {})
-
+    trainer = Trainer(setup, state, stored, checkpoints, log, stop, save_best, watch)
     try:
         while not state.finished:
-            first = state.step == 0 and s.evaluate_first
-            if (
-                s.held_out is not None
-                and state.evaluated < state.step
-                and (first or s.due(s.evaluate_every, state.step))
+            s, plan = trainer.setup, trainer.setup.plan
+            if s.held_out is None:
+                if s.due(plan.save_every, state.step):
+                    trainer.keep_unjudged()
+            elif state.evaluated < state.step and (
+                s.due(plan.evaluate_every, state.step) or (state.step == 0 and s.evaluate_first)
             ):
-                _check(s, state, history, checkpoints)
-                begin = time.perf_counter()
-                try:
-                    found, verdict = evaluated(s, state.pass_tokens, mean, stop)
-                except Interrupted:
-                    save()  # without the evaluation: it comes first when the run goes on
-                    raise
-                _check_held_out(state, found, checkpoints)
-                judge(state, found, verdict, log, lambda found: keep(mean, keep_best, found))
-                moment.begin += time.perf_counter() - begin
-            elif s.held_out is None and s.due(s.save_every, state.step):
-                _check(s, state, history, checkpoints)
-                _check_weights(state, network, checkpoints)
-                keep(mean, keep_best, {})
+                trainer.evaluate()
             state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
             if state.finished and s.held_out is not None and state.best is None:  # no score of it was a number
-                keep(mean, keep_best, {})
-            if state.finished or s.due(s.save_every, state.step) or stop:
-                begin = time.perf_counter()
-                save()
-                moment.begin += time.perf_counter() - begin
+                trainer.save_best({})
+            if state.finished or s.due(plan.save_every, state.step) or stop:
+                trainer.save()
             if state.finished:
                 break
             stop.check(f"saved {checkpoints.path(state.step)}")
-            group = next(groups)
-            if watch is not None and state.step == 0:
-                watch.look(0, network, group.batches[0].to(device))
-            set_learning_rate(optimizer, learning_rate_at(state.step, s.plan, s.learning_rate, s.steps))
-            slot = state.step % plan.log_every
-            if (
-                state.step == s.feed.border
-            ):  # other rows from here on: what was captured for the ones before is of no use
-                stepper.passes.release()
-            try:
-                norm = stepper.step(group.batches, group.counts, state.step)
-            except torch.OutOfMemoryError:
-                stepper.passes.release()
-                feed.close()
-                _halve(s, state, group.batches, log)
-                feed = _feed(s, state)
-                groups = iter(feed)
-                continue
-            history[slot, :-1] = stepper.losses
-            history[slot, -1] = norm
-            state.step += 1
-            if memory is not None:
-                memory.settle()
-            if mean is not None:
-                mean.update(state.step)
-            read = sum(batch.size for batch in group.batches)
-            state.tokens += read
-            state.slots += sum(map(_slots, group.batches)) if pads else read
-            moment.tokens += read
-            moment.operations += sum(work.of(batch) for batch in group.batches)
-            if state.step % plan.log_every == 0 or state.step == s.steps:
-                losses = _check(s, state, history, checkpoints)
-                _say(s, state, terms, losses, moment, peak, log)
-                if watch is not None:
-                    watch.look(state.step, network, group.batches[0].to(device))
-                if s.minutes is not None and state.steps is None and (steps := pace.steps(state, s.minutes)):
-                    steps = min(steps, s.most or steps)
-                    state.steps, s = steps, s.of_steps(steps)
-                    enough = " are enough, and" if steps == s.most else ""
-                    log.line(f"{steps:,} steps{enough} fit into {s.minutes:g} minutes at this speed")
-                    feed.close()
-                    feed = _feed(s, state)
-                    groups = iter(feed)
-                moment = Moment()
+            trainer.step()
     finally:
-        feed.close()
+        trainer.feed.close()
     return state
 
 
-def _feed(s: Setup, state: State) -> Ahead[Group]:
-    return Ahead(lambda step: group_of(s, step, state.pass_tokens), state.step, s.steps)
+class Trainer:
+    """A run in training: its tensors, where it stands, and what a step, an evaluation and a checkpoint do."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        state: State,
+        stored: Mapping[str, dict[str, Tensor]] | None,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        stop: Stop,
+        save_best: Callable[[dict[str, float]], None],
+        watch: Watch | None,
+    ) -> None:
+        self.setup = s = setup if state.steps is None else setup.of_steps(state.steps)
+        self.state, self.checkpoints, self.log, self.stop, self.watch = state, checkpoints, log, stop, watch
+        self._save_best = save_best
+        self.stepper = stepper = Stepper(s, state.scale, state.steady)
+        network, beside = stepper.network, stepper.beside
+        self.mean = Mean(network, s.plan.ema) if s.plan.ema is not None else None
+        # The losses of the steps since the last line stay on the device: reading them would make it wait.
+        self.history = torch.zeros(s.plan.log_every, len(s.objective.terms) + 1, device=s.device)
+        self.tensors = {
+            "model": dict(network.state_dict()),
+            "optimizer": optimizer_tensors(network, stepper.optimizer, beside),
+            "history": {"history": self.history},
+        }
+        optional = {
+            "beside": dict(beside.state_dict()) if beside is not None else {},
+            "ema": self.mean.tensors() if self.mean is not None else {},
+            "carried": s.objective.carried(network),
+        }
+        self.tensors |= {name: tensors for name, tensors in optional.items() if tensors}
+        for name, tensors in self.tensors.items() if stored is not None else ():
+            fill(tensors, stored.get(name, {}), f"the checkpoint's {name}")  # type: ignore[union-attr]
+        self.work, self.peak = Work(network), peak_of(s.device)
+        # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
+        self.pads = s.device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
+        self.moment, self.pace = Moment(), Pace()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read ahead from the step where the run stands."""
+        s, state = self.setup, self.state
+        self.feed = Ahead[Group](lambda step: group_of(s, step, state.pass_tokens), state.step, s.steps)
+        self.groups = iter(self.feed)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """What is done in here is not counted as training time."""
+        begin = time.perf_counter()
+        yield
+        self.moment.begin += time.perf_counter() - begin
+
+    def save_best(self, values: dict[str, float]) -> None:
+        """Keep the model, or the running mean of its weights, as the best so far."""
+        with averaged(self.mean):
+            self._save_best(values)
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        with self._paused():
+            state, scaler = self.state, self.stepper.scaler
+            self.check_losses()
+            state.metrics = self.log.kept()
+            if scaler.is_enabled():
+                state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
+            self.checkpoints.save(state, self.tensors)
+            if self.stop and state.best is None:  # whoever stops a run before it was judged wants to see the model
+                self.save_best({})
+
+    def evaluate(self) -> None:
+        """Judge the model by the held-out data, and keep it where it is the best so far."""
+        self.check_losses()
+        with self._paused():
+            try:
+                losses, metrics = evaluate(self.setup, self.state.pass_tokens, self.mean, self.stop)
+            except Interrupted:
+                self.save()  # without the evaluation: it comes first when the run goes on
+                raise
+            loss = sum(losses.values())
+            if not math.isfinite(loss):
+                raise self._exploded(f"the held-out loss of step {self.state.step} is {loss:.4g}")
+            record_evaluation(self.state, losses, metrics, self.log, self.save_best)
+
+    def keep_unjudged(self) -> None:
+        """Keep the model where nothing is held out; the last update may have spoiled what no loss has seen yet."""
+        self.check_losses()
+        if not all(bool(parameter.isfinite().all()) for parameter in self.stepper.network.parameters()):
+            raise self._exploded(f"weights are no longer finite numbers after step {self.state.step}")
+        self.save_best({})
+
+    def step(self) -> None:
+        """Take one step; where memory runs out, none, and smaller passes from here on."""
+        s, state, stepper = self.setup, self.state, self.stepper
+        group = next(self.groups)
+        if self.watch is not None and state.step == 0:
+            self.watch.look(0, stepper.network, group.batches[0].to(s.device))
+        set_learning_rate(stepper.optimizer, learning_rate_at(state.step, s.plan, s.learning_rate, s.steps))
+        if state.step == s.feed.border:  # other rows from here on: what was captured before is of no use
+            stepper.passes.release()
+        try:
+            norm = stepper.step(group.batches, group.counts, state.step)
+        except torch.OutOfMemoryError:
+            stepper.passes.release()
+            self.feed.close()
+            self._halve(group.batches)
+            self._read_on()
+            return
+        slot = state.step % s.plan.log_every
+        self.history[slot, :-1] = stepper.losses
+        self.history[slot, -1] = norm
+        state.step += 1
+        s.objective.settle()
+        if self.mean is not None:
+            self.mean.update(state.step)
+        tokens = sum(batch.size for batch in group.batches)
+        state.tokens += tokens
+        state.slots += sum(map(_slots, group.batches)) if self.pads else tokens
+        self.moment.tokens += tokens
+        self.moment.operations += sum(self.work.of(batch) for batch in group.batches)
+        if state.step % s.plan.log_every == 0 or state.step == s.steps:
+            self._record(self.check_losses())
+            if self.watch is not None:
+                self.watch.look(state.step, stepper.network, group.batches[0].to(s.device))
+            self._count_steps()
+            self.moment = Moment()
+
+    def _count_steps(self) -> None:
+        """How many steps there are, once the speed of a run of some minutes is known."""
+        s, minutes = self.setup, self.setup.plan.minutes
+        if minutes is None or not (steps := self.pace.steps(self.state, minutes)):
+            return
+        most = s.plan.steps
+        steps = min(steps, most or steps)
+        self.state.steps, self.setup = steps, s.of_steps(steps)
+        enough = " are enough, and" if steps == most else ""
+        self.log.line(f"{steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
+        self.feed.close()
+        self._read_on()
+
+    def _halve(self, passes: list[Batch]) -> None:
+        """After the GPU's memory ran out: the same step again in passes of half the size."""
+        torch.cuda.empty_cache()
+        state, largest = self.state, max(batch.size for batch in passes)
+        if len(passes) >= self.setup.feed.at(state.step)[0].rows:
+            raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
+        state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
+        self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
+
+    def check_losses(self) -> list[list[float]]:
+        """The losses since the last line; a run whose loss is no number or has exploded ends here, before any save."""
+        s, state = self.setup, self.state
+        done = state.step % s.plan.log_every or (s.plan.log_every if state.step else 0)
+        history = self.history[:done].tolist()
+        for place, losses in enumerate(history):
+            loss, norm, step = sum(losses[:-1]), losses[-1], state.step - done + place
+            if state.first_loss is None:
+                state.first_loss = loss
+            # In fp16 a gradient that is no number is a sign that the loss was scaled too far: that step was left out.
+            lost = not math.isfinite(norm) and s.precision != "fp16"
+            if lost or not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
+                drawn = s.feed.drawn(step)
+                rows = np.split(drawn.tokens, drawn.starts[1:-1])
+                texts = " | ".join(s.decode(row.tolist()) for row in rows[:8])
+                raise self._exploded(
+                    f"the loss of step {step + 1} is {loss:.4g}, its gradient {norm:.4g} long (the first loss was "
+                    f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that)",
+                    f"; the step read: {shown(texts, 400)}",
+                )
+        return history
+
+    def _exploded(self, what: str, more: str = "") -> Exploded:
+        good = self.checkpoints.last_good()
+        return Exploded(f"{what}; {good}; try a lower training.learning_rate or more warmup{more}")
+
+    def _record(self, losses: list[list[float]]) -> None:
+        """The live line and its record."""
+        s, state = self.setup, self.state
+        seconds = max(1e-9, time.perf_counter() - self.moment.begin)
+        state.seconds += seconds
+        *by_term, norm = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
+        values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
+        values |= dict(zip(s.objective.terms, by_term, strict=True)) if len(by_term) > 1 else {}
+        values |= {
+            "learning_rate": learning_rate_at(state.step - 1, s.plan, s.learning_rate, s.steps),
+            "norm": norm if math.isfinite(norm) else None,
+            "tokens": state.tokens,
+            "padding": 1 - state.tokens / state.slots,
+            "seconds": round(state.seconds, 3),
+            "tokens_per_second": round(self.moment.tokens / seconds),
+            "memory": memory_used(s.device),
+        }
+        if self.peak is not None:
+            values["mfu"] = round(self.moment.operations / seconds / self.peak, 4)
+        if s.plan.compile:
+            values["graphs"] = graphs_compiled()
+        self.log.record(values)
+        left = time_left(seconds / len(losses) * (s.steps - state.step))
+        self.log.line(live_line(values, s.steps, left), passing=True)
 
 
 def _slots(batch: Batch) -> int:
     sides = [(batch.rows, batch.tokens), *([(batch.source.rows, batch.source.tokens)] if batch.source else [])]
     return sum(slots_of(rows, len(tokens)) for rows, tokens in sides)
-
-
-def _check(s: Setup, state: State, history: Tensor, checkpoints: Checkpoints) -> list[list[float]]:
-    """The losses since the last line; a run whose loss is no number or has exploded ends here, before any save."""
-    done = state.step % s.plan.log_every or (s.plan.log_every if state.step else 0)
-    found = history[:done].tolist()
-    for place, losses in enumerate(found):
-        loss = sum(losses[:-1])
-        step = state.step - done + place
-        if state.first_loss is None:
-            state.first_loss = loss
-        # In fp16 a gradient that is no number is a sign that the loss was scaled too far: that step was left out.
-        lost = not math.isfinite(losses[-1]) and s.precision != "fp16"
-        if lost or not math.isfinite(loss) or loss > s.plan.explode * max(state.first_loss, 1e-3):
-            good = checkpoints.newest()
-            drawn = s.feed.drawn(step)
-            rows = np.split(drawn.tokens, drawn.starts[1:-1])
-            texts = [s.words_of(row.tolist()) for row in rows[:8]]
-            raise Exploded(
-                f"the loss of step {step + 1} is {loss:.4g}, its gradient {losses[-1]:.4g} long (the first loss was "
-                f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that); "
-                + (f"the last good checkpoint is {good}" if good else "there is no checkpoint before it")
-                + f"; try a lower training.learning_rate or more warmup; the step read: {shown(' | '.join(texts), 400)}"
-            )
-    return found
-
-
-def _check_held_out(state: State, found: Mapping[str, float], checkpoints: Checkpoints) -> None:
-    """A held-out loss that is no number ends a run before such weights are saved."""
-    loss = sum(found.values())
-    if not math.isfinite(loss):
-        raise _lost(state, f"the held-out loss of step {state.step} is {loss:.4g}", checkpoints)
-
-
-def _check_weights(state: State, network: nn.Module, checkpoints: Checkpoints) -> None:
-    """The same where nothing is held out: the last update may have spoiled what no loss has seen yet."""
-    if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
-        raise _lost(state, f"weights are no longer finite numbers after step {state.step}", checkpoints)
-
-
-def _lost(state: State, what: str, checkpoints: Checkpoints) -> Exploded:
-    good = checkpoints.newest()
-    where = f"the last good checkpoint is {good}" if good else "there is no checkpoint before it"
-    return Exploded(f"{what}; {where}; try a lower training.learning_rate or more warmup")
-
-
-def _halve(s: Setup, state: State, passes: list[Batch], log: RunLog) -> None:
-    """After the GPU's memory ran out: the same step again in passes of half the size."""
-    torch.cuda.empty_cache()
-    largest = max(batch.size for batch in passes)
-    if len(passes) >= s.feed.at(state.step)[0].rows:
-        raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
-    state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
-    log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
-
-
-def _say(
-    s: Setup,
-    state: State,
-    terms: tuple[str, ...],
-    losses: list[list[float]],
-    moment: Moment,
-    peak: float | None,
-    log: RunLog,
-) -> None:
-    """The live line and its record."""
-    seconds = max(1e-9, time.perf_counter() - moment.begin)
-    state.seconds += seconds
-    means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
-    *by_term, norm = means
-    speed = moment.tokens / seconds
-    learning_rate = learning_rate_at(state.step - 1, s.plan, s.learning_rate, s.steps)
-    values: dict[str, Any] = {"step": state.step, "loss": sum(by_term)}
-    values |= dict(zip(terms, by_term, strict=True)) if len(terms) > 1 else {}
-    values |= {"learning_rate": learning_rate, "norm": norm if math.isfinite(norm) else None, "tokens": state.tokens}
-    values["padding"] = 1 - state.tokens / state.slots
-    memory = memory_used(s.device)
-    values |= {"seconds": round(state.seconds, 3), "tokens_per_second": round(speed), "memory": memory}
-    if peak is not None:
-        values["mfu"] = round(moment.operations / seconds / peak, 4)
-    if s.plan.compile:
-        values["graphs"] = graphs_compiled()
-    log.record(values)
-    left = time_left(seconds / len(losses) * (s.steps - state.step))
-    log.line(live_line(values, s.steps, left), passing=True)
 
 
 def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:

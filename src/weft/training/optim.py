@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -117,3 +118,16 @@ class Mean:
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.means, strict=True))
+
+
+@contextmanager
+def averaged(mean: Mean | None) -> Iterator[None]:
+    """The running mean, where there is one, stands in the network for as long as the block runs."""
+    if mean is None:
+        yield
+        return
+    mean.swap()
+    try:
+        yield
+    finally:
+        mean.swap()

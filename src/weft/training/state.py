@@ -74,6 +74,11 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
+    def last_good(self) -> str:
+        """Where the newest checkpoint stands, for an error message."""
+        newest = self.newest()
+        return f"the last good checkpoint is {newest}" if newest else "there is no checkpoint before it"
+
     def save(self, state: State, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Write a checkpoint whole or not at all, then let go of the oldest."""
         path = self.path(state.step)
@@ -88,9 +93,7 @@ class Checkpoints:
                 hashes = digests(inside, [f"{name}.safetensors" for name in tensors])
                 write_manifest(inside / STATE, values_of(state), hashes)
         except (OSError, SafetensorError, UserError) as error:
-            kept = self.newest()
-            what = f"; the last good checkpoint is {kept}" if kept else "; there is no checkpoint before it"
-            raise UserError(f"{path}: cannot be written: {_cause(error)}{what}") from None
+            raise UserError(f"{path}: cannot be written: {_cause(error)}; {self.last_good()}") from None
         self._let_go()
 
     def _let_go(self) -> None:

@@ -13,7 +13,7 @@ from weft.data.cache import COMPILED
 from weft.data.chance import key_of
 from weft.files import cache_folder
 from weft.nn.rows import Batch
-from weft.training.judging import total
+from weft.training.evaluation import total
 from weft.training.optim import make_optimizer
 from weft.training.passes import Passes
 from weft.training.setup import Setup
@@ -33,8 +33,8 @@ class Group:
 
 def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
     """The batches of a step, in passes of so many tokens at most; in pinned memory where they go to a GPU."""
-    told = s.pace(step) if s.pace is not None else {}
-    batches = [replace(batch, targets={**batch.targets, **told}) for batch in s.feed.passes(step, pass_tokens)]
+    targets = s.pace(step) if s.pace is not None else {}
+    batches = [replace(batch, targets={**batch.targets, **targets}) for batch in s.feed.passes(step, pass_tokens)]
     counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()]).float()
     if s.device.type == "cuda":
         return Group([batch.pinned() for batch in batches], counts.pin_memory())
@@ -91,7 +91,7 @@ class Stepper:
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
         """Take one step; how long its gradients were."""
-        norm = self.passes.step(batches, counts, seed_of(self.setup.seed, number))
+        norm = self.passes.step(batches, counts, seed_of(self.setup.feed.seed, number))
         return self.update() if norm is None else norm
 
     def update(self) -> Tensor:

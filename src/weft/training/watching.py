@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.files import no_link, reason, write_text
 from weft.nn.rows import Batch, Rows
 from weft.objectives.language import cross_entropy
-from weft.picture import Line, line_chart, page, table
+from weft.picture import ChartLine, line_chart, page, table
 from weft.training.log import read_metrics
 
 MOST = 8  # rows that are looked at
@@ -93,7 +93,7 @@ def draw_gradients(path: Path, out: Path, name: str) -> str | None:
     charts = []
     for layer in range(len(lines[-1]["layers"])):
         curves = [
-            Line(
+            ChartLine(
                 f"step {lines[place]['step']:,}",
                 [(far, math.nan if norm is None else norm) for far, norm in enumerate(lines[place]["layers"][layer])],
             )

@@ -36,7 +36,7 @@ class Bags(NamedTuple):
         return Bags(self.rows[first:last], starts - first)
 
 
-class Batch(NamedTuple):
+class CbowBatch(NamedTuple):
     """Some centers, in an order drawn, with what stands around each."""
 
     centers: Tensor  # n c
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
     pushed: Bags  # u bags of centers
 
 
-class Pushes(NamedTuple):
+class CbowGradients(NamedTuple):
     """Gradients; `hidden` for each neighbor of a center, which gets all of it, as in word2vec's own program."""
 
     centers: Push
@@ -55,7 +55,7 @@ class Pushes(NamedTuple):
     noise: Push
 
 
-def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negatives: float) -> Pushes:
+def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negatives: float) -> CbowGradients:
     """Gradients of the log chance that each mean has its center and not the noise.
 
     hidden: n c d; centers: n c d; noise: n k d; there: n c of 0 and 1: has neighbors, without them it says nothing.
@@ -64,7 +64,7 @@ def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negative
     there = there[..., None]
     pull = (hidden * centers).sum(2, keepdim=True).neg_().sigmoid_().mul_(there)  # n c 1
     push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * share)  # n c k
-    return Pushes(
+    return CbowGradients(
         Push(pull * hidden, there[..., 0]),
         (pull * centers).baddbmm_(push, noise, alpha=-1),
         Push(against(push.mT, hidden), (there.sum(1) * share).expand(noise.shape[:2])),
@@ -79,10 +79,10 @@ def loss_of(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negat
     return -(right + wrong * (negatives / noise.shape[1]))
 
 
-class Cbow(Word2Vec[Batch]):
+class Cbow(Word2Vec[CbowBatch]):
     """The mean of its neighbors foretells each word."""
 
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Batch]:
+    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[CbowBatch]:
         total, window, vocabulary = len(words), self.plan.window or 1, len(self.inner)
         if not total:
             return []
@@ -121,7 +121,7 @@ class Cbow(Word2Vec[Batch]):
             groups = slice(begin // GROUP, end // GROUP)
             here, there = borders[turn], borders[turn + 1]
             found.append(
-                Batch(
+                CbowBatch(
                     centers[begin:end].view(-1, GROUP),
                     counts[begin:end].view(-1, GROUP).float(),
                     noise[groups],
@@ -132,7 +132,7 @@ class Cbow(Word2Vec[Batch]):
             )
         return found
 
-    def _step(self, batch: Batch, learning_rate: float) -> None:
+    def _step(self, batch: CbowBatch, learning_rate: float) -> None:
         groups = torch.arange(len(batch.centers)).chunk(self.threads)
         found = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
         hidden = torch.cat([one[0] for one in found]).flatten(0, 1)
@@ -143,13 +143,13 @@ class Cbow(Word2Vec[Batch]):
         )
         self._each(lambda one: one(), work)
 
-    def _move_inner(self, batch: Batch, hidden: Tensor, learning_rate: float) -> None:
+    def _move_inner(self, batch: CbowBatch, hidden: Tensor, learning_rate: float) -> None:
         """As `move` would, where each word is there once."""
         pairs = batch.pushed.starts.diff() * float(1 + self.plan.negatives)
         rows = batch.pushed.sums(hidden).mul_((LIMIT / pairs.clamp_(min=LIMIT / learning_rate))[:, None])
         self.inner.index_add_(0, batch.words, rows)
 
-    def _gathered(self, batch: Batch, begin: int, end: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _gathered(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The means, the centers, the noise and who has neighbors, of the groups from one to another."""
         counts = batch.counts[begin:end]
         sums = batch.near.part(begin * GROUP, end * GROUP).sums(self.inner).view(*counts.shape, -1)
@@ -157,10 +157,10 @@ class Cbow(Word2Vec[Batch]):
         centers, noise = rows_of(self.outer, batch.centers[begin:end]), rows_of(self.outer, batch.noise[begin:end])
         return hidden, centers, noise, (counts > 0).to(hidden.dtype)
 
-    def _pushes(self, batch: Batch, begin: int, end: int) -> tuple[Tensor, Moved, Moved]:
+    def _pushes(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Moved, Moved]:
         found = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
         return found.hidden, (batch.centers[begin:end], found.centers), (batch.noise[begin:end], found.noise)
 
-    def _loss(self, batch: Batch) -> float:
+    def _loss(self, batch: CbowBatch) -> float:
         some = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))
         return float(loss_of(*some, self.plan.negatives) / some[-1].sum().clamp(min=1))

@@ -29,17 +29,17 @@ MERGE = 1 << 24  # keys that wait before they are added up
 
 
 @dataclass(frozen=True)
-class Counts:
+class CooccurrenceCounts:
     """How often words stand together, nearer ones counting more: for each pair a key in order, and its count."""
 
     keys: Integers  # first * words + second, the first never the larger
     values: Floats
 
 
-def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, window: int) -> Counts:
+def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, window: int) -> CooccurrenceCounts:
     """The sum of 1 / distance over all pairs at most `window` apart; a block is words and their documents' numbers."""
     shares = 1 / np.maximum(np.arange(NEAR), 1)
-    waiting: list[Counts] = []
+    waiting: list[CooccurrenceCounts] = []
     for numbers, documents in blocks:
         keys = []
         for distance in range(1, min(window, len(numbers) - 1) + 1):
@@ -58,18 +58,18 @@ def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, wind
             raise UserError("the counts do not fit into the memory; a smaller vocabulary or window has fewer")
     while len(waiting) > 1:
         waiting = _merged(waiting)
-    return waiting[0] if waiting else Counts(np.zeros(0, np.int64), np.zeros(0))
+    return waiting[0] if waiting else CooccurrenceCounts(np.zeros(0, np.int64), np.zeros(0))
 
 
-def _summed(keys: Integers, values: Floats) -> Counts:
+def _summed(keys: Integers, values: Floats) -> CooccurrenceCounts:
     """Keys in order, each once, with the sum of their values."""
     if not len(keys):
-        return Counts(keys, values)
+        return CooccurrenceCounts(keys, values)
     first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-    return Counts(keys[first], np.add.reduceat(values, first))
+    return CooccurrenceCounts(keys[first], np.add.reduceat(values, first))
 
 
-def _merged(waiting: list[Counts]) -> list[Counts]:
+def _merged(waiting: list[CooccurrenceCounts]) -> list[CooccurrenceCounts]:
     """The last two made one, and so on for as long as the one before is not much larger."""
     *waiting, left, right = waiting
     keys, values = np.concatenate([left.keys, right.keys]), np.concatenate([left.values, right.values])
@@ -82,7 +82,7 @@ def _merged(waiting: list[Counts]) -> list[Counts]:
 
 
 @dataclass(frozen=True)
-class Part:
+class CooccurrencePart:
     """Some of the counts as a sparse matrix that is symmetric in its places; `other` is where (j, i) lies."""
 
     starts: Tensor  # v+1: row i lies from starts[i] to starts[i+1]
@@ -98,7 +98,9 @@ class Part:
             return torch.sparse_csr_tensor(self.starts, self.columns, values, (size, size), check_invariants=False)
 
 
-def parts_of(counts: Counts, words: int, plan: Learning, seed: int, device: torch.device) -> list[Part]:
+def parts_of(
+    counts: CooccurrenceCounts, words: int, plan: Learning, seed: int, device: torch.device
+) -> list[CooccurrencePart]:
     """The counts in parts of about `plan.batch`, which pair lies in which drawn by the seed."""
     total = 2 * len(counts.keys)
     number = max(1, round(total / (plan.batch or 1 << 20)))
@@ -120,11 +122,13 @@ def parts_of(counts: Counts, words: int, plan: Learning, seed: int, device: torc
         starts = np.searchsorted(rows, np.arange(words + 1))
         weights = np.minimum(1, (values / (plan.ceiling or 100.0)) ** plan.power)
         whole = [torch.from_numpy(array).to(device) for array in (starts, columns, other)]
-        found.append(Part(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights))))
+        found.append(
+            CooccurrencePart(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights)))
+        )
     return found
 
 
-def pushes(part: Part, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pushes(part: CooccurrencePart, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Half the weighted squares of a part, and their gradients for both tables, v d+2 each."""
     scores = torch.sparse.sampled_addmm(part.matrix(torch.zeros_like(part.logs)), inner, outer.mT, beta=0.0).values()
     apart = scores - part.logs
@@ -140,7 +144,9 @@ def pushes(part: Part, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Te
 class Glove:
     """The two tables, and how a part of the counts moves them."""
 
-    def __init__(self, plan: Learning, words: int, parts: list[Part], seed: int, device: torch.device) -> None:
+    def __init__(
+        self, plan: Learning, words: int, parts: list[CooccurrencePart], seed: int, device: torch.device
+    ) -> None:
         self.plan, self.seed, self.parts = plan, seed, parts
         first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
         tables = (torch.rand(2, words, plan.width + 2, generator=first) - 0.5) / plan.width

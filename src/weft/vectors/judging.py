@@ -10,7 +10,7 @@ from pathlib import Path
 
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Score, Z
-from weft.metrics.regression import Numbers
+from weft.metrics.regression import RegressionMetrics
 from weft.text.sources import open_sources, read_lines
 from weft.vectors.space import Analogy, WordSpace
 
@@ -106,7 +106,7 @@ def _pairs(space: WordSpace, questions: Questions) -> Judged:
     there = [pair for pair in questions.pairs if pair[0] in space and pair[1] in space]
     if len(there) < 2:
         raise UserError(f"{questions.name}: only {len(there)} of {len(questions.pairs)} pairs are among the words")
-    numbers = Numbers()
+    numbers = RegressionMetrics()
     numbers.add([space.cosine(first, second) for first, second, _ in there], [score for _, _, score in there])
     score = numbers.result()["spearman"]
     return Judged(questions.name, "spearman", score, len(there), len(questions.pairs), missing)

@@ -24,17 +24,17 @@ TOGETHER = 1024
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedVectors:
     """How vectors are made ready: 1 long, the mean taken off, or neither; the same for words that come later."""
 
     normalize: bool
     mean: Floats  # d
 
     @staticmethod
-    def of(space: WordSpace, normalize: bool, center: bool) -> Prepared:
+    def of(space: WordSpace, normalize: bool, center: bool) -> PreparedVectors:
         rows = space.unit if normalize else space.matrix
         mean = rows[:HUBS].astype(np.float64).mean(0) if center else np.zeros(rows.shape[1])
-        return Prepared(normalize, mean.astype(np.float32))
+        return PreparedVectors(normalize, mean.astype(np.float32))
 
     def __call__(self, rows: Floats) -> Floats:
         rows = (unit(rows) if self.normalize else rows) - self.mean
@@ -59,7 +59,9 @@ class Mapped:
 class Map:
     """A rotation from a source to a target, and the search for words behind it."""
 
-    def __init__(self, source: WordSpace, target: WordSpace, matrix: Floats, before: Prepared, after: Prepared) -> None:
+    def __init__(
+        self, source: WordSpace, target: WordSpace, matrix: Floats, before: PreparedVectors, after: PreparedVectors
+    ) -> None:
         self.source, self.target, self.matrix = source, target, matrix
         self.before, self.after = before, after
         self._rows: Floats | None = None
@@ -76,7 +78,7 @@ class Map:
         """From pairs of words that mean the same; those that are not there are for the caller to leave out."""
         if len(pairs) < 2:
             raise UserError(f"{len(pairs)} pairs of words are too few to learn a map from")
-        before, after = (Prepared.of(space, normalize, center) for space in (source, target))
+        before, after = (PreparedVectors.of(space, normalize, center) for space in (source, target))
         rows = before(source.matrix[[source.place(word) for word, _ in pairs]])
         columns = after(target.matrix[[target.place(word) for _, word in pairs]])
         return Map(source, target, procrustes(rows, columns).astype(np.float32), before, after)

@@ -27,12 +27,12 @@ TARGET_NUMBERS = "target_vocab.json"
 HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text has it there
 
 
-class Numbered(Encoded):
+class NumberedEncoding(Encoded):
     """The tokens of a text under the numbers of another vocabulary, and the language code that stood before it."""
 
     __slots__ = ("_code", "_numbers")
 
-    def __init__(self, encoding: Encoding, numbers: Numbers, code: str) -> None:
+    def __init__(self, encoding: Encoding, numbers: PieceNumbers, code: str) -> None:
         super().__init__(encoding)
         self._numbers = numbers
         self._code = code
@@ -75,7 +75,7 @@ class Numbered(Encoded):
         return [0, *(None if word is None else word + 1 for word in self._encoding.word_ids)]
 
 
-class Numbers:
+class PieceNumbers:
     """From the ids of a SentencePiece model to those of vocab.json."""
 
     def __init__(self, numbers: Mapping[str, int], table: list[int], unknown: int, unknown_piece: int) -> None:
@@ -94,12 +94,12 @@ class Numbers:
         return [self.numbers.get(code, self.unknown), *found] if code else found
 
 
-class Side(Tokenizer):
+class MarianTokenizer(Tokenizer):
     """One language of a Marian folder."""
 
     def __init__(
         self,
-        pieces: sentencepiece.Pieces,
+        pieces: sentencepiece.SentencePieceModel,
         numbers: Mapping[str, int],
         settings: dict[str, Any],
         files: Mapping[str, bytes],
@@ -133,7 +133,7 @@ class Side(Tokenizer):
         unknown = numbers[str(roles.unknown)]
         size = library.get_vocab_size(with_added_tokens=True)
         table = [numbers.get(library.id_to_token(number) or "", unknown) for number in range(size)]
-        self._numbers = Numbers(numbers, table, unknown, pieces.unknown)
+        self._numbers = PieceNumbers(numbers, table, unknown, pieces.unknown)
 
     @property
     def pipeline(self) -> str:
@@ -159,7 +159,7 @@ class Side(Tokenizer):
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         code, rest = _code(text)
-        return Numbered(super().encode(rest, pair, specials).library_encoding, self._numbers, code)
+        return NumberedEncoding(super().encode(rest, pair, specials).library_encoding, self._numbers, code)
 
     def encode_batch(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
@@ -167,7 +167,7 @@ class Side(Tokenizer):
         cut = [_code(text) for text in texts]
         found = super().encode_batch([rest for _, rest in cut], pairs, specials)
         return [
-            Numbered(encoded.library_encoding, self._numbers, code)
+            NumberedEncoding(encoded.library_encoding, self._numbers, code)
             for encoded, (code, _) in zip(found, cut, strict=True)
         ]
 
@@ -211,7 +211,7 @@ def is_marian(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (SOURCE, TARGET, NUMBERS))
 
 
-def read_sides(folder: Path) -> tuple[Side, Side]:
+def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """The tokenizers of what is read and of what is written."""
     settings = settings_in(folder)
     apart = settings.get("separate_vocabs", False)
@@ -228,7 +228,7 @@ def read_sides(folder: Path) -> tuple[Side, Side]:
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
         with guarded(folder / cutter):
             pieces = sentencepiece.parse(files[cutter], str(folder / cutter))
-            side = Side(pieces, _read_numbers(folder / numbering), settings, files, folder / numbering)
+            side = MarianTokenizer(pieces, _read_numbers(folder / numbering), settings, files, folder / numbering)
             check(side.library, folder / cutter)
         sides.append(side)
     return sides[0], sides[1]

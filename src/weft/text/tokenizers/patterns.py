@@ -43,7 +43,7 @@ REPEAT = re.compile(r"(?:[*+?]|\{(?P<least>\d{0,6})(?P<comma>,?)(?P<most>\d{0,6}
 
 
 @dataclass(frozen=True)
-class Part:
+class PatternPart:
     """What is known of a part of a pattern."""
 
     ways: int = 1  # in which it can be read
@@ -64,12 +64,12 @@ def check_pattern(pattern: str, where: str, empty: bool = True) -> None:
             other for other in alternatives[number + 1 :] if other not in FOLLOWED and not BETWEEN.fullmatch(other)
         )
         if alternative not in FOLLOWED or not next(after, "").startswith(FOLLOWED[alternative]):
-            _Parser(alternative, where).check(empty)
+            _PatternParser(alternative, where).check(empty)
 
 
 def _alternatives(pattern: str, where: str) -> list[str]:
     """The pattern cut at every | that stands in no group and no class."""
-    parser = _Parser(pattern, where)
+    parser = _PatternParser(pattern, where)
     found, start = [], 0
     while parser.place < len(pattern):
         if pattern[parser.place] == "|":
@@ -80,7 +80,7 @@ def _alternatives(pattern: str, where: str) -> list[str]:
     return [*found, pattern[start:]]
 
 
-class _Parser:
+class _PatternParser:
     """Reads a pattern from left to right; whatever it does not know is refused."""
 
     def __init__(self, pattern: str, where: str) -> None:
@@ -114,7 +114,7 @@ class _Parser:
         if self.place < len(self.pattern):
             raise self.refused("has a bracket that closes nothing")
 
-    def _choices(self, depth: int) -> Part:
+    def _choices(self, depth: int) -> PatternPart:
         if depth > DEEPEST:
             raise self.refused(f"has more than {DEEPEST} groups inside each other")
         parts = [self._sequence(depth)]
@@ -125,9 +125,9 @@ class _Parser:
             return parts[0]
         ways = sum(part.ways for part in parts)
         optional, empty = any(part.optional for part in parts), any(part.empty for part in parts)
-        return Part(ways, any(part.open for part in parts), simple=False, optional=optional, empty=empty)
+        return PatternPart(ways, any(part.open for part in parts), simple=False, optional=optional, empty=empty)
 
-    def _sequence(self, depth: int) -> Part:
+    def _sequence(self, depth: int) -> PatternPart:
         """Parts one after the other."""
         ways, open_, simple, optional, length, empty = 1, False, True, True, 0, True
         while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
@@ -139,9 +139,9 @@ class _Parser:
                 raise self.refused(f"can be read in more than {MOST_WAYS} ways")
             open_, simple = open_ or part.open, simple and part.simple
             optional, length, empty = optional and part.optional, length + part.length, empty and part.empty
-        return Part(ways, open_, simple, length, optional, empty)
+        return PatternPart(ways, open_, simple, length, optional, empty)
 
-    def _repeated(self, depth: int) -> Part:
+    def _repeated(self, depth: int) -> PatternPart:
         part = self._atom(depth)
         found = REPEAT.match(self.pattern, self.place)
         if found is None:
@@ -159,11 +159,13 @@ class _Parser:
         if least == most and part.simple:
             short = least * part.length <= MOST_WAYS
             length = least * part.length
-            return Part(open=not short, simple=short, length=length, optional=not least, empty=part.empty or not least)
+            return PatternPart(
+                open=not short, simple=short, length=length, optional=not least, empty=part.empty or not least
+            )
         if most == 1:
-            return Part(part.ways + 1, part.open, simple=False, optional=True, empty=True)
+            return PatternPart(part.ways + 1, part.open, simple=False, optional=True, empty=True)
         bounded = most is not None and part.simple and most - least < MOST_WAYS
-        return Part(
+        return PatternPart(
             most - least + 1 if bounded and most is not None else 1,
             not bounded,
             simple=False,
@@ -171,25 +173,25 @@ class _Parser:
             empty=least == 0 or part.empty,
         )
 
-    def _atom(self, depth: int) -> Part:
+    def _atom(self, depth: int) -> PatternPart:
         mark = self.pattern[self.place]
         if mark == "(":
             return self._group(depth)
         if mark == "[":
             self._class()
-            return Part()
+            return PatternPart()
         if mark == "\\":
             found = ESCAPE.match(self.pattern, self.place)
             if found is None:
                 raise self.refused(f"holds {shown(self.pattern[self.place : self.place + 2])!r}")
             self.place = found.end()
-            return Part(empty=found[0][1] in "bBAzZG")
+            return PatternPart(empty=found[0][1] in "bBAzZG")
         if mark in "*+?{":
             raise self.refused("repeats nothing")
         self.place += 1
-        return Part(empty=mark in "^$")
+        return PatternPart(empty=mark in "^$")
 
-    def _group(self, depth: int) -> Part:
+    def _group(self, depth: int) -> PatternPart:
         found = GROUP.match(self.pattern, self.place)
         if found is None:
             raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
@@ -201,7 +203,7 @@ class _Parser:
         if found["kind"] in ("=", "!", "<=", "<!"):
             if part.open:
                 raise self.refused("looks ahead or behind without an end")
-            return Part(part.ways, empty=True)
+            return PatternPart(part.ways, empty=True)
         return part
 
     def _class(self) -> None:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.checks import check
-from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, Side
+from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, MarianTokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
@@ -53,7 +53,7 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
     numbers = tokenizer.tokens
     named = {token["content"] for token in pipeline["added_tokens"]}
     named |= {name for name in (*vars(tokenizer.roles).values(), model.get("unk_token")) if name is not None}
-    if isinstance(tokenizer, Side):
+    if isinstance(tokenizer, MarianTokenizer):
         named |= {*tokenizer.controls, *(name for name in numbers if CODE.fullmatch(name))}
     spelling: dict[int, str] = {}
     if tokenizer.kind not in ("word", "whitespace", "character"):
@@ -82,7 +82,7 @@ def pruned_tokenizer(
     tokenizer: Tokenizer, keep: Collection[int], characters: bool = True
 ) -> tuple[Tokenizer, tuple[int, ...]]:
     """The tokenizer with these tokens and those that have to stay; with it, the old ids in the order of the new."""
-    if isinstance(tokenizer, Side):
+    if isinstance(tokenizer, MarianTokenizer):
         raise UserError("Marian's two vocabularies are cut down together: by pruned_sides")
     kept = stays(anatomy_of(tokenizer, characters), keep)
     return _renumbered(tokenizer, kept), kept
@@ -120,8 +120,12 @@ def _renumbered(tokenizer: Tokenizer, kept: tuple[int, ...]) -> Tokenizer:
 
 
 def pruned_sides(
-    source: Side, target: Side, keep: Collection[int], written: Collection[int] | None = None, characters: bool = True
-) -> tuple[Side, Side, tuple[int, ...], tuple[int, ...]]:
+    source: MarianTokenizer,
+    target: MarianTokenizer,
+    keep: Collection[int],
+    written: Collection[int] | None = None,
+    characters: bool = True,
+) -> tuple[MarianTokenizer, MarianTokenizer, tuple[int, ...], tuple[int, ...]]:
     """Both vocabularies of a Marian folder with some of their tokens; with them, the old ids of each.
 
     `written`: those of what is written, where it has numbers of its own.
@@ -136,7 +140,7 @@ def pruned_sides(
             both = more
         kept = [tuple(sorted(both))] * 2
     files = dict(source.files)
-    sides: list[Side] = []
+    sides: list[MarianTokenizer] = []
     numbers = [
         {side.names[old]: number for number, old in enumerate(some)}
         for side, some in zip((source, target), kept, strict=True)
@@ -149,7 +153,7 @@ def pruned_sides(
         files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()
     for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
         pieces = sentencepiece.parse(files[cutter], cutter)
-        sides.append(Side(pieces, some, side.settings, files, Path(cutter)))
+        sides.append(MarianTokenizer(pieces, some, side.settings, files, Path(cutter)))
         check(sides[-1].library, cutter)
     return sides[0], sides[1], kept[0], kept[1]
 

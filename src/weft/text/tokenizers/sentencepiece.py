@@ -35,7 +35,7 @@ MOST_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of piec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pieces:
+class SentencePieceModel:
     """What a SentencePiece model file says."""
 
     names: list[str]
@@ -58,12 +58,12 @@ class Pieces:
         return self.types.index(UNKNOWN)
 
 
-def read(path: Path) -> Pieces:
+def read(path: Path) -> SentencePieceModel:
     """The model in a SentencePiece file."""
     return parse(read_bytes(path, LARGEST_FILE), str(path))
 
 
-def parse(data: bytes, where: str) -> Pieces:
+def parse(data: bytes, where: str) -> SentencePieceModel:
     """The model in the bytes of a SentencePiece file; `where` names it in errors."""
     names: list[str] = []
     scores: list[float] = []
@@ -92,7 +92,7 @@ def parse(data: bytes, where: str) -> Pieces:
     charsmap = _bytes(normalizer.get(2, b""), where)
     if charsmap:
         check_charsmap(charsmap, where)
-    return Pieces(
+    return SentencePieceModel(
         names=names,
         scores=scores,
         types=types,
@@ -133,7 +133,7 @@ def _varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def build(pieces: Pieces, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
+def build(pieces: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
     """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own."""
     if pieces.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
@@ -248,7 +248,7 @@ def _check_pieces(names: list[str], scores: list[float], types: list[int], where
         raise UserError(f"{where}: pieces with an impossible type or score: {listed(shown(name) for name in wrong)}")
 
 
-def _unigram_scores(pieces: Pieces) -> list[float]:
+def _unigram_scores(pieces: SentencePieceModel) -> list[float]:
     """The scores with which the library's search finds what sentencepiece's would."""
     normal = [score for score, kind in zip(pieces.scores, pieces.types, strict=True) if kind == NORMAL]
     best, worst = max(normal, default=0.0), min(normal, default=0.0)
@@ -263,7 +263,7 @@ def _unigram_scores(pieces: Pieces) -> list[float]:
     return scores
 
 
-def _merges(pieces: Pieces, where: str) -> list[tuple[str, str]]:
+def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
     """Every way to put a piece together from two, best score first: sentencepiece merges whatever gives a piece."""
     usable = {
         name: (score, number)
