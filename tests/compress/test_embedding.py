@@ -19,8 +19,8 @@ from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
 from weft.tasks.embed import Directions, Embedder, EmbedTask, embed
+from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import judged
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -162,11 +162,11 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     student = model(kind, {}, length=48, scale=3.0)
     framing = framing_for(student)
     judges = [taught.with_teacher_answer(*each) for each in zip(examples, said, strict=True)]
-    before = judged(taught, student, framing, judges, tune=True).scores
+    before = evaluate_examples(taught, student, framing, judges, tune=True).scores
     table = taught.dataset(examples, student, framing, said)
     assert "fits into the student's 64" in table.notes[0]
     losses = learned(student, taught.objective(), table, steps=80, learning_rate=5e-3)
-    after = judged(taught, student, framing, judges, tune=True).scores
+    after = evaluate_examples(taught, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
@@ -245,7 +245,7 @@ def test_likeness_of_the_same_and_of_nothing() -> None:
     assert all(score.value == pytest.approx(1) for score in same.result().values())
     assert none.result()["pearson"].value == none.result()["spearman"].value == 0
     assert many.result()["pearson"].value == pytest.approx(1)  # those after the first 20 are not compared
-    with pytest.raises(UserError, match="too few"):
+    with pytest.raises(UserError, match="at least 3 texts"):
         SimilarityMetrics().result()
 
 

@@ -30,7 +30,6 @@ from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
-from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import Job, device_for, drive
@@ -320,11 +319,6 @@ def train(context: Context, student: Student) -> State:
         run, student.task, model, student.windows, student.judges, student.metric, data, student.kept_scores
     )
 
-    def start(state: State) -> None:
-        announce(context, student, recipe.training.steps or 1)
-        if dataset.held_out is not None:
-            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": dataset.held_out})
-
     setup = Setup(
         network=model.network,
         objective=matched(student.task.objective(), context.models[0], model, recipe.distill),
@@ -341,10 +335,10 @@ def train(context: Context, student: Student) -> State:
         recipe=recipe,
         model=model,
         setup=setup,
-        data=data,
         same={"data": hashes, "tokenizer": tokenizer_hash(model)},
         about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}, "teacher_forwards": student.reads},
-        announce=start,
+        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
+        announce=lambda state: announce(context, student, recipe.training.steps or 1),
         save=selection.save,
         metric=student.metric,
     )

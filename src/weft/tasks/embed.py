@@ -23,8 +23,8 @@ from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, stacked
-from weft.tasks.finite import check_finite
 from weft.tasks.forward import tokenizer_of
+from weft.tasks.output_checks import check_finite
 from weft.text.records import Record
 from weft.text.windows import Cut, Framing, cut, frame
 from weft.text.windows import pieces as pieces_of
