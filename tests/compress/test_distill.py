@@ -19,6 +19,7 @@ from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
 from weft.distillation import report as reporting
 from weft.distillation import run as running
+from weft.distillation.context import Distillation
 from weft.distillation.recipe import DistillRecipe, DistillSettings, StudentSection, TeacherSection
 from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
@@ -105,9 +106,9 @@ def begun(teacher: Path, here: Path, **student: Any) -> Any:
     recipe = DistillRecipe(teacher=TeacherSection(folders=(str(teacher),)), student=StudentSection(**student))
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
-    return begun_student(
-        Run(here / "run"), recipe, [opened], {"classify": 3}, "classify", lambda: iter(lines), Stop(), quiet, silent
-    )
+    teachers, cpu = [Teacher(opened, teacher, "")], torch.device("cpu")
+    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Stop(), quiet, silent)
+    return begun_student(context, {"classify": 3}, "classify", lambda: iter(lines))
 
 
 def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, here: Path) -> None:

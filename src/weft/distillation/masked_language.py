@@ -10,10 +10,11 @@ from typing import Any
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build, values_of
+from weft.distillation.context import Distillation
 from weft.distillation.hidden_states import along
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_cache import digest_of_folder
+from weft.distillation.teacher_cache import Teacher, digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
 from weft.objectives.base import Objective
@@ -36,7 +37,7 @@ from weft.training.state import State
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
-    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is read
+    device = device_for(recipe.device, recipe.training.threads)  # a missing one is named before anything is read
     teacher = _teacher(recipe)
     # Masks differ in every epoch, so there is nothing of the teacher's to keep: it reads every batch anew.
     name = "next" if teacher.family.speaks else "mlm"
@@ -46,8 +47,10 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         return text_of(reading).read(Skipped())
 
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
-    begun = begun_student(run, recipe, [teacher], wanted.heads, "words", texts, stop, log, progress)
-    student = begun.opened
+    folder = Path(recipe.teacher.folders[0])
+    teachers = [Teacher(teacher, folder, digest_of_folder(folder))]
+    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
         does = "says the next word" if teacher.family.speaks else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
@@ -62,7 +65,6 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
     aim = build(Aim, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
-    folder = Path(recipe.teacher.folders[0])
     own = Path(recipe.student.model)
     student.network.float()
 
@@ -95,7 +97,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     )
     plan = build(Tuning, values_of(job.setup.plan), run.recipe.name, "training")
     decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(lessons, length=length))
-    job = replace(job, recipe=decided, same={**job.same, "teacher": digest_of_folder(folder)})
+    job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
     compared(job.setup, drive(run, job, stop, log, progress))
     return load(run.folder)
 

@@ -20,6 +20,7 @@ from weft.data.reading import Dataset
 from weft.distillation import masked_language
 from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
+from weft.distillation.context import Distillation
 from weft.distillation.curve import curve_of, part_of
 from weft.distillation.dataset import gather
 from weft.distillation.hidden_states import matched
@@ -53,23 +54,6 @@ AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as 
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many
 NEW_HEAD = 1e-4  # learning rate of a student, 768 wide, with initial weights but without the head of its task ...
 ALL_THERE = 5e-5  # ... and of one that has that, too
-
-
-@dataclass(frozen=True)
-class Context:
-    """What every step of a distillation needs."""
-
-    run: Run
-    recipe: DistillRecipe
-    teachers: Sequence[Teacher]
-    device: torch.device
-    stop: Stop
-    log: Log
-    progress: Progress
-
-    @property
-    def models(self) -> list[LoadedModel]:
-        return [teacher.model for teacher in self.teachers]
 
 
 def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Teacher]]:
@@ -107,9 +91,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
+    context = Distillation(run, recipe, teachers, device, stop, log, progress)
     if task_class(name).language_model:
-        return _language(run, recipe, log, lambda: distill_language(run, recipe, teachers, device, stop, log, progress))
-    context = Context(run, recipe, teachers, device, stop, log, progress)
+        return _language(run, recipe, log, lambda: distill_language(context))
     student = prepare(context, student_task(recipe, name, teachers))
     state = train(context, student)
     return _reported(context, student, state)
@@ -156,11 +140,11 @@ class Student:
         return agreement if self.task.supervised else {**agreement, **scores}
 
 
-def prepare(context: Context, task: Task) -> Student:
+def prepare(context: Distillation, task: Task) -> Student:
     """Read the data, begin a student, run its teachers, and decide what is open. Mistakes are named before the teacher
     begins to read, which may take hours."""
     recipe, log = context.recipe, context.log
-    find_student(recipe, context.models[0], lambda text: None)
+    find_student(recipe, context.teacher, lambda text: None)
     dataset = gather(task, recipe, log, context.progress, context.stop)
     dataset = part_of(_augmented(context, task, dataset), recipe.data.share, recipe.data.split)
     if not any(map(task.has_target, dataset.train)):  # labels do not count
@@ -175,20 +159,15 @@ def prepare(context: Context, task: Task) -> Student:
         ).outputs
 
     beginning = begun_student(
-        context.run,
-        recipe,
-        context.models,
+        context,
         task.objective().heads,
         task.head,
         lambda: task.vocabulary_texts(dataset.train, lambda: outputs().select(dataset.train_numbers)),
-        context.stop,
-        log,
-        context.progress,
     )
     model = beginning.opened
-    window = window_of(recipe, context.models[0], model, task)
+    window = window_of(recipe, context.teacher, model, task)
     windows = framing_for(model, window)
-    matched(task.objective(), context.models[0], model, recipe.distill)  # whether their layers can be compared
+    matched(task.objective(), context.teacher, model, recipe.distill)  # whether their layers can be compared
     learned, held_out = outputs().select(dataset.train_numbers), outputs().select(dataset.dev_numbers)
     judges: Sequence[Example] = dataset.dev
     if not dataset.labeled_dev:
@@ -210,7 +189,7 @@ def prepare(context: Context, task: Task) -> Student:
 
 
 def _tokenized(
-    context: Context,
+    context: Distillation,
     task: Task,
     dataset: Dataset[Example],
     model: LoadedModel,
@@ -230,11 +209,11 @@ def _tokenized(
     return train, dev.for_training(MOST_WINDOWS, 0, False)
 
 
-def _captures(context: Context) -> bool:
+def _captures(context: Distillation) -> bool:
     return context.device.type == "cuda" and not context.recipe.training.compile
 
 
-def _augmented(context: Context, task: Task, dataset: Dataset[Example]) -> Dataset[Example]:
+def _augmented(context: Distillation, task: Task, dataset: Dataset[Example]) -> Dataset[Example]:
     """The dataset with copies of its texts, some of their words replaced."""
     data = context.recipe.data
     if not data.augment:
@@ -311,7 +290,7 @@ def _name_of(name: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- train
 
 
-def train(context: Context, student: Student) -> State:
+def train(context: Distillation, student: Student) -> State:
     """Train a prepared student to the end, or until somebody stops it."""
     run, recipe, model, dataset = context.run, student.recipe, student.model, student.dataset
     data = dataset.hashes.get("dev", dataset.hashes.get("data", dataset.hashes.get("text", "")))
@@ -321,7 +300,7 @@ def train(context: Context, student: Student) -> State:
 
     setup = Setup(
         network=model.network,
-        objective=matched(student.task.objective(), context.models[0], model, recipe.distill),
+        objective=matched(student.task.objective(), context.teacher, model, recipe.distill),
         feed=Feed(student.train, batch_of, recipe.seed, recipe.training.batch or 1),
         held_out=student.dev,
         plan=recipe.training,
@@ -345,7 +324,7 @@ def train(context: Context, student: Student) -> State:
     return drive(run, job, context.stop, context.log, context.progress)
 
 
-def announce(context: Context, student: Student, steps: int) -> None:
+def announce(context: Distillation, student: Student, steps: int) -> None:
     """What is about to be learned, from what and how."""
     dataset, recipe = student.dataset, student.recipe
     labeled = sum(map(student.task.has_target, dataset.train))
@@ -360,7 +339,7 @@ def announce(context: Context, student: Student, steps: int) -> None:
     )
 
 
-def _reported(context: Context, student: Student, state: State) -> Model:
+def _reported(context: Distillation, student: Student, state: State) -> Model:
     """The trained student, with its learning curve and its report."""
     run, count, metric = context.run, len(student.dataset.train), student.metric
     model = load(run.folder).to(context.device)

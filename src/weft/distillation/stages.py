@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import read_toml, write_toml
 from weft.data.reading import Dataset
 from weft.distillation import report as reporting
+from weft.distillation.context import Distillation
 from weft.distillation.dataset import gather
 from weft.distillation.recipe import DistillRecipe, StudentSection
 from weft.distillation.report import JSON, point_of, read_curve
@@ -68,7 +69,8 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
 
     student = recipe.student
     if "pretrain" in names:
-        base, fresh = begun_folder(stages, recipe, teachers, dataset, stop, log, progress)
+        context = Distillation(run, recipe, teachers, device, stop, log, progress)
+        base, fresh = begun_folder(stages, context, dataset)
         stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     distilling = Run(stages / "distill")
@@ -155,41 +157,25 @@ def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
 # ---------------------------------------------------------------------------------------------------- their recipes
 
 
-def begun_folder(
-    stages: Path,
-    recipe: DistillRecipe,
-    teachers: Sequence[Teacher],
-    dataset: Dataset[Example],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
-) -> tuple[Path, bool]:
-    """The student before it has learned anything, as a folder to go on from; and whether its weights are fresh."""
-    found = find_student(recipe, teachers[0].model, lambda _: None)
-    if isinstance(found, Path):
-        return found, False
-    learns = {"mlm", "next"} & set(found.family.objectives)
-    if not learns or "words" not in found.family.names.heads or found.family.reads:
-        raise UserError(f"{found.family.name} is not pre-trained on text: leave out the stage pretrain")
+def begun_folder(stages: Path, context: Distillation, dataset: Dataset[Example]) -> tuple[Path, bool]:
+    """The student before it has learned anything, as a folder to start from; and whether its weights are fresh."""
+    student, lineage = context.recipe.student, find_student(context.recipe, context.teacher, lambda _: None)
+    if isinstance(lineage, Path):
+        return lineage, False
+    learns = {"mlm", "next"} & set(lineage.family.objectives)
+    if not learns or "words" not in lineage.family.names.heads or lineage.family.reads:
+        raise UserError(f"{lineage.family.name} is not pre-trained on text: leave out the stage pretrain")
     folder = stages / "start"
     if not folder.exists():
-        begun = begun_student(
-            Run(stages / "vocabulary"),
-            recipe,
-            [each.model for each in teachers],
-            {"words": None},
-            "words",
-            lambda: (text for row in dataset.train for text in row.texts),
-            stop,
-            log,
-            progress,
-        )
-        card = replace(begun.opened.card, task=found.family.task, labels=None, thresholds={}, metrics=())
-        save_folder(folder, replace(begun.opened, card=card))
+        part = replace(context, run=Run(stages / "vocabulary"))
+        texts = [text for example in dataset.train for text in example.texts]
+        model = begun_student(part, {"words": None}, "words", lambda: texts).opened
+        card = replace(model.card, task=lineage.family.task, labels=None, thresholds={}, metrics=())
+        save_folder(folder, replace(model, card=card))
         note_files(folder)
     check_unchanged(folder)
-    usual = "layers" if found.fits and recipe.student.tokenizer is None else "scratch"
-    return folder, (recipe.student.start or usual) == "scratch"
+    usual = "layers" if lineage.fits and student.tokenizer is None else "scratch"
+    return folder, (student.start or usual) == "scratch"
 
 
 def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher, stages: Path) -> Recipe:
