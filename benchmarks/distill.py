@@ -419,7 +419,7 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
         try:
             gate = weft.quantize(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
         except Refused as refused:
-            gate = refused.found
+            gate = refused.result
         print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
         found["gate"] = without_texts(gate.values())
         models = [teacher, student, *([scratch / "chosen"] if gate.chosen else [])]

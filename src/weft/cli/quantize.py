@@ -84,7 +84,7 @@ def quantize(
             progress=progress,
         )
     except Refused as refused:
-        show(refused.found)
+        show(refused.result)
         raise
     show(found)
     for line in found.warnings():
