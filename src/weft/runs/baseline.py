@@ -18,10 +18,10 @@ from torch import Tensor
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
+from weft.data.reading import Dataset
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
-from weft.runs.dataset import Material
 from weft.runs.driver import report
 from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
@@ -61,7 +61,7 @@ class Baseline:
 def train_baselines(
     recipe: TaskRecipe,
     task: Task,
-    material: Material,
+    dataset: Dataset[Example],
     opened: LoadedModel,
     card: Card,
     device: torch.device,
@@ -72,7 +72,7 @@ def train_baselines(
         return []
     opened.network.to(device)
     base = replace(opened, card=card) if "base" in recipe.model else None
-    return linear_models(task, material.train, material.dev, base, progress)
+    return linear_models(task, dataset.train, dataset.dev, base, progress)
 
 
 def linear_models(
@@ -219,11 +219,13 @@ def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> 
         log(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
 
 
-def judged_again(model: Model, name: str, material: Material, framing: Framing, device: torch.device) -> Judgement:
+def judged_again(
+    model: Model, name: str, dataset: Dataset[Example], framing: Framing, device: torch.device
+) -> Judgement:
     """A saved model on the held-out rows."""
     model.to(device)
     try:
-        return judged(TextTask.from_model(model.opened, name), model.opened, framing, material.dev, tune=True)
+        return judged(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
     finally:
         model.to("cpu")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -179,3 +180,9 @@ def _rows(
     if rows == "documents":
         return DocumentRows(framed, length, extra)
     return PackedRows(framed, length, extra, rows == "apart", seed)
+
+
+def texts_of(material: Material) -> dict[str, Any]:
+    """The texts of a run, as `run.json` names them."""
+    corpora = {"text": material.corpus, "held_out": material.dev}
+    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}

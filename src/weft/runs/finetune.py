@@ -14,27 +14,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.batching import Feed
 from weft.data.examples import Examples, batch_of
 from weft.data.pairs import Sequences
+from weft.data.reading import Dataset
 from weft.data.tables import RunRows
 from weft.errors import UserError, one_of
-from weft.files import write_json
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.runs.baseline import BASELINES, Baseline, announce_baselines, compare_baselines, judged_again, train_baselines
 from weft.runs.calls import absolute, absolute_tables, settings_of
-from weft.runs.dataset import Material, announce_long, gather
+from weft.runs.dataset import announce_long, gather
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, scratch_folder
 from weft.runs.initial import Beginning, begun_model, check_model
 from weft.runs.plan import announce, resolved
 from weft.runs.recipes import Rows, TaskRecipe, Tuning, overlaid, task_recipe
 from weft.runs.selection import Selection
 from weft.runs.word_vectors_start import Start, begun_from, fill_table
-from weft.tasks.base import Task
+from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
 from weft.tasks.registry import FROM_TEXT
@@ -139,47 +140,23 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
 def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.training.threads)
-    if recipe.training.compile and device.type == "cpu":
-        raise UserError(
-            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
-        )
-    if recipe.training.watch_gradients:
-        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
-    material = gather(recipe, log, progress, stop)
-    metric = _metric(recipe, material.task, log)
-    recipe, beginning = _beginning(run, recipe, material, stop, log, progress)
+    _check_training(recipe.training, device)
+    task, dataset = gather(recipe, log, progress, stop)
+    metric = _metric(recipe, task, log)
+    recipe, beginning = _beginning(run, recipe, task, dataset, stop, log, progress)
     model, card = beginning.opened, beginning.opened.card
-    task = material.task
-    if note := task.swap_note(material.train, "the rows, beside those of the base", card.profiles):
-        log(f"weft: note: {note}")
-    task = task.prepare(model, material.train, beginning.fresh)
-    if recipe.task.freeze is not None:
-        freeze(model.network, recipe.task.freeze)
+    task = _prepared(recipe, task, dataset, beginning, log)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
-    announce_long(material, framing, log)
+    announce_long(dataset.examples, framing, log)
     capture = device.type == "cuda" and not recipe.training.compile
-    train, dev = _tokenized(task, material, model, framing, recipe.seed, capture, stop, log, progress)
-    # Later on the recipe has the choices, or none where there were none yet.
-    new_head = beginning.fresh and not run.about.exists()
-    plan = resolved(recipe, train, model, task, len(material.dev), new_head, device)
+    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, stop, log, progress)
+    plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
-    base = recipe.model.get("base")
-    model = replace(
-        model,
-        card=replace(
-            task.to_card(card),
-            task=work.name,
-            window=task.card_window(window, train),
-            pooling=None,
-            normalize=None,
-            columns={**material.columns, **recipe.data.columns},
-            base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
-        ),
-    )
-    data = material.hashes.get("dev", material.hashes["data"])
-    selection = Selection(run, task, model, framing, material.dev, metric, data, name=work.name)
+    model = replace(model, card=_card(recipe, task.to_card(card), task.card_window(window, train), dataset.columns))
+    data = dataset.hashes.get("dev", dataset.hashes["data"])
+    selection = Selection(run, task, model, framing, dataset.dev, metric, data, name=work.name)
     setup = Setup(
         network=model.network,
         objective=task.objective(),
@@ -196,20 +173,18 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     baselines = list[Baseline]()
 
     def start(state: State) -> None:
-        announce(run, recipe, model, material, train, framing, plan.steps or 1, log)
-        if material.held is not None:
-            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
+        announce(run, recipe, model, task, dataset, train, framing, log)
         if not (state.finished and (run.inside / BASELINES).exists()):
-            baselines.extend(train_baselines(recipe, task, material, model, card, device, progress))
+            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, progress))
             announce_baselines(baselines, metric, log)
 
     job = Job(
         recipe=recipe,
         model=model,
         setup=setup,
-        data=data,
-        same={"data": material.hashes, "tokenizer": tokenizer_hash(model)},
-        about={"rows": {"train": len(material.train), "dev": len(material.dev)}},
+        same={"data": dataset.hashes, "tokenizer": tokenizer_hash(model)},
+        about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
+        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
         announce=start,
         save=selection.save,
         metric=metric,
@@ -218,9 +193,32 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     trained = load(run.folder)
     if baselines:
         # Without metrics the best model was kept by the process that this run goes on from.
-        judgement = selection.best or judged_again(trained, work.name, material, framing, device)
+        judgement = selection.best or judged_again(trained, work.name, dataset, framing, device)
         compare_baselines(run, judgement, baselines, metric, log)
     return trained
+
+
+def _check_training(plan: Tuning, device: torch.device) -> None:
+    if plan.compile and device.type == "cpu":
+        raise UserError(
+            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
+        )
+    if plan.watch_gradients:
+        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+
+
+def _card(recipe: TaskRecipe, card: Card, window: Window, columns: Mapping[str, str]) -> Card:
+    """The card of the model that the run makes."""
+    base = recipe.model.get("base")
+    return replace(
+        card,
+        task=recipe.task.name,
+        window=window,
+        pooling=None,
+        normalize=None,
+        columns={**columns, **recipe.data.columns},
+        base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
+    )
 
 
 def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
@@ -236,10 +234,9 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
 
 
 def _beginning(
-    run: Run, recipe: TaskRecipe, material: Material, stop: Stop, log: Log, progress: Progress
+    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], stop: Stop, log: Log, progress: Progress
 ) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
-    task = material.task
     if "base" in recipe.model:
         beginning = begun_model(recipe, task, None)
         if beginning.note and not run.about.exists():
@@ -247,7 +244,7 @@ def _beginning(
         return recipe, beginning
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if family.reads:
-        sizes = sized(recipe.model, family, len(material.train), log)
+        sizes = sized(recipe.model, family, len(dataset.train), log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not recipe.task.words:
         recipe = replace(recipe, model=both_ways(recipe.model, family, log))
@@ -255,16 +252,27 @@ def _beginning(
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
         with_width, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
         recipe = replace(recipe, model=with_width)
-    tokenizers = vocabularies_for(run, recipe, family, material.train, start, stop, log, progress)
+    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, stop, log, progress)
     beginning = begun_model(recipe, task, *tokenizers)
     if start is not None:
         fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, log)
     return recipe, beginning
 
 
+def _prepared(recipe: TaskRecipe, task: Task, dataset: Dataset[Example], beginning: Beginning, log: Log) -> Task:
+    """The task as this model learns it, and the model as it is trained."""
+    model = beginning.opened
+    if note := task.swap_note(dataset.train, "the rows, beside those of the base", model.card.profiles):
+        log(f"weft: note: {note}")
+    task = task.prepare(model, dataset.train, beginning.fresh)
+    if recipe.task.freeze is not None:
+        freeze(model.network, recipe.task.freeze)
+    return task
+
+
 def _tokenized(
     task: Task,
-    material: Material,
+    dataset: Dataset[Example],
     model: LoadedModel,
     framing: Framing,
     seed: int,
@@ -275,10 +283,10 @@ def _tokenized(
 ) -> tuple[Examples | Sequences, Examples | Sequences]:
     """The rows as sources of batches: those to learn from, and those to judge by."""
     with progress("tokenizing", "rows") as advance:
-        train = task.dataset(material.train, model, framing)
-        advance(len(material.train))
+        train = task.dataset(dataset.train, model, framing)
+        advance(len(dataset.train))
         stop.check("stopped while tokenizing")
-        dev = task.dataset(material.dev, model, framing)
+        dev = task.dataset(dataset.dev, model, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
         log(f"weft: note: {note}")
     # The held-out windows are for the loss; the metrics are those of whole texts.

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples
 from weft.data.pairs import Sequences, VectorSide
+from weft.data.reading import Dataset
 from weft.progress import Log
-from weft.runs.dataset import Material
-from weft.runs.driver import half_precision, pass_tokens
+from weft.runs.driver import settled
 from weft.runs.recipes import TaskRecipe, Tuning
-from weft.tasks.base import Task
+from weft.tasks.base import Example, Task
 from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, special_tokens
-from weft.training.plan import Training
 from weft.training.run import Run
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
@@ -28,7 +26,6 @@ BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a ste
 STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
 JUDGES = 50  # held-out rows from which on a metric can stop a run
 PATIENCE = 5  # evaluations, of ten
-P = TypeVar("P", bound=Training)
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
@@ -119,23 +116,6 @@ def decided(
     return settled(plan, device, batch, steps, every, usual_learning_rate)
 
 
-def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
-    """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
-    return replace(
-        plan,
-        steps=steps,
-        epochs=None,
-        batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
-        learning_rate=plan.learning_rate or learning_rate,
-        evaluate_every=every,
-        save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps or plan.log_every),
-        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
-        threads=plan.threads or torch.get_num_threads(),
-    )
-
-
 def pairs_plan(train: Sequences) -> tuple[int, float]:
     """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
     together = 4096 * train.count / max(1, train.writes)  # about so many tokens to write in a step
@@ -143,13 +123,13 @@ def pairs_plan(train: Sequences) -> tuple[int, float]:
     return batch, min(100.0, max(3.0, 1.2e6 / train.count))
 
 
-def _reading(opened: LoadedModel, material: Material, windows: int, framing: Framing) -> str:
+def _reading(opened: LoadedModel, dataset: Dataset[Example], windows: int, framing: Framing) -> str:
     """What becomes of long rows."""
-    if windows > len(material.train):
+    if windows > len(dataset.train):
         return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
     cut = 0
-    for first in range(0, len(material.train) if framing.cutting else 0, 1024):
-        rows = material.train[first : first + 1024]
+    for first in range(0, len(dataset.train) if framing.cutting else 0, 1024):
+        rows = dataset.train[first : first + 1024]
         lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
         for row in rows:
             size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
@@ -161,15 +141,15 @@ def announce(
     run: Run,
     recipe: TaskRecipe,
     opened: LoadedModel,
-    material: Material,
+    task: Task,
+    dataset: Dataset[Example],
     train: Examples | Sequences,
     framing: Framing,
-    steps: int,
     log: Log,
 ) -> None:
     """What is about to be learned, from what and how, in three lines."""
     parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
-    rows = len(material.train)
+    rows = len(dataset.train)
     if isinstance(train, Sequences):
         rows = train.count  # pairs that are too long were left out
         read = (
@@ -177,19 +157,20 @@ def announce(
         )
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
-        long = _reading(opened, material, train.rows_count, framing)
-    labels = f"{len(material.task.labels)} labels, " if material.task.labels else ""
-    held = "" if material.held is None else " (drawn from the rows, noted in run/split.json)"
-    if len(material.dev) < FEW_JUDGES:
+        long = _reading(opened, dataset, train.rows_count, framing)
+    labels = f"{len(task.labels)} labels, " if task.labels else ""
+    held = "" if dataset.held_out is None else " (drawn from the rows, noted in run/split.json)"
+    if len(dataset.dev) < FEW_JUDGES:
         held += "; so few say little, and their intervals tell how little"
-    if material.task.writes and recipe.task.metric != "loss":
-        written = len(material.task.sample(material.dev))
-        held += f", of which {written:,} are written out" if written < len(material.dev) else ""
+    if task.writes and recipe.task.metric != "loss":
+        written = len(task.sample(dataset.dev))
+        held += f", of which {written:,} are written out" if written < len(dataset.dev) else ""
+    steps = recipe.training.steps or 1
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)
     log(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
         f"on {recipe.device} in {recipe.training.precision}\n"
-        f"data: {rows:,} rows to learn from ({long}), {len(material.dev):,} to judge by{held}\n"
+        f"data: {rows:,} rows to learn from ({long}), {len(dataset.dev):,} to judge by{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows"
         f" ({epochs:.3g} epochs), learning rate {recipe.training.learning_rate:.1e}, kept by {recipe.task.metric}"
     )

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -38,6 +38,15 @@ class Stop:
     def check(self, message: str = "") -> None:
         if self.number is not None:
             raise Interrupted(self.number, message)
+
+    def watched(self, advance: Callable[[int], None], message: str) -> Callable[[int], None]:
+        """`advance` of a progress bar, which also stops the work once somebody has asked to."""
+
+        def step(count: int) -> None:
+            self.check(message)
+            advance(count)
+
+        return step
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None and number == signal.SIGINT:
