@@ -472,7 +472,7 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
     said = {"compare": "; ".join(weft.compare([student, scratch / "damaged"], dev, costs=False).refused)}
     way, kind = exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"]
     try:
-        exporting.WAYS["onnx"] = lambda inside, model: way(inside, turned(model))
+        exporting.WAYS["onnx"] = lambda inside, opened, task: way(inside, turned(weft.Model(opened, task)).opened, task)
         quantizing.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),

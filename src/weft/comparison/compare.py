@@ -16,8 +16,8 @@ from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked
-from weft.tasks.judging import Reading
 from weft.tasks.model import Model, load
 
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
@@ -171,7 +171,7 @@ def compared(
     progress: Callable[[int], None] = lambda more: None,
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
-    first, reading, timed = models[0], Reading(), _Sample(texts)
+    first, reading, timed = models[0], ReadCounts(), _Sample(texts)
     targets: set[str] = set()
     known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):

@@ -28,8 +28,8 @@ from weft.pruning.vocabulary import Coverage, chosen_for, coverage, most_used, w
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
+from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import judged
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
@@ -241,7 +241,8 @@ class PruningRows:
                 for layer in kept:
                     fewer = tuple(each for each in kept if each != layer)
                     smaller = with_layers(opened, fewer)
-                    value = judged(task, smaller, framing_for(smaller), rows).scores[task.default_metric].value
+                    evaluation = evaluate_examples(task, smaller, framing_for(smaller), rows)
+                    value = evaluation.scores[task.default_metric].value
                     scores[fewer] = (value if value == value else float("-inf"), layer)
                     step(1)
                 kept = max(scores, key=lambda fewer: scores[fewer])  # of equals the upper one is removed
