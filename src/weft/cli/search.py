@@ -79,7 +79,7 @@ def rank(
     from weft.tasks.rank import Index
 
     with progress("embedding", "texts") as heard:
-        index = Index(model.opened, pool, pooling=pooling, layers=layers, heard=heard)
+        index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=heard)
     if pairs:
         _judge(index, rights, again, candidates, jsonl)
         return

@@ -81,7 +81,7 @@ def perplexity(
             detokenize=detokenize,
             stream=stream,
             count_ends=count_ends,
-            heard=heard,
+            on_progress=heard,
         )
     if jsonl:
         print(json.dumps(_finite({**asdict(found), "documents": read_as, "count_ends": count_ends})))
@@ -176,7 +176,7 @@ def choose(
                 print(json.dumps({**question._asdict(), **asdict(answer)}, ensure_ascii=False))
 
         with progress("choosing", "questions") as heard:
-            score = judge(model.opened, questions, told=told, **options)
+            score = judge(model.opened, questions, on_answer=told, **options)
         to = sys.stderr if jsonl else sys.stdout
         print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
         print(f"{len(questions):,} questions, normalize: {normalize}", file=to)

@@ -64,11 +64,11 @@ def choose(
     if normalize == "prior":
         every = list(dict.fromkeys(choice for _, some in asked for choice in some))
         plain = _lines(tokenizer, prior, every, between, opened.config.context, False, "the prior")
-        found = _logprobs(opened, [line.reading for line in plain], budget)
-        after_prior = dict(zip(every, found, strict=True))
-    answers, told = list[Chosen](), iter(zip(lines, logprobs, strict=True))
+        prior_logprobs = _logprobs(opened, [line.reading for line in plain], budget)
+        after_prior = dict(zip(every, prior_logprobs, strict=True))
+    answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
     for number, (_, some) in enumerate(asked, 1):
-        here = list(islice(told, len(some)))
+        here = list(islice(scored, len(some)))
         scores = list[float]()
         for choice, (line, logprob) in zip(some, here, strict=True):
             by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalize, 1)
@@ -156,10 +156,10 @@ def _space(prompt: str, choice: str, between: str | None) -> str:
 
 def _logprobs(opened: LoadedModel, readings: Sequence[Reading], budget: int) -> list[float]:
     """The log of each continuation's chance."""
-    found = list[float]()
+    logprobs = list[float]()
     for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
-        found += [-float(nats.sum()) for nats in surprises(opened, batch)]
-    return found
+        logprobs += [-float(nats.sum()) for nats in surprises(opened, batch)]
+    return logprobs
 
 
 # ------------------------------------------------------------------------------------------------ questions in files
@@ -212,19 +212,19 @@ def judge(
     opened: LoadedModel,
     questions: Iterable[Question],
     *,
-    told: Callable[[Question, Chosen], None] | None = None,
+    on_answer: Callable[[Question, Chosen], None] | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Score:
-    """The share of questions whose right choice was chosen; `told` hears of each, `options` are those of `choose`."""
+    """The share of questions whose right choice was chosen; `on_answer` gets each; `options` as of `choose`."""
     sums, waiting = Bootstrap(1, seed), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(opened, [(question.prompt, question.choices) for question in some], **options)
         right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]
         sums.add(len(some), right, [0] * len(right))
         for question, answer in zip(some, answers, strict=True):
-            if told is not None:
-                told(question, answer)
+            if on_answer is not None:
+                on_answer(question, answer)
     totals = sums.totals()
     return totals.score(share(totals.sums[0], totals.sizes))
 

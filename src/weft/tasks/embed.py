@@ -75,15 +75,15 @@ class Layers:
             return Layers(None)
         if re.fullmatch(r"-?[0-9]{1,4}", word) and -layers - 1 <= int(word) <= layers:
             return Layers((int(word) % (layers + 1),))
-        found = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
-        count = layers + 1 if found is None or found[1] is None else int(found[1])
-        if found is None or not 1 <= count <= layers + 1:
+        match = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
+        count = layers + 1 if match is None or match[1] is None else int(match[1])
+        if match is None or not 1 <= count <= layers + 1:
             raise UserError(
                 f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
                 f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
                 f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
             )
-        return Layers(tuple(range(layers + 1 - count, layers + 1)), found[2])
+        return Layers(tuple(range(layers + 1 - count, layers + 1)), match[2])
 
     def parts(self, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
         """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
@@ -151,10 +151,10 @@ class Embedder:
         """The vectors of a few texts, of which `done` have gone before."""
         ids = self.tokenizer.ids(list(texts), specials=False)
         pieces: list[Piece] = []
-        for number, found in enumerate(ids):
-            if not found and not self.before and not self.after:
+        for number, tokens in enumerate(ids):
+            if not tokens and not self.before and not self.after:
                 raise UserError(f"text {done + number + 1} is empty, and this model puts no tokens around a text")
-            pieces += [self._piece(number, found, c) for c in cut(len(found), self.size, self.stride)]
+            pieces += [self._piece(number, tokens, c) for c in cut(len(tokens), self.size, self.stride)]
         training = self.network.training
         self.network.eval()  # whoever asks in the middle of training wants no dropout
         try:
@@ -166,7 +166,7 @@ class Embedder:
         vectors = check_finite(self.opened, vectors.float())
         windows = torch.bincount(torch.tensor([piece.text for piece in pieces]), minlength=len(texts)).tolist()
         extra = len(self.before) + len(self.after)
-        return Embedded(vectors, [len(found) + extra for found in ids], windows)
+        return Embedded(vectors, [len(tokens) + extra for tokens in ids], windows)
 
     def _piece(self, number: int, ids: list[int], c: Cut) -> Piece:
         first = len(self.before)
@@ -186,15 +186,15 @@ class Embedder:
             states: list[Tensor] | None = None if self.layers.numbers is None else []
             hidden = self.network(ragged.tokens, ragged.rows, states=states)
             parts = self.layers.parts(hidden, states or [])
-            found = torch.cat([self._pool(part, ragged.rows, own.to(device)).double().cpu() for part in parts], 1)
+            pooled = torch.cat([self._pool(part, ragged.rows, own.to(device)).double().cpu() for part in parts], 1)
             numbers = torch.tensor([piece.text for piece in batch])
             if self.pooling == "max":
-                vectors.scatter_reduce_(0, numbers[:, None].expand_as(found), found, "amax")
+                vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
                 continue
-            vectors.index_add_(0, numbers, found)
+            vectors.index_add_(0, numbers, pooled)
             around = len(self.before) + len(self.after)
-            pooled = [1 if self.pooling == "first" else around + piece.own[1] - piece.own[0] for piece in batch]
-            counts.index_add_(0, numbers, torch.tensor(pooled, dtype=torch.float64))
+            sizes = [1 if self.pooling == "first" else around + piece.own[1] - piece.own[0] for piece in batch]
+            counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
         return vectors if self.pooling == "max" else vectors / counts[:, None]
 
     def _own(self, piece: Piece) -> Tensor:

@@ -137,7 +137,7 @@ def perplexity(
     count_ends: bool = False,
     budget: int = BUDGET,
     seed: int = 0,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Perplexity:
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
@@ -163,8 +163,8 @@ def perplexity(
         lost = nats.isinf()
         impossible += int(lost.sum())
         block.add(document, nats.masked_fill(lost, 0.0).numpy(), sums)
-        if heard is not None:
-            heard(len(counted))
+        if on_progress is not None:
+            on_progress(len(counted))
 
     if carried:
         ids = [*tokens.begin, *(token for ids in tokens.one_after_the_other(documents) for token in ids)]
@@ -301,7 +301,7 @@ def _ids(tokenizer: Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
 
 def _harmless_cut(tokenizer: Tokenizer, text: str, before: int) -> int | None:
     """The last place, of the few tried, where a text may be cut without changing its tokens."""
-    places = [found.end() for found in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
+    places = [match.end() for match in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
     for place in reversed(places[-8:]):
         left, right = text[max(0, place - NEAR) : place], text[place : place + NEAR]
         whole, first, second = tokenizer.ids([left + right, left, right], specials=False)

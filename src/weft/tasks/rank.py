@@ -34,7 +34,7 @@ class Index:
         normalize: bool = True,
         pooling: str | None = None,
         layers: str | int = "last",
-        heard: Callable[[int], None] = lambda more: None,
+        on_progress: Callable[[int], None] = lambda more: None,
     ) -> None:
         self.texts = list(texts)
         if not self.texts:
@@ -45,7 +45,7 @@ class Index:
         for some in self.embedder.chunks(self.texts):
             self.vectors[done : done + len(some.vectors)] = some.vectors
             done += len(some.vectors)
-            heard(len(some.vectors))
+            on_progress(len(some.vectors))
 
     def ask(
         self, queries: Sequence[str], *, top: int = 10, rerank: Rerank | None = None, candidates: int = 50
@@ -76,9 +76,9 @@ class Index:
         """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
-            for found in self.embedder.chunks(some):
-                scores = products(found.vectors, self.vectors)
-                for row, tokens, windows in zip(scores, found.n_tokens, found.n_windows, strict=True):
+            for embedded in self.embedder.chunks(some):
+                scores = products(embedded.vectors, self.vectors)
+                for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield Scored(next(asked), row, tokens, windows)
 
 
@@ -102,8 +102,8 @@ def best(scores: Tensor, count: int) -> list[int]:
     """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
     count = min(count, len(scores))
     least = scores.topk(count).values[-1]
-    found = (scores >= least).nonzero()[:, 0]
-    return found[scores[found].argsort(descending=True, stable=True)][:count].tolist()
+    candidates = (scores >= least).nonzero()[:, 0]
+    return candidates[scores[candidates].argsort(descending=True, stable=True)][:count].tolist()
 
 
 def rank(
