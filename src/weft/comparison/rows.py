@@ -15,7 +15,6 @@ from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.inputs import Reader
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 
@@ -57,7 +56,8 @@ def asked_of(
     sources, targets, told = named(source), named(target), columns or {}
     if bool(sources or targets) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    if (sources or targets) and not isinstance(task, SequenceTask):
+    parallel = task is not None and task.parallel
+    if (sources or targets) and not parallel:
         raise UserError("only models that write have a source and a target: give --data")
     files: Table
     if targets:
@@ -69,9 +69,7 @@ def asked_of(
         first = next(files.records(Skipped()), None)
         # The columns of the training data may be called otherwise here.
         known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
-        known |= (
-            {"source": "text"} if isinstance(task, SequenceTask) and first and set(first.values) == {"text"} else {}
-        )
+        known |= {"source": "text"} if parallel and first and set(first.values) == {"text"} else {}
         files = replace(files, columns={**known, **told})
     where = files.name
     skipped, normalization = Skipped(), Normalization() if task is None else task.normalization()

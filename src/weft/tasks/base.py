@@ -73,6 +73,8 @@ class Task(ABC):
     pair: bool = False  # it reads two texts at a time
     writes: ClassVar[bool] = False  # its output is generated text
     supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
+    parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
+    linear_baseline: ClassVar[bool] = False  # a linear model can be trained for it
     by_token: ClassVar[bool] = False  # its head gives an output for each token
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split

@@ -56,6 +56,7 @@ class TextTask(Task):
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
+    linear_baseline = True
     overlap = 0.125
 
     # ---------------------------------------------------------------------------------------------------------- data

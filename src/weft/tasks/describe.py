@@ -85,6 +85,7 @@ class DescribeTask(VectorInputs, SequenceTask):
     features: int = 0  # numbers of a vector, once that is known
 
     needs = "writes from vectors"
+    parallel = False
     whole_groups = True
     independent = False  # row n draws from seed + n
     default_metric = "bleu"

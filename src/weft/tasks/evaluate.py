@@ -256,8 +256,8 @@ def evaluate(
     sides = _names(source), _names(target)
     if not task.writes and (any(sides) or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
-    if any(sides) and opened.family.numbers:
-        raise UserError("describe reads vectors: they come from a table, with a text beside each")
+    if any(sides) and not task.parallel:
+        raise UserError(f"{name} reads vectors: they come from a table, with a text beside each")
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})

@@ -53,6 +53,7 @@ class SequenceTask(Task):
     head = "words"
     needs = "reads one text and writes another"
     writes = True
+    parallel = True
 
     # ---------------------------------------------------------------------------------------------------------- data
 
