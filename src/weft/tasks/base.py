@@ -326,7 +326,7 @@ class Task(ABC):
 
     def encode(self, inputs: Sequence[Any], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         """The inputs as windows of tokens."""
-        raise NotImplementedError
+        raise UserError(f"a model for {self.name} makes no predictions before its answers")
 
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
         """A prediction for each input, by the outputs of its windows."""
@@ -397,3 +397,14 @@ class Task(ABC):
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
         return None
+
+
+class UnsupervisedTask(Task):
+    """A task of a pretrained model, with no labels and no rows to learn from."""
+
+    supervised = False
+    independent = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> Task:
+        return cls()

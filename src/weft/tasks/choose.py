@@ -13,7 +13,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Option
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
@@ -229,18 +229,12 @@ def judge(
     return totals.score(share(totals.sums[0], totals.sizes))
 
 
-class ChooseTask(Task):
+class ChooseTask(UnsupervisedTask):
     """The continuation that fits a prompt best."""
 
     name = "choose"
     head = "words"
     takes_tuples = True  # a prompt with its own choices
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> ChooseTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return choose(model, inputs, **options)

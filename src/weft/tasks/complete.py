@@ -11,7 +11,7 @@ from weft.errors import UserError
 from weft.generation.options import options_of
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
 from weft.tasks.output_checks import unseen_in_words
@@ -125,14 +125,12 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     return [tokens or ([] if begin is None else [begin]) for tokens in ids]
 
 
-class CompleteTask(Task):
+class CompleteTask(UnsupervisedTask):
     """Text that continues a prompt."""
 
     name = "complete"
     head = "words"
     writes = True
-    supervised = False
-    independent = False  # row n draws from seed + n
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:

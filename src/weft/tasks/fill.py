@@ -13,7 +13,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.gaps import fill_gaps
 from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
@@ -110,17 +110,11 @@ def _filled(text: str, encoding: Encoded, mask: int, words: list[tuple[Candidate
     return text
 
 
-class FillTask(Task):
+class FillTask(UnsupervisedTask):
     """Words for the gaps of a text."""
 
     name = "fill"
     head = "words"
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> FillTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return fill(model, inputs, **options)

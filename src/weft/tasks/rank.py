@@ -13,7 +13,7 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Hit, Ranked
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.embed import Embedder
 
 SCORES = 1 << 24  # scores that are held at a time
@@ -175,17 +175,11 @@ def places(
         yield Places(place, after)
 
 
-class RankTask(Task):
+class RankTask(UnsupervisedTask):
     """The texts nearest to a query."""
 
     name = "rank"
     embeds = True
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> RankTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return rank(model, inputs, **options)
