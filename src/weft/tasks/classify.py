@@ -400,7 +400,7 @@ def can_shift(network: Any) -> bool:
     if last_linear(network.heads["classify"]).bias is not None:
         return True
     alone = set(network.heads) == {"classify"} and network.mix is None
-    return alone and getattr(last_norm(network), "bias", None) is not None
+    return alone and "bias" in dict(last_norm(network).named_parameters())
 
 
 def last_linear(head: torch.nn.Module) -> torch.nn.Linear:

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
-from weft.tasks.answers import Hit, Ranked
+from weft.tasks.answers import Hit, Ranked, Value
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.embed import Embedder
 
@@ -143,12 +143,13 @@ def pair_scores(model: Any, positive: str | None = None) -> Rerank:
 
 
 def _score(answer: Any, positive: str | None) -> float:
-    chances: dict[str, float] | None = getattr(answer, "scores", None)
-    if chances is None:
+    if isinstance(answer, Value):
         if positive is not None:
             raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
         return float(answer.value)
-    return chances[list(chances)[-1] if positive is None else one_of(positive, chances, "label")]
+    probabilities: dict[str, float] = answer.scores
+    label = list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")
+    return probabilities[label]
 
 
 class Places(NamedTuple):

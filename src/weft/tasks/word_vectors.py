@@ -157,7 +157,9 @@ def learn_map(
     scores = {way: learned.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
     report = MapReport(len(some), len(held_out), len(pairs) - len(there), missing, scores)
     if out is not None:
-        values = {f"{way}@{at}": getattr(one, f"at_{at}").value for way, one in scores.items() for at in (1, 5)}
+        values = {
+            f"{way}@{at}": score.value for way, one in scores.items() for at, score in ((1, one.at_1), (5, one.at_5))
+        }
         card = MapCard(
             source=str(Path(source).absolute()),
             target=str(Path(target).absolute()),
