@@ -216,7 +216,7 @@ def judge(
     seed: int = 0,
     **options: Any,
 ) -> Score:
-    """The share of questions whose right choice was chosen; `on_answer` gets each; `options` as of `choose`."""
+    """The share of questions whose right choice was chosen; `on_answer` gets each, `options` are those of `choose`."""
     sums, waiting = Bootstrap(1, seed), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(opened, [(question.prompt, question.choices) for question in some], **options)
