@@ -67,7 +67,7 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
         weft.pretrain(None, {"model": {"family": "gpt2"}, "training": {"epochs": 2}}, model={"size": "2x128"}, out="x")
     assert recipes[-1].model == {"family": "gpt2", "size": "2x128"} and recipes[-1].training.epochs == 2
 
-    monkeypatch.setattr(learning, "_text", stopped)
+    monkeypatch.setattr(learning, "text_of", stopped)
     with pytest.raises(UserError, match="far enough"):
         learning.learn_vectors(None, {"vectors": {"kind": "glove"}}, vectors={"width": 8}, out="x")
     assert (recipes[-1].vectors.kind, recipes[-1].vectors.width, recipes[-1].text.holdout) == ("glove", 8, 0.0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from weft.training.signals import Stop
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 
-def text_of(recipe: Recipe) -> TextFiles:
+def text_of(recipe: Any) -> TextFiles:
     t = recipe.text
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
@@ -59,6 +60,38 @@ class Material:
     dev: Corpus | None
 
 
+def tokens_of(
+    text: TextFiles,
+    tokenizer: Tokenizer,
+    what: str,
+    stop: Stop,
+    log: Log,
+    progress: Progress,
+    sentences: bool = False,
+) -> Corpus:
+    """The tokens of a text, from the cache where they are known; `sentences`: with where each of them begins."""
+    skipped = Skipped()
+    with progress(f"tokenizing {what}", "characters") as advance:
+        step = stop.watched(advance, "stopped while tokenizing; what is done is kept")
+        waiting = "weft: note: another process is tokenizing this text; waiting for it"
+        corpus = tokenized(text, tokenizer, sentences, step, lambda: log(waiting), skipped)
+    log_notes(skipped.lines(), log)
+    if not corpus.size:
+        raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
+    return corpus
+
+
+@contextmanager
+def named_files(files: tuple[str, ...]) -> Iterator[None]:
+    """Errors in the block name the files that were read, unless they do so themselves."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(files):
+            raise
+        raise UserError(f"{listed(files, 2)}: {error}") from None
+
+
 def gather(
     recipe: Recipe,
     name: str,
@@ -78,25 +111,13 @@ def gather(
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     pairs = name in ("mlm+nsp", "mlm+sop")
 
-    def tokens_of(text: TextFiles, what: str) -> Corpus:
-        skipped = Skipped()
-        with progress(f"tokenizing {what}", "characters") as read:
+    def tokens(text: TextFiles, what: str) -> Corpus:
+        return tokens_of(text, tokenizer, what, stop, log, progress, pairs)
 
-            def heard(more: int) -> None:
-                stop.check("stopped while tokenizing; what is done is kept")
-                read(more)
-
-            waiting = "another process is tokenizing this text; waiting for it"
-            found = tokenized(text, tokenizer, pairs, heard, lambda: log(f"weft: note: {waiting}"), skipped)
-        log_notes(skipped.lines(), log)
-        if not found.size:
-            raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
-        return found
-
-    corpus = tokens_of(text_of(recipe), "the text")
+    corpus = tokens(text_of(recipe), "the text")
     dev: Corpus | None = None
     if recipe.text.dev:
-        dev = tokens_of(replace(text_of(recipe), files=recipe.text.dev), "the held-out text")
+        dev = tokens(replace(text_of(recipe), files=recipe.text.dev), "the held-out text")
     elif recipe.text.holdout:
         rest, dev = corpus.split(recipe.text.holdout)
         corpus, dev = (rest, dev) if rest.size >= 2 and dev.size >= 2 else (corpus, None)

@@ -17,7 +17,7 @@ from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
 from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
-from weft.runs.corpus import documents_found, text_of
+from weft.runs.corpus import documents_found, named_files, text_of
 from weft.runs.counts import check_counting, count_text
 from weft.runs.driver import begun, check_tensorboard, device_for, drive
 from weft.runs.language import text_job
@@ -201,12 +201,8 @@ def _tokenizer(
     progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
-    texts = text_of(recipe).read(skipped)
-    try:
-        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
-    except UserError as error:
-        if str(error).startswith(recipe.text.files):  # a bad file names itself
-            raise
-        raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
+    with named_files(recipe.text.files):
+        texts = text_of(recipe).read(skipped)
+        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
     log_notes(skipped.lines(), log)
-    return found
+    return tokenizer
