@@ -37,7 +37,7 @@ def text_of(recipe: Any) -> TextFiles:
 
 
 def documents_found(recipe: Recipe, log: Log) -> str:
-    """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
+    """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
     kinds = look_for_documents(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
@@ -189,11 +189,11 @@ def _rows(
     elif name == "spans":
         frame = Frame()  # as published: documents follow each other with nothing between them
     else:
-        found = pair_frame(tokenizer)
-        if found is None:
+        frames = pair_frame(tokenizer)
+        if frames is None:
             raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return SentencePairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed, rows != "documents")
+        return SentencePairs(corpus, PairFrame(*map(tuple, frames)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
     if rows == "carried":

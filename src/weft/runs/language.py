@@ -113,7 +113,7 @@ def _resolved(recipe: Recipe, material: Material, model: LoadedModel, device: to
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan, source = recipe.training, material.source
     if material.held_out is not None:
-        _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
+        _ = material.held_out.count  # whether there is anything to judge by is checked now, not after an hour
     batch = plan.batch or max(1, round(8192 / source.mean))
     in_epoch = source.count / batch
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)

@@ -1,4 +1,4 @@
-"""The plan of a fine-tuning run with every choice made, and what is said of it before it begins."""
+"""The plan of a fine-tuning run with every choice made, and what is logged before it begins."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def _from_base(
     if recipe.task.freeze == "encoder":
         usual_learning_rate, head_rate = max(usual_learning_rate, 1e-3), 1.0  # a small head alone takes larger steps
     batch = min(plan.batch or batch, train.count)
-    found = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
-    found = replace(found, head_rate=plan.head_rate or head_rate)
+    decided_plan = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
+    decided_plan = replace(decided_plan, head_rate=plan.head_rate or head_rate)
     if not few or plan.steps or plan.epochs:
-        return found
+        return decided_plan
     if plan.evaluate_every is None:
         # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
-        every = max(1, math.ceil((found.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
-        found = replace(found, evaluate_every=every, save_every=plan.save_every or every)
+        every = max(1, math.ceil((decided_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
+        decided_plan = replace(decided_plan, evaluate_every=every, save_every=plan.save_every or every)
     patience = PATIENCE if plan.patience is None and dev_rows >= JUDGES else plan.patience
-    return replace(found, patience=patience)
+    return replace(decided_plan, patience=patience)
 
 
 def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:

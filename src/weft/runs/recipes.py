@@ -80,7 +80,7 @@ FROM_SCRATCH = {
     **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
 }
-# How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
+# How an encoder-decoder is trained from nothing, by default: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
@@ -240,12 +240,12 @@ SECTIONS = {
 
 def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
     """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
-    found, section = next(
+    verb, section = next(
         ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
     )
-    if found != kind.verb:
+    if verb != kind.verb:
         has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
-        raise UserError(f"{where}: has {has} and is for weft {found}, not for weft {kind.verb}")
+        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
 
 
 def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
