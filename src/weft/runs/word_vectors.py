@@ -73,7 +73,7 @@ def learn_vectors(
     if not isinstance(recipe, VectorsRecipe):
         recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
     if recipe.out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+        raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
     paths = text_of(recipe).paths()
@@ -88,7 +88,7 @@ def go(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress
     """From the recipe in a run folder to its word vectors; from the last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.vectors.threads)
     tokenizer = _vocabulary(run, recipe, stop, progress)
-    corpus = tokens_of(text_of(recipe), tokenizer, "the text", stop, log, progress)
+    corpus = tokens_of(text_of(recipe), tokenizer, "the text", False, stop, log, progress)
     plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
     recipe = replace(recipe, vectors=plan, device=str(device))
     counts = _counts(corpus, tokenizer)
