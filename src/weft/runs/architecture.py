@@ -18,7 +18,7 @@ from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
-from weft.runs.sections import Vocabulary
+from weft.runs.sections import TokenizerSection
 from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
@@ -34,7 +34,7 @@ LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
 
-def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
+def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection, sizes: Mapping[str, Any]) -> Family:
     """The family to train, with every choice of the model checked."""
     chosen = {key: model[key] for key in CHOICES if key in model}
     wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
@@ -44,7 +44,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if len(model) > 1:
             others = listed([key for key in model if key != "base"])
             raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if tokenizer not in (Vocabulary(), Vocabulary(size=USUAL)):  # older runs wrote the usual size into their recipe
+        if tokenizer != TokenizerSection():
             raise UserError("--base brings its own tokenizer: none can be chosen with it")
         if Path(chosen["base"]).is_file():
             if not is_vectors(Path(chosen["base"])):
@@ -115,7 +115,7 @@ def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, A
 
 def vocabulary_for(
     run: Run,
-    given: Vocabulary,
+    given: TokenizerSection,
     family: Family,
     speaks: bool,
     texts: Iterable[str],
@@ -142,7 +142,7 @@ def vocabulary_for(
 
 
 def _learned(
-    given: Vocabulary,
+    given: TokenizerSection,
     family: Family,
     speaks: bool,
     texts: Iterable[str],

@@ -29,7 +29,7 @@ from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather, texts_of
 from weft.runs.driver import card_of, record
-from weft.runs.recipes import Aim, Recipe
+from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
@@ -55,7 +55,7 @@ def check_counting(recipe: Recipe) -> None:
     set_to = [key for key, value in vars(plain).items() if vars(recipe.training)[key] != value]
     if set_to:
         raise UserError(f"an n-gram model is counted in one pass: {listed(set_to)} of [training] means nothing")
-    if recipe.objective not in (Aim(), Aim(name="next")):
+    if recipe.objective not in (ObjectiveSection(), ObjectiveSection(name="next")):
         raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
 
 

@@ -13,7 +13,7 @@ from weft.data.pairs import Sequences, VectorSide
 from weft.data.reading import Dataset
 from weft.progress import Log
 from weft.runs.driver import settled
-from weft.runs.recipes import TaskRecipe, Tuning
+from weft.runs.recipes import FinetuneTraining, TaskRecipe
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, special_tokens
@@ -37,7 +37,7 @@ def resolved(
     dev_rows: int,
     new_head: bool,
     device: torch.device,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     from_scratch = "base" not in recipe.model
@@ -63,7 +63,7 @@ def _from_base(
     dev_rows: int,
     new_head: bool,
     device: torch.device,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan of a pre-trained encoder: few rows are read more often, in smaller steps, until nothing improves."""
     plan = recipe.training
     batch, steps = few_rows_plan(train.count, len(task.labels))
@@ -98,13 +98,13 @@ def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
 
 
 def decided(
-    plan: Tuning,
+    plan: FinetuneTraining,
     train: Examples | Sequences,
     device: torch.device,
     usual_batch: int,
     usual_epochs: float,
     usual_learning_rate: float,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan with what is usual where nothing else was asked for."""
     batch = min(plan.batch or usual_batch, train.count)
     in_epoch = math.ceil(train.count / batch)
