@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
     from weft.tasks.choose import Question
+DocumentKind = Annotated[
+    str | None,
+    typer.Option(metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."),
+]
+RowKind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[stream|documents]",
+        help="Read each document after those before it, or on its own. Default: as in training.",
+    ),
+]
 
 
 def perplexity(
@@ -34,19 +45,8 @@ def perplexity(
     detokenize: Annotated[
         str | None, typer.Option(metavar="[wikitext|ptb]", help="Undo the tokenization of a published corpus.")
     ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[stream|documents]",
-            help="Read each document after those before it, or on its own. Default: as in training.",
-        ),
-    ] = None,
+    documents: DocumentKind = None,
+    rows: RowKind = None,
     count_ends: Annotated[
         bool, typer.Option(help="Count the end of each document as a token, as training does.")
     ] = True,
