@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.errors import UserError, one_of, shown
+from weft.errors import one_of
+from weft.plugins import TASKS, broken, load_plugin, plugin_names
 
 if TYPE_CHECKING:
     from weft.checkpoint.folder import LoadedModel
     from weft.tasks.base import Task
 
-GROUP = "weft.tasks"  # of entry points: a plug-in names its tasks there
 CLASSES = {
     **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify:TextTask"),
     "tag": "tag:TagTask",
@@ -34,36 +32,28 @@ WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
 SUPERVISED = ("classify", "multilabel", "regress", "pair", "tag", "answer", *WRITES)  # learned from rows
 
 
-@cache
-def plugins() -> dict[str, EntryPoint]:
-    """The tasks of installed plug-ins, not imported; none takes a built-in name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in CLASSES}
-
-
 def task_names() -> tuple[str, ...]:
     """All tasks, those of plug-ins last."""
-    return (*CLASSES, *plugins())
+    return (*CLASSES, *(name for name in plugin_names(TASKS) if name not in CLASSES))
+
+
+def supervised_names(name: str) -> tuple[str, ...]:
+    """The tasks that are learned from rows; those of plug-ins only where `name` is none of the built-in ones."""
+    return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in plugin_names(TASKS) if n not in CLASSES))
 
 
 def task_class(name: str, what: str = "task") -> type[Task]:
-    """The class of a task, imported now."""
+    """The class of a task, imported now; no plug-in takes a built-in name."""
     if name in CLASSES:
         module, _, attribute = CLASSES[name].partition(":")
         return getattr(import_module(f"weft.tasks.{module}"), attribute)
-    return _plugin_class(plugins()[one_of(name, task_names(), what)])
-
-
-def _plugin_class(entry: EntryPoint) -> type[Task]:
+    one_of(name, task_names(), what)
     from weft.tasks.base import Task
 
-    where = f"task {shown(entry.name)!r} of the plug-in {entry.dist.name if entry.dist else entry.module}"
-    try:
-        found: Any = entry.load()
-    except Exception as error:  # whatever somebody else's module raises
-        raise UserError(f"{where} cannot be imported: {shown(f'{type(error).__name__}: {error}', 200)}") from error
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise UserError(f"{where}: {entry.value} is not a subclass of weft.tasks.base.Task")
-    return found
+    plugin = load_plugin(TASKS, name)
+    if not (isinstance(plugin, type) and issubclass(plugin, Task)):
+        raise broken(TASKS, name, "is not a subclass of weft.tasks.base.Task")
+    return plugin
 
 
 def task_for(model: LoadedModel, name: str) -> Task:
