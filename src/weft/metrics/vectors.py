@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from weft.errors import UserError
 from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Replicates, drawn
 
-MOST = 512  # texts whose pairs are compared: 130,816 of them
+MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
 
 
 class SimilarityMetrics(Metrics):
     """Vectors of the same texts by two models, whose widths may differ; the first `most` texts are compared."""
 
-    def __init__(self, most: int = MOST, seed: int = 0) -> None:
+    def __init__(self, most: int = MAX_TEXTS, seed: int = 0) -> None:
         self.most, self.seed = most, seed
         self.predicted, self.gold = list[NDArray[Any]](), list[NDArray[Any]]()
 

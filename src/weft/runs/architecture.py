@@ -23,7 +23,7 @@ from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.training import LARGEST, learn, learn_like
+from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -143,7 +143,7 @@ def vocabulary_for(
             family.counts and given.size is None and kind in ("word", "whitespace", "character")
         )  # nothing to learn for each
         usual = family.vocabulary if kind == family.tokenizer and like is None else {}
-        size = given.size or (LARGEST if every else usual.get("size", USUAL))
+        size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
         least = 1 if every and given.minimum_count is None else given.minimum_count
         least = usual.get("minimum_count") if least is None else least
 

@@ -14,7 +14,7 @@ from weft.text.sources import LIMIT, Line, TextSource, again, read_lines, rememb
 from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
-CELLS = 1 << 22  # delimiters in one row, those inside of quotes too
+MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
 
@@ -93,13 +93,13 @@ def _plain_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> It
 
 def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:
     """The fields of a line, unless there are so many that they would fill the memory."""
-    if len(text) > CELLS and text.count(delimiter) > CELLS:
+    if len(text) > MAX_FIELDS and text.count(delimiter) > MAX_FIELDS:
         raise _too_many(source, number)
     return text.split(delimiter)
 
 
 def _too_many(source: TextSource, number: int) -> UserError:
-    return UserError(f"{source.name} line {number}: a row of more than {CELLS:,} fields")
+    return UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
 
 
 class _Feed:
@@ -123,9 +123,9 @@ class _Feed:
         self.size += len(text) + 1
         if self.size > LIMIT:
             raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
-        if self.size > CELLS:
+        if self.size > MAX_FIELDS:
             self.cells += text.count(self.delimiter)
-            if self.cells > CELLS:
+            if self.cells > MAX_FIELDS:
                 raise _too_many(self.source, self.first)
         return text + "\n"
 

@@ -47,7 +47,7 @@ READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
 }
 FORMATS = tuple(READERS)
 ON_BAD_ROW = ("stop", "skip", "keep")  # keep: as a record with its problem
-MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
+MAX_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
 
 
 class Document(NamedTuple):
@@ -196,7 +196,7 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
             yield Record({}, source.name, problem=str(row))
         else:
             skipped.add(str(row))
-    if damaged > MOST_DAMAGED * count and damaged > 2:
+    if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
         raise UserError(
             f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "

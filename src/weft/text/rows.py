@@ -35,7 +35,7 @@ UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", 
 UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
 
 
-COLUMNS = 100_000  # of a table
+MAX_COLUMNS = 100_000  # of a table
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def too_long(where: str, what: str) -> UserError:
 
 def check_columns(count: int, where: str) -> None:
     """Stop at a table that has more columns than any."""
-    if count > COLUMNS:
-        raise UserError(f"{where}: {count:,} columns; at most {COLUMNS:,} are read")
+    if count > MAX_COLUMNS:
+        raise UserError(f"{where}: {count:,} columns; at most {MAX_COLUMNS:,} are read")
 
 
 def check_names(where: str, names: Sequence[str]) -> None:

@@ -15,9 +15,9 @@ from tokenizers import normalizers
 
 from weft.errors import UserError
 
-MOST_GROWTH = 256  # characters that one character of a text may become by the steps of a pipeline together
+MAX_GROWTH = 256  # characters that one character of a text may become by the steps of a pipeline together
 LONG = 1 << 18  # characters; the growth of shorter texts is not looked at
-MOST_NORMALIZED = 1 << 23  # characters that a text may become where that is more than four times its own
+MAX_NORMALIZED = 1 << 23  # characters that a text may become where that is more than four times its own
 SLICE = 1 << 16  # characters that are tried at once
 
 
@@ -53,7 +53,7 @@ def check_growth(normalizer: normalizers.Normalizer | None, text: str) -> None:
     """Refuse a long text that the normalizer would make far longer; it is tried on one slice after the other."""
     if normalizer is None or len(text) < LONG:
         return
-    most = max(4 * len(text), MOST_NORMALIZED)
+    most = max(4 * len(text), MAX_NORMALIZED)
     growth = 1
     for step in _steps(json.loads(normalizer.__getstate__())):
         growth *= growth_of("normalizer", step)

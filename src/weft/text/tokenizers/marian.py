@@ -219,7 +219,7 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
         )
     names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
     files = {
-        name: read_bytes(folder / name, sentencepiece.LARGEST_FILE if name.endswith(".spm") else 64 * MEGABYTE)
+        name: read_bytes(folder / name, sentencepiece.MAX_FILE_BYTES if name.endswith(".spm") else 64 * MEGABYTE)
         for name in names
     }
     sides = []
