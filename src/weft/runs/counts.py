@@ -75,9 +75,9 @@ def count_text(
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = frame_of(tokenizer)
     aim = replace(recipe.objective, rows="documents")
-    material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
-    corpus, dev = material.corpus, material.dev
-    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(material))
+    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
+    corpus, dev = dataset.corpus, dataset.dev
+    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written
         log(f"{run.folder}: this run has finished already")
         return load(run.folder)
