@@ -18,20 +18,11 @@ MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
 
-def read_csv(source: TextSource, options: Options) -> Rows:
-    """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
-    return _delimited(source, options, ",")
-
-
-def read_tsv(source: TextSource, options: Options) -> Rows:
-    """Rows cut at tabs; whether quotes are letters or stand around fields, the whole file shows."""
-    return _delimited(source, options, "\t")
-
-
 Fields = tuple[int, list[str], UserError | None]
 
 
-def _delimited(source: TextSource, options: Options, usual: str) -> Rows:
+def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
+    """Rows of a table; in a tsv file the whole of it shows whether quotes are letters or stand around fields."""
     lines = read_lines(source)
     head, size = list[Line](), 0
     for line in lines:
@@ -52,7 +43,11 @@ def _delimited(source: TextSource, options: Options, usual: str) -> Rows:
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
-    rows = (_quoted_rows if quoted else _plain_rows)(source, chain(head, lines), delimiter)
+    every = chain(head, lines)
+    if quoted:
+        rows = _quoted_rows(source, every, delimiter)
+    else:  # rows of one line each, in which quotes are letters like any other
+        rows = ((n, _split(source, n, text, delimiter), fault) for n, text, fault in every if text or fault)
     return _table(source, options, islice(rows, 1, None) if given else rows)
 
 
@@ -84,11 +79,6 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
     except UserError:
         return False
     return needed and (not even or rows == count or doubled)
-
-
-def _plain_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
-    """Rows of one line each, in which quotes are letters like any other."""
-    return ((number, _split(source, number, text, delimiter), fault) for number, text, fault in lines if text or fault)
 
 
 def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:

@@ -13,28 +13,20 @@ from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE
 from weft.text.sources import LIMIT
 
-SUFFIXES = {
-    ".txt": "txt",
-    ".text": "txt",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".conll": "conll",
-    ".bio": "conll",
-    ".iob": "conll",
-    ".json": "json",
-    ".xlsx": "xlsx",
-    ".xlsm": "xlsx",
+FORMAT_SUFFIXES = {
+    "txt": (".txt", ".text"),
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "conll": (".conll", ".bio", ".iob"),
+    "json": (".json",),
+    "xlsx": (".xlsx", ".xlsm"),
 }
+SUFFIXES = {suffix: format for format, suffixes in FORMAT_SUFFIXES.items() for suffix in suffixes}
 UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
 UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
-
-
 MAX_COLUMNS = 100_000  # of a table
 
 

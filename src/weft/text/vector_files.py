@@ -62,11 +62,10 @@ def _is_binary(path: Path) -> bool:
         return False
     with suppress(UserError, OSError, EOFError):
         for source in open_sources(path):
-            line = source.stream.readline(64)
-            parts = line.split()
-            if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+            header = _binary_header(source)
+            if header is None:
                 return False
-            width = int(parts[1])
+            width = header[1]
             start = source.stream.read(MAX_WORD_BYTES + 4 * min(width, MAX_WIDTH))
             numbers = start.partition(b" ")[2][: 4 * min(width, MAX_WIDTH)]
             # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are. Where those
@@ -75,6 +74,15 @@ def _is_binary(path: Path) -> bool:
             numbers = first if len(first.split()) >= min(width, 2) else numbers
             return bool(numbers) and any(byte not in b"0123456789.+-eE \n\r\tnaif" for byte in numbers)
     return False
+
+
+def _binary_header(source: TextSource) -> tuple[int, int] | None:
+    """The count of words and their width in the first line; None where it is another line."""
+    line = source.stream.readline(64)
+    parts = line.split()
+    if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+        return None
+    return int(parts[0]), int(parts[1])
 
 
 def read_binary(path: Path) -> WordVectors:
@@ -89,11 +97,10 @@ def read_binary(path: Path) -> WordVectors:
 
 def _binary(source: TextSource, path: Path) -> WordVectors:
     name, stream = source.name, source.stream
-    line = stream.readline(64)
-    parts = line.split()
-    if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+    header = _binary_header(source)
+    if header is None:
         raise UserError(f"{name}: does not begin with a line of two numbers, as word2vec's binary format does")
-    count, width = int(parts[0]), int(parts[1])
+    count, width = header
     if not 1 <= count <= MAX_WORDS or not 1 <= width <= MAX_WIDTH:
         raise UserError(f"{name} line 1: {count} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read")
     least = count * (4 * width + 2)  # a word has a letter and a space
@@ -156,18 +163,13 @@ def write_file(path: Path, words: Sequence[str], matrix: NDArray[Any], format: s
     if wrong is not None:
         raise UserError(f"{path}: cannot be written: {shown(wrong, 30)!r} is no word that such a file can hold")
     with whole_file(path) as file:
-        for chunk in _written(words, matrix, format):
-            file.write(chunk)
-
-
-def _written(words: Sequence[str], matrix: NDArray[Any], format: str) -> Iterator[bytes]:
-    if format != "glove":
-        yield f"{len(words)} {matrix.shape[1]}\n".encode()
-    for word, row in zip(words, matrix, strict=True):
-        if format == "binary":
-            yield word.encode() + b" " + row.astype("<f4").tobytes() + b"\n"
-        else:  # the shortest numbers that are read back as the same
-            yield f"{word} {' '.join(map(str, row.astype(numpy.float32)))}\n".encode()
+        if format != "glove":
+            file.write(f"{len(words)} {matrix.shape[1]}\n".encode())
+        for word, row in zip(words, matrix, strict=True):
+            if format == "binary":
+                file.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+            else:  # the shortest numbers that are read back as the same
+                file.write(f"{word} {' '.join(map(str, row.astype(numpy.float32)))}\n".encode())
 
 
 def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
@@ -302,25 +304,17 @@ def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Fl
             break
         sound.append((word, numbers))
     else:
-        try:
-            matrix = _floats([numbers for _, numbers in sound], width)
-            return [word for word, _ in sound], matrix, []
-        except ValueError:
-            pass
+        with suppress(ValueError):  # numpy's reader is the quickest way that takes nothing but a number for a number
+            lines = [numbers for _, numbers in sound]
+            matrix: Floats = numpy.loadtxt(lines, numpy.float32, comments=None, delimiter=" ", ndmin=2)
+            if matrix.shape == (len(lines), width) and numpy.isfinite(matrix).all():
+                return [word for word, _ in sound], matrix, []
     return _line_by_line(block, name, width)
 
 
 def _ends_in_a_number(word: str) -> bool:
     """Whether a word of several parts holds what is rather one number too many."""
     return " " in word and _number(word.rpartition(" ")[2]) is not None
-
-
-def _floats(lines: list[str], width: int) -> Floats:
-    """n d; numpy's reader is the quickest way that takes nothing but a number for a number."""
-    matrix: Floats = numpy.loadtxt(lines, numpy.float32, comments=None, delimiter=" ", ndmin=2)
-    if matrix.shape != (len(lines), width) or not numpy.isfinite(matrix).all():
-        raise ValueError
-    return matrix
 
 
 def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Floats, list[UserError]]:

@@ -16,7 +16,7 @@ from weft.errors import UserError, shown
 from weft.files import write_json, write_text
 from weft.text.long_texts import MAX_LENGTH, PART, TOGETHER, parts_of, too_long
 from weft.text.tokenizers.growth import LONG, check_growth
-from weft.text.tokenizers.special_tokens import KEYS, Roles
+from weft.text.tokenizers.special_tokens import ROLES, Roles
 
 Text = str | Sequence[str]  # a text, or a text already cut into words
 CHARACTERS = r"[\s\S]"  # the pattern that cuts a text into its characters
@@ -203,7 +203,7 @@ class Tokenizer:
         """The loaded settings, with what transformers needs to build the same tokenizer."""
         config = dict(self.settings)
         for role, name in vars(self.roles).items():
-            keys = ("bos_token",) if role == "start" and self.roles.separator is None else KEYS[role]
+            keys = ("bos_token",) if role == "start" and self.roles.separator is None else ROLES[role][0]
             if name is not None and not any(config.get(key) for key in keys):
                 config[keys[0]] = name
         name = str(config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
