@@ -85,7 +85,7 @@ def test_the_unknown_word(file: Path) -> None:
 
 def test_what_was_left_out_is_said(file: Path) -> None:
     file.write_text(file.read_text() + "good 1 2 3 4 5 6\nshort 1 2\n")
-    with pytest.raises(UserError, match="line 12: 'short': expected 6 numbers, found 2"):
+    with pytest.raises(UserError, match="line 12: 'short': expected 6 numbers, got 2"):
         open_vectors(file, {})
     with pytest.warns(UserWarning) as caught:
         open_vectors(file, {}, on_bad_row="skip")

@@ -13,13 +13,13 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.embed import Directions, EmbedLesson, EmbedTask
+from weft.distillation.embed import Directions, EmbedLesson
 from weft.errors import UserError
 from weft.metrics.vectors import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
-from weft.tasks.embed import Embedder, embed
+from weft.tasks.embed import Embedder, EmbedTask, embed
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
 from weft.text.windows import cut

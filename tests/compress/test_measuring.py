@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.compress.models import BY_TASK, drawn, tokenizer_for
 from weft.comparison.cost import asked, evenly, measure, memory_of, weight_bytes
 from weft.errors import UserError
 from weft.files import peak_memory
+from weft.tasks.classify import TextTask
 from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 
@@ -71,8 +73,11 @@ def test_the_answers_that_are_timed_are_whole(saved: tuple[Model, Path], monkeyp
 
 
 def test_what_is_asked() -> None:
-    assert asked("pair", ["a", "b"]) == ("a", "b") and asked("classify", ("a",)) == "a"
-    assert len(asked("complete", "a" * 10_000)) == 400
+    two, one = (
+        SimpleNamespace(task=name, task_object=TextTask(name, "label", name == "pair")) for name in ("pair", "complete")
+    )
+    assert asked(two, ["a", "b"]) == ("a", "b") and asked(one, ("a",)) == "a"  # type: ignore[arg-type]
+    assert len(asked(one, "a" * 10_000)) == 400  # type: ignore[arg-type]
     with pytest.raises(UserError, match="nothing to measure"):
         measure([], [])
 

@@ -51,7 +51,7 @@ def test_a_title_above_the_header(title: str) -> None:
 
 def test_one_column_of_text_has_no_title() -> None:
     Path("a.csv").write_text("remarks\nfirst\nsecond\nthird, and more\n")
-    with pytest.raises(UserError, match="line 4: expected 1 fields, found 2"):
+    with pytest.raises(UserError, match="line 4: expected 1 fields, got 2"):
         list(read_records("a.csv"))
 
 

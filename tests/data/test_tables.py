@@ -233,8 +233,8 @@ def test_all_problems_of_a_file_are_told_at_once() -> None:
     write("a.csv", "text,label\n" + good + "one\n" + good + "a,b,c\n" + good)
     words = wrong("a.csv").splitlines()
     assert words[0].startswith("2 rows are wrong") and words[1:] == [
-        "  a.csv line 7: expected 2 fields, found 1",
-        "  a.csv line 13: expected 2 fields, found 3",
+        "  a.csv line 7: expected 2 fields, got 1",
+        "  a.csv line 13: expected 2 fields, got 3",
     ]
     write("b.csv", "text,label\n" + good + "a,b,c\n" * 15)
     words = wrong("b.csv").splitlines()

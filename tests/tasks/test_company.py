@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.tasks.small import model_for
 from weft.cli.main import run
 from weft.tasks import forward as passing
-from weft.tasks import judging
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -83,13 +82,13 @@ def test_company_and_order(model: Model, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(inputs))))
     for place, answer in zip(order, model([inputs[place] for place in order]), strict=True):
         assert same(asdict(answer), asdict(together[place]))
-    before = passing.BUDGET, judging.CHARACTERS
+    before = passing.BUDGET, passing.CHARACTERS
     try:
-        passing.BUDGET, judging.CHARACTERS = 1, 1
+        passing.BUDGET, passing.CHARACTERS = 1, 1
         for given_, answer in zip(inputs, together, strict=True):
             assert same(asdict(model(given_)), asdict(answer))
     finally:
-        passing.BUDGET, judging.CHARACTERS = before
+        passing.BUDGET, passing.CHARACTERS = before
     for given_, answer in zip(inputs, together, strict=True):
         context = given_ if isinstance(given_, str) else given_[1]
         for span in (*getattr(answer, "spans", ()), *getattr(answer, "words", ()), *getattr(answer, "best", ())):

@@ -19,7 +19,8 @@ from tests.training.test_resume import contents, same
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TextSide, VectorSide
 from weft.errors import UserError
-from weft.tasks.describe import describe, numbers_of
+from weft.tasks.describe import describe
+from weft.tasks.vector_inputs import numbers_of
 from weft.training.step import Stepper
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -211,7 +212,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
         ({"model": {"family": "seq2seq"}}, r"describe needs a model that writes from vectors \(vec2seq\), not seq2seq"),
         ({"task": "translate"}, "translate needs a model that reads one text and writes another .*, not vec2seq"),
         ({"task": "classify"}, "vec2seq has no head for classify; it learns describe"),
-        ({"task": {"name": "describe", "prefix": "x"}}, "a prefix is put before texts that are read"),
+        (
+            {"task": {"name": "describe", "prefix": "x"}},
+            "a prefix is put before the texts that an encoder-decoder reads",
+        ),
         ({"tokenizer": {"apart": True}}, "one vocabulary|no source and target"),
         ({"model": {**SIZES, "features": 7}}, "the rows have vectors of 3 numbers, the model takes 7"),
     ):
@@ -226,7 +230,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
     ):
         with pytest.raises(UserError, match=match):
             model(given)
-    with pytest.raises(UserError, match="vec2seq does not read one text and write another"):
+    with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not vec2seq"):
         weft.load(made, task="translate")
     with pytest.raises(UserError, match="they come from a table"):
         model.evaluate(source="a.txt", target="b.txt")
@@ -234,7 +238,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
     with pytest.raises(UserError, match="this transformer model does not write from vectors"):
         describe(pairs.opened, [[1.0]])
     pairs.save(here / "pairs")
-    with pytest.raises(UserError, match="transformer does not write from a vector, so it cannot describe"):
+    with pytest.raises(UserError, match="describe needs a model that writes from vectors, not transformer"):
         weft.load(here / "pairs", task="describe")
 
 

@@ -88,7 +88,7 @@ def test_every_kind_of_answer(out: str, wordpiece: Tokenizer) -> None:
         answer: Any = made([given[0] if len(given) == 1 else tuple(given)])[0]
         value = found[0][added[0]]
         if out.endswith(".jsonl"):
-            assert value == predicting.columns_of(answer)[added[0]]
+            assert value == answer.columns()[added[0]]
             if task == "tag":
                 assert all(list(span) == ["start", "end", "label", "text", "probability"] for span in value)
         if task == "regress":

@@ -334,7 +334,9 @@ def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer,
             assert answer.label == max(mean, key=mean.__getitem__)
     if labels:
         stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
-        with pytest.raises(UserError, match="model 2 says a, b, d, the first a, b, c: they cannot answer together"):
+        with pytest.raises(
+            UserError, match="model 2 has the labels a, b, d, the first a, b, c: they cannot answer together"
+        ):
             models[0](texts, others=[stranger])
     tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
     with pytest.raises(UserError, match="models for tag do not answer together"):
@@ -380,7 +382,7 @@ def test_judging_in_two_files(made: Path, here: Path) -> None:
 
 def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tokenizer) -> None:
     weft.new("gpt2", bpe, size="1x64", settings={"context": 16}).save(here / "gpt")
-    with pytest.raises(UserError, match="gpt2 does not read one text and write another, so it cannot translate"):
+    with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not gpt2"):
         weft.load(here / "gpt", task="translate")
     with pytest.raises(UserError, match="a model for classify does not write: it has no source and target"):
         model_for("classify", 2, wordpiece, ("a", "b")).evaluate(source="a", target="b")

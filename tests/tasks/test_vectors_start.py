@@ -158,7 +158,7 @@ def test_mistakes(data: Path, here: Path, capsys: pytest.CaptureFixture[str]) ->
     strange = write_vectors(here / "w.txt", ["zebra", "yak", "xylem"])
     assert "w.txt: has none of the 12 words of the data: " in refused(capsys, *start, strange, *cnn)
     vectors.write_text(vectors.read_text() + "short 1 2 3\n")
-    assert "v.txt line 9: 'short': expected 6 numbers, found 3" in refused(capsys, *start, vectors, *cnn)
+    assert "v.txt line 9: 'short': expected 6 numbers, got 3" in refused(capsys, *start, vectors, *cnn)
     assert not (here / "out").exists()
 
 

@@ -167,7 +167,7 @@ def test_columns_that_must_be_there() -> None:
         ("\n\n", "a.csv: empty: no header line"),
         ("a,,c\n", "a.csv line 1: column 2 has no name"),
         ("text,b, text\n", "a.csv line 1: two columns are named 'text'"),
-        ("a,b\n1,2\n1,2,3\n", "a.csv line 3: expected 2 fields, found 3"),
+        ("a,b\n1,2\n1,2,3\n", "a.csv line 3: expected 2 fields, got 3"),
         ('a,b\n1,"x"y\n', 'a.csv line 2: a quote inside a quoted field must be doubled ("")'),
         ("a,b\n1,x\ry\n", "a.csv line 2: a carriage return in the middle of the row"),
     ],
@@ -235,7 +235,7 @@ def test_conll_comments_documents_and_hashes() -> None:
 
 def test_conll_row_of_another_width_spoils_its_sentence_only() -> None:
     write("a.conll", "a O\nb O\n\nc O\nd\ne O\n\nf O\n")
-    assert message("a.conll") == "a.conll line 5: expected 2 columns, as in line 4, found 1"
+    assert message("a.conll") == "a.conll line 5: expected 2 columns, as in line 4, got 1"
     skipped = Skipped()
     assert [each["words"] for each in values("a.conll", on_bad_row="skip", skipped=skipped)] == [["a", "b"], ["f"]]
     assert skipped.count == 1
@@ -368,7 +368,7 @@ def test_texts_of_unknown_suffix_are_txt() -> None:
     for name in ("train.de.gz", "x.md", "README"):
         write(name, "ein Satz\n")
         assert [each.text for each in read_texts(name)] == ["ein Satz"]
-        assert message(name) == f"{name}: neither its name nor its content tells its format; give --format: " + (
+        assert message(name) == f"{name}: neither its name nor its content shows its format; give --format: " + (
             "one of txt, csv, tsv, jsonl, parquet, arrow, conll, squad, json, xlsx"
         )
         assert values(name, format="txt") == [{"text": "ein Satz"}]
@@ -516,7 +516,7 @@ def test_zip_formats_of_members() -> None:
         archive.writestr("rows", "a,b\n1,2\n")
     assert values("rows.csv.zip") == [{"a": "1", "b": "2"}]
     Path("rows.csv.zip").rename("rows.zip")
-    assert message("rows.zip").startswith("rows.zip/rows: neither its name nor its content tells its format")
+    assert message("rows.zip").startswith("rows.zip/rows: neither its name nor its content shows its format")
     assert values("rows.zip", format="csv") == [{"a": "1", "b": "2"}]
     assert [each.text for each in read_texts("rows.zip")] == ["a,b", "1,2"]
     with zipfile.ZipFile("twice.zip", "w") as archive:
@@ -573,7 +573,7 @@ def test_patterns_that_match_nothing(pattern: str, words: str) -> None:
 def test_mistakes_are_told_before_anything_is_read() -> None:
     write("a.txt", "x")
     write("b.dat", "x")
-    with pytest.raises(UserError, match="b.dat: neither its name nor its content tells its format"):
+    with pytest.raises(UserError, match="b.dat: neither its name nor its content shows its format"):
         read_records(["a.txt", "b.dat"])  # not even asked for the first record
     assert message("a.txt", format="conl").endswith("did you mean 'conll'?")
     assert message("a.txt", documents="page").startswith("documents 'page' is not one of auto, line, block")
@@ -591,7 +591,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     typed('{"a": 1}\n')
     assert values("-", format="jsonl") == [{"a": 1}]
     typed("a,b\n1\n")
-    assert message("-", format="csv") == "standard input line 2: expected 2 fields, found 1"
+    assert message("-", format="csv") == "standard input line 2: expected 2 fields, got 1"
 
 
 def test_names_from_outside_are_shown_safely() -> None:

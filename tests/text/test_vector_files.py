@@ -63,7 +63,7 @@ def test_a_binary_file_with_something_wrong_says_at_which_word(tmp_path: Path) -
         binary((b"a", 3), (b"b", 3), header=b"900000 3\n"): "900000 words of 3 numbers need .* the file has",
         binary((b"a", 3), header=b"99999999999999999999 3\n"): "at most",
         binary((b"a", 3), header=b"1 99999999\n"): "at most",
-        binary((b"a", 3), (b"b", 3), (b"cccccccccccccccc", 2)): "word 3: expected 3 numbers, found 2",
+        binary((b"a", 3), (b"b", 3), (b"cccccccccccccccc", 2)): "word 3: expected 3 numbers, got 2",
         binary((b"a", 3), (b"\xff\xfe", 3)): "word 2: is not UTF-8",
         binary((b"a", 3), (b"", 3)): "word 2: has no word before its numbers",
         binary((b"a", 3), header=b""): "does not begin with a line of two numbers",
@@ -113,7 +113,7 @@ def test_a_wrong_width_on_a_line_is_one_line_and_status_2(tmp_path: Path, capsys
     path.write_text("the 1 2 3\nof 4 5 6\nand 7 8\nto 1 2 3\nin 3 2 1\n")
     for verb in (["near", str(path), "the"], ["convert", str(path), str(tmp_path / "x.bin")]):
         assert run(["vectors", *verb]) == 2
-        assert capsys.readouterr().err == f"weft vectors {verb[0]}: {path} line 3: 'and': expected 3 numbers, found 2\n"
+        assert capsys.readouterr().err == f"weft vectors {verb[0]}: {path} line 3: 'and': expected 3 numbers, got 2\n"
 
 
 def test_words_that_a_file_cannot_hold_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

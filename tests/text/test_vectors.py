@@ -58,12 +58,12 @@ def test_blocks_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("short 1 2 3", "'short': expected 4 numbers, found 3"),
-        ("long 1 2 3 4 5", "'long 1': expected 4 numbers, found 5"),
+        ("short 1 2 3", "'short': expected 4 numbers, got 3"),
+        ("long 1 2 3 4 5", "'long 1': expected 4 numbers, got 5"),
         ("word 1 2 three 4", "'word': 'three' is not a number"),
         ("gap 1  2 3", "'gap': '' is not a number"),
         ("glued  1 2 3-4", "'glued': '' is not a number"),  # as many signs and spaces as four numbers have
-        ("tab 1\t2 3 4", "'tab': expected 4 numbers, found 2"),
+        ("tab 1\t2 3 4", "'tab': expected 4 numbers, got 2"),
         ("endless 1 2 inf 4", "'endless': 'inf' is not a number"),
         ("large 1 2 1e40 4", "'large': '1e40' is not a number"),
         ("none 1 2 nan 4", "'none': 'nan' is not a number"),

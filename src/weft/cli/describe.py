@@ -126,7 +126,7 @@ def _line(text: str) -> str:
 
 def _lines(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.describe import check_length, numbers_of
+    from weft.tasks.vector_inputs import check_length, numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
@@ -150,7 +150,7 @@ def _rows(
     from weft.data.tables import Table
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.describe import check_length, vector_in
+    from weft.tasks.vector_inputs import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped
 

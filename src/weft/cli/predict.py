@@ -82,10 +82,9 @@ def predict(
         find_model(name, online)
     model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
     from weft.data.tables import Table
-    from weft.tasks.predict_table import COLUMNS
     from weft.text.row_problems import Skipped
 
-    if model.task not in COLUMNS:
+    if not model.task_object.prediction_columns:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
     counts, skipped = _Counts(), Skipped()
     if data:
@@ -100,7 +99,7 @@ def predict(
         if skipped.count:
             print(f"weft: note: {_unanswered(skipped, counts.read)}", file=sys.stderr)
     else:
-        _print(model, others, _asked(model.task, texts), counts, jsonl)
+        _print(model, others, _asked(model, texts), counts, jsonl)
     counts.note(model)
 
 
@@ -188,13 +187,12 @@ def _write(
 # ------------------------------------------------------------------------------------------------------- to a screen
 
 
-def _asked(task: str, texts: list[str] | None) -> Iterator[list[Row]]:
+def _asked(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
     from weft.tasks.inputs import Row
-    from weft.tasks.understand import wants_two
 
-    what = "a question, then its context" if task == "answer" else "one, then the other"
-    given = _pairs(texts, what) if wants_two(task) else from_input(texts)
+    task = model.task_object
+    given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
     rows = (Row({}, each) for each in given)
     return chunked(rows, 256) if texts and texts != ["-"] else as_they_come(rows, 256)
 
@@ -227,7 +225,7 @@ def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], c
                 if jsonl:
                     print(json.dumps(_object(row, answer), ensure_ascii=False, default=str))
                 else:
-                    print(_layout(row, answer) if human else _tabbed(model.task, row, answer))
+                    print(_layout(row, answer) if human else _tabbed(model, row, answer))
             sys.stdout.flush()
 
 
@@ -240,16 +238,14 @@ def _object(row: Row, answer: Any) -> dict[str, Any]:
     return {**about, **({"error": row.problem} if answer is None else asdict(answer))}
 
 
-def _tabbed(task: str, row: Row, answer: Any) -> str:
+def _tabbed(model: Model, row: Row, answer: Any) -> str:
     """One answer for a program: the columns that --out adds, then the text; of a model that writes its text alone."""
     from weft.data.table_writer import cell
-    from weft.tasks.predict_table import COLUMNS, columns_of
-    from weft.tasks.registry import WRITES
-    from weft.tasks.understand import wants_two
 
-    added = dict.fromkeys(COLUMNS[task]) if answer is None else columns_of(answer)
-    unread = [""] * (1 + wants_two(task))  # as many cells as the other lines have
-    texts = [] if task in WRITES else unread if row.input is None else _inputs(row)
+    task = model.task_object
+    added = dict.fromkeys(task.prediction_columns) if answer is None else answer.columns()
+    unread = [""] * (1 + task.pair)  # as many cells as the other lines have
+    texts = [] if task.writes else unread if row.input is None else _inputs(row)
     return "\t".join(BREAKS.sub(" ", text) for text in (*map(cell, added.values()), *texts))
 
 
@@ -266,8 +262,6 @@ def _line(text: str) -> str:
 
 def _layout(row: Row, answer: Any) -> str:
     """One answer for people."""
-    from weft.tasks.predict_table import spans_of
-
     text = _line(" | ".join(_inputs(row)))
     text = text if len(text) <= 100 else text[:97] + "..."
     match type(answer).__name__:
@@ -286,7 +280,7 @@ def _layout(row: Row, answer: Any) -> str:
             return f"{_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
         case "Vector":
             return f"{json.dumps([round(value, 4) for value in answer.values])}  {text}"
-    spans = spans_of(answer)
+    spans = answer.tagged
     if spans is answer.words:
         return " ".join(f"{word.text}/{word.label}" for word in answer.words)
     lines = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in spans]

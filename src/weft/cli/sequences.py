@@ -144,11 +144,10 @@ def is_model(name: str) -> bool:
 def writing_model(folder: str, device: str | None, online: bool, trust: bool) -> Model:
     """A model that writes one text from another; a published one that says nothing of a task is taken for one."""
     model = opened(folder, None, device, online, trust)
-    from weft.tasks.registry import WRITES
 
     if model.opened.family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")
-    if model.task not in WRITES:
+    if not (model.task_object.writes and model.task_object.supervised):
         if not model.opened.family.reads:
             raise UserError(
                 f"{folder}: {model.opened.family.name} does not read one text and write another; "

@@ -13,9 +13,7 @@ from weft.errors import UserError, shown
 from weft.tasks.answer import AnswerTask
 from weft.tasks.embed import Embedder
 from weft.tasks.forward import framing_for
-from weft.tasks.model import ALIKE, HEADS, Model
-from weft.tasks.registry import WRITES, task_for
-from weft.tasks.understand import wants_two
+from weft.tasks.model import Model
 
 TOLERANCE = 1e-4  # of the largest score: far above what another order of sums makes, far below what a fault makes
 SAMPLES = 24  # texts that are made up where none are given
@@ -53,14 +51,14 @@ def _shown(given: Any) -> str:
 def scores_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
     """What a model says of each input before it becomes an answer; nothing where it writes."""
     opened = model.opened
-    if model.task in ALIKE:
+    does = model.task_object
+    if does.embeds:
         return [vector for some in Embedder(opened).chunks(inputs) for vector in some.vectors.numpy()]
     if model.task == "fill":
         answers: list[Any] = model(list(inputs))
         return [np.log([[word.probability for word in gap] for gap in answer.gaps]) for answer in answers]
-    if model.task not in HEADS or model.task in WRITES:
+    if not does.supervised or does.writes:
         return [np.zeros(0) for _ in inputs]
-    does = task_for(opened, model.task)
     asked = [does.check_input(number, each) for number, each in enumerate(inputs, 1)]
     network = opened.network
     training = network.training
@@ -105,6 +103,6 @@ def samples(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
     lengths = [1, 2, longest, *(1 + int(longest ** chance.random()) for _ in range(count - 3))]
     if model.task == "fill":
         return [f"{text(max(1, n // 2))} {tokenizer.roles.mask} {text(n)}" for n in lengths]
-    if wants_two(model.task):
+    if model.task_object.pair:
         return [(text(min(n, 2)), text(n)) for n in lengths]  # a question leaves room for its context
     return [text(n) for n in lengths]

@@ -19,9 +19,9 @@ from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.judging import Reading, chunked
-from weft.tasks.model import HEADS, Model, load
-from weft.tasks.registry import task_for
+from weft.tasks.forward import chunked
+from weft.tasks.judging import Reading
+from weft.tasks.model import Model, load
 
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
@@ -68,7 +68,7 @@ def compare(
     parties = parties_of(opened, names_of, folders)
     first = opened[0]
     rows = asked_of(
-        task_for(first.opened, first.task) if first.task in HEADS else None,
+        first.task_object if first.task_object.supervised else None,
         first.card.columns,
         data,
         source=source,
@@ -124,12 +124,12 @@ def parties_of(
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    if first.task == "describe" or first.task not in (*HEADS, *WITHOUT_ROWS):
+    if first.task == "describe" or not (first.task_object.supervised or first.task in WITHOUT_ROWS):
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
     kinds: list[Kind]
     faults: list[str | None] = [None] * len(models)
-    if first.task in HEADS:
-        tasks = [task_for(model.opened, model.task) for model in models]
+    if first.task_object.supervised:
+        tasks = [model.task_object for model in models]
         faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
         labels = together(tasks)
         kinds = [kind_of(task, labels) for task in tasks]

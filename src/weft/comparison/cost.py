@@ -18,7 +18,6 @@ from weft.child import start_child
 from weft.errors import UserError, shown
 from weft.files import peak_memory
 from weft.tasks.model import Model, load
-from weft.tasks.understand import wants_two
 from weft.timing import nearest_rank, turns
 
 LONGEST = 24 * 60 * 60  # seconds of a measure of time
@@ -88,7 +87,7 @@ def measure(
     if not 0 < seconds <= LONGEST:
         raise UserError(f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}")
     places = [None if folder is None else Path(folder) for folder in (folders or [None] * len(models))]
-    some = evenly([asked(models[0].task, each) for each in inputs], texts)
+    some = evenly([asked(models[0], each) for each in inputs], texts)
     kind = models[0].opened.device.type
 
     def settle() -> None:
@@ -130,12 +129,12 @@ def measure(
     return Measured(tuple(found), len(single["0"]), len(bulk), len(many["0"]), device, torch.get_num_threads())
 
 
-def asked(task: str, given: Any) -> Any:
+def asked(model: Model, given: Any) -> Any:
     """One input as a call of a model takes it; of a text to go on from, the beginning."""
-    if wants_two(task):
+    if model.task_object.pair:
         return tuple(given)
     text = given if isinstance(given, str) else given[0]
-    return text[:LETTERS] if task == "complete" else text
+    return text[:LETTERS] if model.task == "complete" else text
 
 
 def answered(model: Model, given: Any) -> Any:
@@ -213,7 +212,7 @@ def alone() -> None:
     torch.set_num_threads(told["threads"])
     # The process that asks has checked the folder.
     model = load(told["folder"], task=told["task"], device=told["device"], trust=True)
-    inputs = [asked(told["task"], each) for each in told["inputs"]]
+    inputs = [asked(model, each) for each in told["inputs"]]
     answered(model, inputs[0])
     answered(model, inputs)
     cuda = model.opened.device.type == "cuda"

@@ -14,7 +14,6 @@ from weft.comparison.unlabeled import BITS
 from weft.metrics.bootstrap import Replicates
 from weft.metrics.worst_rows import WorstRows
 from weft.tasks.model import Model
-from weft.tasks.registry import WRITES
 
 APART = 10  # texts that are shown, where two models disagree most
 TENTH = 0.1  # of the first model's score: who writes and keeps less is broken
@@ -73,7 +72,7 @@ def worse(party: Party, rows: int) -> str | None:
 def fallen(party: Party, hash: str) -> str | None:
     """What a model's own card says it reaches on these very rows, where it no longer does."""
     chosen = party.kind.chosen
-    if not hash or chosen in LESS or chosen not in party.found or party.model.task in WRITES:  # writers: of a part
+    if not hash or chosen in LESS or chosen not in party.found or party.model.task_object.writes:  # writers: of a part
         return None
     value = party.found[chosen].score().value
     for told in party.model.card.metrics:

@@ -8,80 +8,25 @@ others come in its batch, as it would if the student had to match the cosines in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.distillation.base import Lesson, Said, stacked
 from weft.errors import UserError
-from weft.metrics.vectors import SimilarityMetrics
 from weft.objectives.tasks import TextVectors
-from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.embed import Embedder
+from weft.tasks.base import Example
+from weft.tasks.embed import Embedder, EmbedTask
 from weft.tasks.forward import tokenizer_of
-from weft.text.records import Record
 from weft.text.windows import Framing, pieces
 
 TOGETHER = 1024  # texts that are tokenized at a time
 Pooling = Literal["mean", "first", "max"]
-
-
-@dataclass(frozen=True)
-class EmbedTask(Task):
-    """Vectors of texts, judged by how near texts are to each other: as near as the teacher's vectors say."""
-
-    pooling: Pooling = "mean"
-    normalize: bool = False
-
-    name = "embed"
-    overlap = 0.25
-    default_metric = "spearman"
-    metric_names = ("spearman", "pearson", "neighbors")
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> EmbedTask:
-        return cls(model.card.pooling or "mean", bool(model.card.normalize))
-
-    def objective(self) -> TextVectors:
-        return TextVectors(self.pooling)
-
-    def inputs(self, example: Example) -> str:
-        return example.texts[0]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[EmbedTask, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return self.read_input(record, columns)
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
-
-    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        """The vector of each text, as `weft embed` makes it."""
-        found = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
-        vectors = found.vectors.numpy()
-        return [
-            Prediction(vector, tokens, windows, False)
-            for vector, tokens, windows in zip(vectors, found.n_tokens, found.n_windows, strict=True)
-        ]
-
-    def to_card(self, card: Card) -> Card:
-        return replace(card, pooling=self.pooling, normalize=self.normalize)
-
-    def metrics(self) -> SimilarityMetrics:
-        return SimilarityMetrics()
-
-    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        for prediction, example in zip(predictions, examples, strict=True):
-            metrics.add(prediction.output, example.target)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from weft.checkpoint.folder import LoadedModel
 from weft.distillation.answer import AnswerLesson
 from weft.distillation.base import Lesson
 from weft.distillation.classify import TextLesson
-from weft.distillation.embed import EmbedLesson, EmbedTask
+from weft.distillation.embed import EmbedLesson
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.seq2seq import WritingLesson
 from weft.distillation.tag import TagLesson
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import TextTask
+from weft.tasks.embed import EmbedTask
 from weft.tasks.registry import FROM_TEXT
 from weft.tasks.tag import TagTask
 

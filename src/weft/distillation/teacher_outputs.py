@@ -29,8 +29,7 @@ from weft.errors import UserError
 from weft.files import check_readable, reason, unwritable
 from weft.progress import Log, Progress
 from weft.tasks.base import Example
-from weft.tasks.forward import framing_for
-from weft.tasks.judging import chunked
+from weft.tasks.forward import chunked, framing_for
 from weft.training.signals import Stop
 
 FORMAT = 2

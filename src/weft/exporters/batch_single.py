@@ -13,8 +13,7 @@ from weft.comparison.agreement import samples, scores_of
 from weft.errors import UserError, shown
 from weft.exporters.ct2_export import short_prompts
 from weft.tasks.complete import begun, complete, read
-from weft.tasks.model import ALIKE, HEADS, Model
-from weft.tasks.registry import WRITES
+from weft.tasks.model import Model
 
 # How far the probabilities of a text may differ, in a batch and alone, by the precision of the weights.
 BOUNDS = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 2e-2, "int8": 5e-3, "int4": 5e-3}
@@ -27,7 +26,7 @@ TIED = 1e-3  # how far two log-probabilities may differ where another token is w
 
 def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
     """The largest difference between a text in a batch and alone; refused where it is beyond the bound."""
-    if model.task in (*WRITES, "complete"):
+    if model.task_object.writes:
         # A rounding of smaller numbers may well turn a token; and of torch itself there is nothing to find out.
         if model.opened.exported and model.card.precision == "fp32":
             _check_written(model, short_prompts(model.opened, mixed(model, inputs, PROMPTS)))
@@ -36,7 +35,7 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
     apart, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
     if not apart <= bound:
-        what = "values" if model.task in (*ALIKE, "regress") else "probabilities"
+        what = "values" if _gives_numbers(model) else "probabilities"
         raise UserError(
             f"its answers depend on the batch: {what} of a text alone and among {len(inputs)} differ by {apart:.3g} "
             f"(limit {bound:g}), on {_shown(inputs[place])}; nothing was written"
@@ -48,7 +47,12 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
     """How far the probabilities of an input in a batch are from those of the input alone, and of which."""
     together = probabilities_of(model, inputs)
     alone = [probabilities_of(model, [each])[0] for each in inputs]
-    return difference(together, alone, relative=model.task in (*ALIKE, "regress"))
+    return difference(together, alone, relative=_gives_numbers(model))
+
+
+def _gives_numbers(model: Model) -> bool:
+    """Whether it gives vectors or values, rather than probabilities."""
+    return model.task_object.embeds or model.task == "regress"
 
 
 def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
@@ -68,7 +72,7 @@ def probabilities_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
     """Of each input what its answer is made of: probabilities, or the numbers of a model that gives numbers."""
     if model.task == "tag":  # of every tag of every word: those of an answer are only of the tags that it chose
         return [_softmax(each) for each in scores_of(model, inputs)]
-    if model.task in ALIKE or model.task not in (*HEADS, "fill"):
+    if model.task_object.embeds or not (model.task_object.supervised or model.task == "fill"):
         return scores_of(model, inputs)
     found = []
     answers: list[Any] = model(list(inputs))

@@ -21,8 +21,7 @@ from weft.exporters.onnx_export import write_onnx
 from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
 from weft.tasks.inputs import inputs_of
-from weft.tasks.model import HEADS, Model, load
-from weft.tasks.registry import WRITES
+from weft.tasks.model import Model, load
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def export(
 
 def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
     """Refuse a model that the user's rows show to be damaged: what it is written as would be so, too."""
-    if model.task not in HEADS or model.task in WRITES:
+    if not model.task_object.supervised or model.task_object.writes:
         return
     try:
         found = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
@@ -122,7 +121,8 @@ def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, 
     """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
     if data is None:
         return samples(model)
-    if model.opened.family.speaks and model.task not in HEADS or model.task in WRITES:
+    task = model.task_object
+    if task.writes or (model.opened.family.speaks and not task.supervised):
         return read_from(data, columns or {})
     found = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
     if not found:

@@ -29,8 +29,7 @@ from weft.scratch import temporary_folder
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for
 from weft.tasks.judging import judged
-from weft.tasks.model import HEADS, Model, load
-from weft.tasks.registry import task_for
+from weft.tasks.model import Model, load
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
@@ -210,7 +209,7 @@ class _Judge:
 
     def __init__(self, model: Model, data: Paths | None, reader: Mapping[str, Any], progress: Progress) -> None:
         self.model, self.data, self.reader, self.progress = model, data, reader, progress
-        self.task = task_for(model.opened, model.task) if model.task in HEADS else None
+        self.task = model.task_object if model.task_object.supervised else None
         self.held: list[Example] | None = None
 
     def examples(self) -> Iterable[Example]:

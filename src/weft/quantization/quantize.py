@@ -40,7 +40,6 @@ from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
-from weft.tasks.registry import WRITES
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either
@@ -48,7 +47,6 @@ PREFERENCES = ("fast", "small")
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 BEFORE = "as it was"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
-WRITTEN = (*WRITES, "complete")  # tasks whose answers are texts
 
 
 class Refused(UserError):
@@ -215,7 +213,7 @@ KINDS: dict[str, Callable[[Path, Source], None]] = {
 
 def usual_kinds(model: Model) -> list[str]:
     """The candidates that a model of this task may become, on this machine."""
-    found = [kind for kind in KINDS if not kind.startswith("onnx")] if model.task in WRITTEN else list(KINDS)
+    found = [kind for kind in KINDS if not kind.startswith("onnx")] if model.task_object.writes else list(KINDS)
     # Where the processor has no arithmetic of two bytes, it is several times slower, and judging it takes the longest.
     native = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
     return [kind for kind in found if kind != "bf16" or native]
@@ -302,7 +300,7 @@ def quantize(
 
 def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
-    if model.task in WRITTEN:
+    if model.task_object.writes:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -192,3 +193,9 @@ def _rows(
     if rows == "documents":
         return DocumentRows(framed, length, extra)
     return PackedRows(framed, length, extra, rows == "apart", seed)
+
+
+def texts_of(dataset: TextDataset) -> dict[str, Any]:
+    """The texts of a run, as `run.json` names them."""
+    corpora = {"text": dataset.corpus, "held_out": dataset.dev}
+    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}

@@ -27,9 +27,8 @@ from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather
+from weft.runs.corpus import gather, texts_of
 from weft.runs.driver import card_of, record
-from weft.runs.language import texts_of
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -17,19 +17,13 @@ from weft.runs.architecture import chosen_family, sizes_of
 from weft.runs.recipes import TaskRecipe
 from weft.runs.word_vectors_start import find_vectors
 from weft.tasks.base import Task
-from weft.tasks.model import HEADS, new
-from weft.tasks.registry import FROM_TEXT, WRITES
+from weft.tasks.model import new
+from weft.tasks.registry import SUPERVISED, task_class
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
-    """What a family can be fine-tuned for; an answer needs a model that looks both ways."""
-    if family.reads:
-        return ("describe",) if family.numbers else FROM_TEXT
-    return tuple(
-        task
-        for task, head in HEADS.items()
-        if head in family.names.heads and task not in WRITES and not (task == "answer" and family.speaks)
-    )
+    """The built-in tasks that a family can be fine-tuned for."""
+    return tuple(name for name in SUPERVISED if task_class(name).fits(family))
 
 
 def check_model(recipe: TaskRecipe) -> None:
@@ -38,13 +32,11 @@ def check_model(recipe: TaskRecipe) -> None:
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
     work = recipe.task
-    if work.name == "answer" and family.speaks:
-        raise UserError(f"{work.name} needs a model that looks both ways; {family.name} looks back only")
-    if work.name in WRITES and work.name not in tasks_for(family):
-        able = listed([each.name for each in FAMILIES.values() if work.name in tasks_for(each)])
-        does = "writes from vectors" if work.name == "describe" else "reads one text and writes another"
-        raise UserError(f"{work.name} needs a model that {does} ({able}), not {family.name}")
-    if work.name not in tasks_for(family):
+    task = task_class(work.name)
+    if not task.fits(family):
+        if task.needs:
+            able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
+            raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
         able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
     if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):

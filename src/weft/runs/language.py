@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -18,9 +17,8 @@ from weft.objectives.base import Objective
 from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.progress import Log, Progress
 from weft.runs.architecture import size_of
-from weft.runs.corpus import TextDataset, gather
-from weft.runs.driver import Job, device_for
-from weft.runs.plan import settled
+from weft.runs.corpus import TextDataset, gather, texts_of
+from weft.runs.driver import Job, device_for, settled
 from weft.runs.recipes import Recipe
 from weft.tasks.forward import tokenizer_of
 from weft.training.plan import Training
@@ -52,9 +50,7 @@ def text_job(
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None
     device = device_for(recipe.device, recipe.training.threads)
-    length = aim.length or model.family.row or model.config.context
-    if length > model.config.context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {model.config.context}")
+    length = _length(recipe, model)
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
     dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, stop, log, progress, filled)
@@ -95,10 +91,12 @@ def text_job(
     )
 
 
-def texts_of(dataset: TextDataset) -> dict[str, Any]:
-    """The texts of a run, as `run.json` names them."""
-    corpora = {"text": dataset.corpus, "held_out": dataset.dev}
-    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}
+def _length(recipe: Recipe, model: LoadedModel) -> int:
+    """Tokens of a row."""
+    length, context = recipe.objective.length or model.family.row or model.config.context, model.config.context
+    if length > context:
+        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
+    return int(length)
 
 
 def _check(recipe: Recipe, plan: Training, dataset: TextDataset, device: torch.device) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
@@ -50,6 +51,7 @@ class AnswerTask(Task):
 
     name = "answer"
     head = "answer"
+    needs = "looks both ways"
     by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
@@ -58,6 +60,9 @@ class AnswerTask(Task):
     outputs = 2
     default_metric = "f1"
     metric_names = ("f1", "exact")
+    prediction_columns = ("prediction", "probability", "start", "end")
+    pair_order = "a question, then its context"
+    expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -65,6 +70,10 @@ class AnswerTask(Task):
     def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
         cls.check_recipe(work)
         return cls()
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return super().fits(family) and not family.speaks
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> AnswerTask:
@@ -75,7 +84,7 @@ class AnswerTask(Task):
         return replace(card, thresholds=thresholds, temperature=self.temperature)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("context", "question")
+        return ("question", "context")
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from weft.generation.completion import Reason
 
@@ -15,6 +15,14 @@ class Answer:
     n_tokens: int
     n_windows: int = 1
     truncated: bool = False
+
+    def columns(self) -> dict[str, Any]:
+        """What it adds to a row of a table, as plain values."""
+        raise NotImplementedError
+
+
+def rounded(probability: float) -> float:
+    return round(probability, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,9 @@ class Text(Answer, Written):
 
     best: tuple[Written, ...] = ()
 
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": self.text}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
@@ -73,6 +84,9 @@ class Translation(Answer):
     target_tokens: tuple[str, ...]
     alignments: tuple[tuple[float, ...], ...] | None = None
 
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": self.text}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -92,19 +106,26 @@ class Words(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Answer):
-    """The label of a text or pair, and the chance of every label."""
+    """The label of a text or pair, and the probability of every label."""
 
     label: str
     score: float
     scores: dict[str, float]
 
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": self.label, "probability": rounded(self.score)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Answer):
-    """All labels that fit a text, and the chance of every label."""
+    """All labels that fit a text, and the probability of every label."""
 
     labels: tuple[str, ...]
     scores: dict[str, float]
+
+    def columns(self) -> dict[str, Any]:
+        probabilities = {label: rounded(score) for label, score in self.scores.items()}
+        return {"prediction": list(self.labels), "probabilities": probabilities}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +133,9 @@ class Value(Answer):
     """A number for a text or pair."""
 
     value: float
+
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": float(f"{self.value:.7g}")}  # all that single precision holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +151,23 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Spans(Answer):
-    """What was found in a text: entities or chunks, and every word with its tag."""
+    """Entities or chunks of a text, and every word with its tag."""
 
     spans: tuple[Span, ...]
     words: tuple[Span, ...]
+
+    @property
+    def tagged(self) -> tuple[Span, ...]:
+        """Entities; of a model whose tags mark no spans (parts of speech), every word."""
+        return self.spans if self.spans or all(word.label == "O" for word in self.words) else self.words
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "prediction": [
+                {"start": s.start, "end": s.end, "label": s.label, "text": s.text, "probability": rounded(s.score)}
+                for s in self.tagged
+            ]
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +182,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply(Answer):
-    """The answer to a question, '' where the context has none; `score` is its chance, `no_answer` that of none."""
+    """The answer to a question, '' where the context has none; `score` is its probability, `no_answer` that of none."""
 
     text: str
     start: int
@@ -154,12 +191,19 @@ class Reply(Answer):
     no_answer: float
     best: tuple[Choice, ...]
 
+    def columns(self) -> dict[str, Any]:
+        start, end = (self.start, self.end) if self.text else (None, None)
+        return {"prediction": self.text, "probability": rounded(self.score), "start": start, "end": end}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vector(Answer):
     """A text as numbers."""
 
     values: tuple[float, ...]
+
+    def columns(self) -> dict[str, Any]:
+        return {"vector": [float(f"{value:.9g}") for value in self.values]}
 
 
 @dataclass(frozen=True, kw_only=True)

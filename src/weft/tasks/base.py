@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -11,10 +11,13 @@ from typing import Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError
+from weft.data.cells import loose_text
+from weft.data.columns import find_columns
+from weft.errors import UserError, listed, shown
 from weft.progress import Log
-from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of, window_for
+from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -66,12 +69,15 @@ class Task(ABC):
     name: str
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
+    needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
     pair: bool = False  # it reads two texts at a time
     writes: ClassVar[bool] = False  # its output is generated text
     supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
     by_token: ClassVar[bool] = False  # its head gives an output for each token
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
+    embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
+    independent: ClassVar[bool] = True  # an answer depends on its own input alone
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -106,6 +112,25 @@ class Task(ABC):
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         """The task of a model folder, by its card and its heads."""
 
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        """Refuse a model that cannot do this task."""
+        if cls.supervised and cls.head not in model.heads:
+            has = listed(model.heads) or "none"
+            raise UserError(f"has no head for {name}: it has {has}; weft finetune --task {name} makes one")
+        if cls.writes and cls.supervised and not cls.fits(model.family):
+            raise UserError(f"{name} needs a model that {cls.needs}, not {model.family.name}")
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        """Whether a family can be fine-tuned for this task."""
+        return cls.head in family.names.heads and not family.reads
+
+    @property
+    def prediction_columns(self) -> tuple[str, ...]:
+        """The columns that its answers add to a table; none: it answers no rows."""
+        return ("prediction",) if self.supervised else ()
+
     def to_card(self, card: Card) -> Card:
         """The card with the labels, thresholds and settings of this task."""
         return card
@@ -139,6 +164,50 @@ class Task(ABC):
         """Whether an empty cell is a target: no labels, no answer."""
         return False
 
+    # -------------------------------------------------------------------------------------------------------- inputs
+
+    @property
+    def expected(self) -> str:
+        """What a call may be given, for messages."""
+        if self.pair:
+            return "a tuple of two texts, a list of them, or a table with columns text and pair"
+        return "a text, a list of texts, or a table (a data frame, dicts) with a column text"
+
+    @property
+    def takes_tuples(self) -> bool:
+        """Whether a tuple of two texts is an input."""
+        return self.pair
+
+    @property
+    def pair_order(self) -> str:
+        """In which order two texts come."""
+        return "one, then the other"
+
+    def is_input(self, value: Any) -> bool:
+        """Whether a value is one input, rather than several."""
+        if isinstance(value, tuple):
+            self._check_tuple("")
+        return isinstance(value, str | tuple)
+
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        """Whether a dict with lists in it is one row, rather than columns."""
+        return False
+
+    def check_item(self, number: int, value: Any) -> None:
+        """Refuse what cannot be one of several inputs."""
+        if isinstance(value, tuple):
+            self._check_tuple(f"input {number}: ")
+        if not self.pair and not isinstance(value, str | tuple | list):
+            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
+            raise UserError(f"input {number}: a text is expected, not {kind}")
+
+    def _check_tuple(self, where: str) -> None:
+        if not self.takes_tuples:
+            raise UserError(
+                f"{where}a tuple is a pair of texts, and a model for {self.name} reads one text at a time: "
+                "give several as a list"
+            )
+
     def check_input(self, number: int, value: Any) -> Any:
         """The `number`-th input of a call as the task takes it."""
         if not isinstance(value, str):
@@ -148,6 +217,22 @@ class Task(ABC):
     def size(self, input: Any) -> int:
         """Characters of an input, by which inputs are parted into chunks."""
         return len(input)
+
+    def find_inputs(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
+        """What a file calls the columns that a model reads, by its first row."""
+        names = self.input_columns(record, given)
+        return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        """What a call is given for a row; an empty cell is an empty text."""
+        texts = tuple(loose_text(record, column) for column in columns.values())
+        return texts if self.pair else texts[0]
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        """The texts of what a call is given."""
+        return value if isinstance(value, tuple) else (value,)
 
     def inputs(self, example: Example) -> Any:
         """What a model reads of an example."""
@@ -253,6 +338,37 @@ class Task(ABC):
     def answer(self, prediction: Prediction, input: Any, **options: Any) -> Any:
         """A prediction for people."""
         return prediction.output
+
+    def answers(
+        self, model: LoadedModel, inputs: Sequence[Any], *, others: Sequence[LoadedModel] = (), **options: Any
+    ) -> list[Any]:
+        """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
+        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        parts: list[tuple[Task, LoadedModel]] = [(self, model)]
+        parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
+        answers = []
+        for some in chunked(checked, self.size):
+            predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
+            for input, *same in zip(some, *predictions, strict=True):
+                answers.append(self.answer(self.combine(same) if others else same[0], input, **options))
+        return answers
+
+    def _same(self, other: LoadedModel, number: int) -> Task:
+        """The task of a further model, which must have the same labels."""
+        if self.head not in other.heads or other.card.task not in (None, self.name):
+            made = other.card.task or other.family.task
+            raise UserError(f"model {number} is made for {made}, the first for {self.name}")
+        task = self.from_model(other, self.name)
+        if task.labels != self.labels or task.outputs != self.outputs:
+            ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
+            raise UserError(
+                f"model {number} has the labels {shown(theirs)}, the first {shown(ours)}: they cannot answer together"
+            )
+        return task
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
+        """The answer to one input, piece by piece."""
+        raise UserError(f"a model for {self.name} writes nothing that could be streamed")
 
     def combine(self, predictions: Sequence[Prediction]) -> Prediction:
         """What several models of this task predict together for one example."""

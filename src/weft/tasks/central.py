@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.tasks.answers import Central, Sentence
+from weft.tasks.base import Task
 from weft.tasks.embed import Embedder
 from weft.text.sentences import sentence_spans
 
@@ -60,3 +62,19 @@ def _bare(text: str, begin: int, end: int) -> tuple[int, int] | None:
     bare = inside.strip()
     start = begin + len(inside) - len(inside.lstrip())
     return (start, start + len(bare)) if bare else None
+
+
+class CentralTask(Task):
+    """The most central sentences of a text."""
+
+    name = "central"
+    embeds = True
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> CentralTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return central(model, inputs, **options)

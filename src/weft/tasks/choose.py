@@ -13,6 +13,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Option
+from weft.tasks.base import Task
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
@@ -226,3 +227,20 @@ def judge(
                 told(question, answer)
     totals = sums.totals()
     return totals.score(share(totals.sums[0], totals.sizes))
+
+
+class ChooseTask(Task):
+    """The continuation that fits a prompt best."""
+
+    name = "choose"
+    head = "words"
+    takes_tuples = True  # a prompt with its own choices
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> ChooseTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return choose(model, inputs, **options)

@@ -51,6 +51,7 @@ class TextTask(Task):
     balanced: bool = False  # rows of rare labels count more
     words: float = 0.0  # weight of the next-token loss beside that of the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    either: bool = False  # a published folder does not say whether it reads texts or pairs
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
@@ -72,7 +73,15 @@ class TextTask(Task):
         if name == "regress" or (name == "pair" and labels is None and outputs == 1):
             return cls(name, "value", name == "pair")
         names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
-        return cls(name, KINDS.get(name, "label"), name == "pair", names, thresholds=model.card.thresholds)
+        either = name == "classify" and model.card.task is None
+        kind, thresholds = KINDS.get(name, "label"), model.card.thresholds
+        return cls(name, kind, name == "pair", names, thresholds=thresholds, either=either)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        super().check_model(model, name)
+        if name == "regress" and model.heads["classify"] != 1:
+            raise UserError(f"a head of {model.heads['classify']} outputs gives no value")
 
     def to_card(self, card: Card) -> Card:
         return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
@@ -80,6 +89,15 @@ class TextTask(Task):
     @property
     def outputs(self) -> int:
         return 1 if self.kind == "value" else len(self.labels)
+
+    @property
+    def prediction_columns(self) -> tuple[str, ...]:
+        more = {"label": ("probability",), "labels": ("probabilities",), "value": ()}
+        return ("prediction", *more[self.kind])
+
+    @property
+    def takes_tuples(self) -> bool:
+        return self.pair or self.either
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         return ("text", "pair") if self.pair else ("text",)

@@ -11,11 +11,12 @@ from weft.errors import UserError
 from weft.generation.options import options_of
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
-from weft.tasks.describe import limit_for, vectors_of
+from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
 from weft.tasks.translate import around, limit_of
 from weft.tasks.unseen import unseen_in_words
+from weft.tasks.vector_inputs import VectorInputs, limit_for, vectors_of
 from weft.text.windows import frame
 
 ENDLESS = 1 << 20  # tokens: a context that no text fills
@@ -122,3 +123,27 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
     ids = [[*before, *found] for found in tokenizer.ids(list(prompts), specials=False)]
     return [found or ([] if begin is None else [begin]) for found in ids]
+
+
+class CompleteTask(Task):
+    """Text that continues a prompt."""
+
+    name = "complete"
+    head = "words"
+    writes = True
+    supervised = False
+    independent = False  # row n draws from seed + n
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
+        return CompleteVectorTask() if model.family.numbers else cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return complete(model, inputs, **options)
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
+        return stream(model, input, **options)
+
+
+class CompleteVectorTask(VectorInputs, CompleteTask):
+    """The same from a vector."""

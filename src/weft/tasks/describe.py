@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +11,11 @@ import numpy as np
 import torch
 
 from weft.checkpoint.card import Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import list_in, text_in
+from weft.data.cells import text_in
 from weft.data.pairs import Sequences, TextSide, VectorSide
-from weft.errors import UserError, shown
+from weft.errors import UserError
 from weft.generation.decoding import Ensemble
 from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
@@ -26,82 +24,17 @@ from weft.tasks.base import Example, Prediction
 from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
+from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
 from weft.text.records import Record
 from weft.text.windows import Framing
 
 BEAM = 3  # as Vinyals et al. (2017) found best
-LEAST = 32  # tokens that a text may always have
-
-
-# ------------------------------------------------------------------------------------------------------------ vectors
-
-
-def numbers_of(value: Any, where: str) -> list[float]:
-    """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("{"):
-            raise UserError(f"{where}: a row, not a vector; rows of a file are read by --data")
-        try:
-            value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
-        except (ValueError, RecursionError):
-            raise UserError(f"{where}: {shown(value)!r} is no list of numbers") from None
-    elif hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
-    if not value:
-        raise UserError(f"{where}: there are no numbers")
-    found = [_number(each) for each in value]
-    for place, each in enumerate(found, 1):
-        if not math.isfinite(each):
-            raise UserError(f"{where}: {shown(str(value[place - 1]))!r}, number {place} of {len(found)}, is no number")
-    return found
-
-
-def _number(value: Any) -> float:
-    """A number that single precision holds, else NaN."""
-    try:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        return math.nan
-    return found if abs(found) <= 3e38 else math.nan
-
-
-def is_vector(given: Any) -> bool:
-    """Whether one vector is given, rather than several."""
-    if isinstance(given, str):
-        return True
-    if getattr(given, "ndim", None) is not None:
-        return bool(given.ndim == 1)
-    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], int | float)
-
-
-def vectors_of(opened: LoadedModel, given: Sequence[Any]) -> list[list[float]]:
-    """Vectors as the model takes them; what is wrong with one is said with its number."""
-    found = []
-    for number, each in enumerate(given, 1):
-        where = f"vector {number} of {len(given)}" if len(given) > 1 else "the vector"
-        found.append(numbers_of(each, where))
-        check_length(len(found[-1]), opened.config.features, where)
-    return found
-
-
-def check_length(numbers: int, features: int, where: str) -> None:
-    if numbers != features:
-        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
-
-
-def limit_for(opened: LoadedModel) -> int:
-    """Tokens that a text may have where nobody says it: twice as many as any to learn from had."""
-    return max(LEAST, 2 * opened.card.window.length if opened.card.window else 0)
 
 
 def describe(
     opened: LoadedModel,
     vectors: Sequence[Any],
     *,
-    task: str = "describe",
     others: Sequence[LoadedModel] = (),
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
@@ -145,16 +78,15 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- task
-
-
 @dataclass(frozen=True)
-class DescribeTask(SequenceTask):
+class DescribeTask(VectorInputs, SequenceTask):
     """A text written from a vector; all texts of one vector stand on one side of a split, and are references."""
 
     features: int = 0  # numbers of a vector, once that is known
 
+    needs = "writes from vectors"
     whole_groups = True
+    independent = False  # row n draws from seed + n
     default_metric = "bleu"
 
     # ---------------------------------------------------------------------------------------------------------- data
@@ -168,8 +100,9 @@ class DescribeTask(SequenceTask):
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
         return cls("describe", beam_size=BEAM, features=model.config.features)
 
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("vector",)
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and family.numbers
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
         return self, ("vector", "text")
@@ -259,6 +192,9 @@ class DescribeTask(SequenceTask):
 
     # ------------------------------------------------------------------------------------------------------ answering
 
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return describe(model, inputs, **options)
+
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
@@ -274,9 +210,3 @@ class DescribeTask(SequenceTask):
             return None
         near, reference = max((chrf_near(text, reference), reference) for reference in example.target)
         return 1 - near, {"near": f"{near:.3f}", "target": reference, "prediction": text, "where": example.where}
-
-
-def vector_in(record: Record, column: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The vector of a row."""
-    where = f"{record.where}: column {shown(column)!r}"
-    return np.array(numbers_of(list_in(record, column), where), dtype=np.float32)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from weft.budget import by_budget
-from weft.checkpoint.card import POOLINGS, Window
+from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
+from weft.data.cells import text_in
 from weft.errors import UserError, did_you_mean, one_of, shown
+from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
+from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
+from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.finite import check_finite
-from weft.text.windows import Cut, cut, frame
+from weft.text.records import Record
+from weft.text.windows import Cut, Framing, cut, frame
 
+Pooling = Literal["mean", "first", "max"]
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
 
@@ -209,3 +216,57 @@ class Embedder:
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
+
+
+@dataclass(frozen=True)
+class EmbedTask(Task):
+    """Vectors of texts, judged by how similar texts are: as similar as by the vectors of a teacher."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+
+    name = "embed"
+    supervised = False  # its targets are the vectors of a teacher
+    embeds = True
+    overlap = 0.25
+    prediction_columns = ("vector",)
+    default_metric = "spearman"
+    metric_names = ("spearman", "pearson", "neighbors")
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> EmbedTask:
+        return cls(model.card.pooling or "mean", bool(model.card.normalize))
+
+    def objective(self) -> TextVectors:
+        return TextVectors(self.pooling)
+
+    def inputs(self, example: Example) -> str:
+        return example.texts[0]
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[EmbedTask, tuple[str, ...]]:
+        return self, ("text",)
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return self.read_input(record, columns)
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return Example((text_in(record, columns["text"]),), None, record.where)
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        """The vector of each text, as `weft embed` makes it."""
+        embedded = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
+        read = zip(embedded.vectors.numpy(), embedded.n_tokens, embedded.n_windows, strict=True)
+        return [Prediction(vector, tokens, count, False) for vector, tokens, count in read]
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return embed(model, inputs, **options)
+
+    def to_card(self, card: Card) -> Card:
+        return replace(card, pooling=self.pooling, normalize=self.normalize)
+
+    def metrics(self) -> SimilarityMetrics:
+        return SimilarityMetrics()
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        for prediction, example in zip(predictions, examples, strict=True):
+            metrics.add(prediction.output, example.target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
+from weft.tasks.base import Task
 from weft.tasks.finite import check_finite
 from weft.tasks.gaps import fill_gaps
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
@@ -106,3 +108,19 @@ def _filled(text: str, found: Encoded, mask: int, words: list[tuple[Candidate, .
         start = end - len(text[start:end].lstrip())  # some masks take the space before them with them
         text = text[:start] + gap[0].word + text[end:]
     return text
+
+
+class FillTask(Task):
+    """Words for the gaps of a text."""
+
+    name = "fill"
+    head = "words"
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> FillTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return fill(model, inputs, **options)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -19,8 +19,15 @@ from weft.tasks.finite import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
 
+T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
+CHARACTERS = 1 << 19  # of texts that are held at a time
 ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
+
+
+def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in order, so many at a time as can be held in any memory."""
+    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:

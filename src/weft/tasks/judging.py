@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.metrics.bootstrap import Score
 from weft.metrics.worst_rows import WorstRows
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import CHUNK
+from weft.tasks.forward import chunked
 from weft.text.windows import Framing
-
-T = TypeVar("T")
-CHARACTERS = 1 << 19  # of texts that are held at a time
 
 
 @dataclass
@@ -53,11 +49,6 @@ class Judgement:
     metrics: Any  # whose tables say more
     worst: list[dict[str, str]]
     reading: Reading
-
-
-def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items in order, so many at a time as can be held in any memory."""
-    return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
 def judged(

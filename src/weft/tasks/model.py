@@ -4,67 +4,41 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.backends.opening import ENGINES, backend_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, find_size, usual_heads
+from weft.checkpoint.families import Family, check_config, check_heads, find_size, usual_heads
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
+from weft.nn.rows import Batch
 from weft.progress import Progress, ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
-from weft.tasks.call_inputs import APART, CHUNK, inputs_in_call
-from weft.tasks.central import central
-from weft.tasks.choose import choose
-from weft.tasks.complete import complete, stream
-from weft.tasks.describe import describe
-from weft.tasks.embed import embed
+from weft.tasks.base import Prediction, Task
+from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import Evaluation, evaluate
-from weft.tasks.fill import fill
+from weft.tasks.forward import batches, framing_for, tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.next import follows
-from weft.tasks.rank import rank
-from weft.tasks.registry import WRITES
-from weft.tasks.translate import translate
-from weft.tasks.understand import understand
+from weft.tasks.inputs import inputs_in_call
+from weft.tasks.registry import task_class, task_for
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
-TASKS = {
-    "complete": complete,
-    "fill": fill,
-    "embed": embed,
-    "rank": rank,
-    "central": central,
-    "next": follows,
-    "choose": choose,
-    "classify": understand,
-    "multilabel": understand,
-    "regress": understand,
-    "pair": understand,
-    "tag": understand,
-    "answer": understand,
-    "translate": translate,
-    "summarize": translate,
-    "rewrite": translate,
-    "describe": describe,
-}
-HEADS = {**dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify"), "tag": "tag", "answer": "answer"}
-HEADS |= dict.fromkeys(WRITES, "words")
-ALIKE = ("embed", "rank", "central")  # tasks that ask a network for the same
+CHUNK = 256  # inputs between two states of a progress bar
 
 
 class Model:
@@ -106,6 +80,21 @@ class Model:
     def card(self) -> Card:
         return self.opened.card
 
+    @property
+    def task_object(self) -> Task:
+        """The task with the labels and settings of this model."""
+        return task_for(self.opened, self.task)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Without dropout, also in the middle of training."""
+        training = self.network.training
+        self.network.eval()
+        try:
+            yield
+        finally:
+            self.network.train(training)
+
     @overload
     def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
     @overload
@@ -123,59 +112,108 @@ class Model:
     ) -> Answer | list[Answer]:
         """Answer one text or a list of them; a pair, or a question and its context, is a tuple of two.
 
-        A dict is one row, and a data frame, a Dataset or a list of dicts are rows: their text column is found by its
-        name, or named by `columns={"text": "summary"}`. Of a model that describes vectors: one list of numbers, or
+        A dict is one row, and a data frame, a Dataset or a list of dicts are rows: their text column is taken by its
+        name, or named by `columns={"text": "summary"}`. A model that describes vectors takes one list of numbers, or
         many. `options` are those of the task (see `weft.tasks`).
         """
-        several, one = inputs_in_call(self, texts, columns)
-        if not several:
+        inputs, one = inputs_in_call(self, texts, columns)
+        if not inputs:
             return []
-        training = self.network.training
-        self.network.eval()  # whoever asks in the middle of training wants no dropout
-        try:
-            if self.task in HEADS:
-                options["task"] = self.task
-            if "others" in options:  # models that answer together with this one
-                options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
-            answers = self._answers(several, progress_of(progress), options)
-        finally:
-            self.network.train(training)
+        with self.evaluating():
+            answers = self._answers(inputs, progress_of(progress), _with_others(options))
         return answers[0] if one else answers
 
     def _answers(self, inputs: list[Any], progress: Progress, options: Mapping[str, Any]) -> list[Any]:
-        task: Any = TASKS[self.task]
-        if progress is silent or len(inputs) <= CHUNK or self.task not in APART:
-            return task(self.opened, inputs, **options)
+        task = self.task_object
+        if progress is silent or len(inputs) <= CHUNK or not task.independent:
+            return task.answers(self.opened, inputs, **options)
         answers: list[Any] = []
         with progress(f"{self.task}: {len(inputs):,} inputs", "answered") as count:
             for first in range(0, len(inputs), CHUNK):
-                some = task(self.opened, inputs[first : first + CHUNK], **options)
+                some = task.answers(self.opened, inputs[first : first + CHUNK], **options)
                 answers += some
                 count(len(some))
         return answers
 
+    def predict(self, texts: Any, /, *, columns: Mapping[str, str] | None = None) -> list[Prediction]:
+        """The prediction of the network for each input, before it becomes an answer; inputs as for a call.
+
+        `prediction.output` holds logits of labels (classify, pair, multilabel), a value (regress), logits of tags for
+        each word (tag), the best spans (answer), a vector (embed) or the written text.
+        """
+        task = self.task_object
+        inputs, _ = inputs_in_call(self, texts, columns)
+        checked = [task.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        with self.evaluating():
+            return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
+
+    def logits(self, texts: str | Sequence[Any], /) -> list[Tensor]:
+        """The logits of the task's head for each text, as float32 tensors on the CPU.
+
+        (outputs) for heads of whole texts or pairs, (tokens, outputs) for heads of tokens and of words. Special tokens
+        are included. A text has to fit into one window.
+        """
+        task = self.task_object
+        if self.opened.family.reads or task.head not in self.opened.heads:
+            raise UserError(f"a model for {self.task} has no head whose logits could be given for a text")
+        network: Any = self.network
+        words, by_token = task.head == "words", task.by_token
+        logits: list[Tensor] = []
+        for hidden, batch in self._passes(texts):
+            outputs = network.words(hidden) if words else network.scores(task.head, hidden, batch.rows)
+            lengths = batch.rows.lengths().tolist()
+            logits += outputs.float().cpu().split(lengths) if words or by_token else outputs.float().cpu().unbind()
+        return logits
+
+    def hidden_states(self, texts: str | Sequence[Any], /, layers: Sequence[int] | None = None) -> list[list[Tensor]]:
+        """The hidden states of each text by layer, each (tokens, width) in float32 on the CPU.
+
+        `layers`: numbers of layers, 0 for the embeddings, negative from the end; all of them unless given. Special
+        tokens are included. A text has to fit into one window.
+        """
+        found: list[list[Tensor]] = []
+        for states, batch in self._passes(texts, states=True):
+            numbers = range(len(states)) if layers is None else layers
+            for number in numbers:
+                if not -len(states) <= number < len(states):
+                    raise UserError(f"layer {number}: this model has layers {-len(states)} to {len(states) - 1}")
+            lengths = batch.rows.lengths().tolist()
+            parts = [states[number].float().cpu().split(lengths) for number in numbers]
+            found += [list(of_text) for of_text in zip(*parts, strict=True)] if parts else [[] for _ in lengths]
+        return found
+
+    def _passes(self, texts: str | Sequence[Any], states: bool = False) -> Iterator[tuple[Any, Batch]]:
+        """Each text alone through the network: its hidden states, or those of all layers, and the batch."""
+        if self.opened.exported or self.opened.family.reads:
+            raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
+        task: Any = self.task_object if self.task_object.pair else TextTask("classify", "label", either=True)
+        framing = framing_for(self.opened)
+        checked = [task.check_input(n, text) for n, text in enumerate([texts] if isinstance(texts, str) else texts, 1)]
+        windows = task.encode(checked, tokenizer_of(self.opened), framing)
+        for number, pieces in enumerate(windows.pieces, 1):
+            if len(pieces) > 1:
+                raise UserError(f"text {number} is longer than a window of {framing.length} tokens")
+        with self.evaluating(), torch.inference_mode():
+            for pieces in windows.pieces:
+                for _, batch in batches(pieces, self.opened.device, framing.segments and task.pair):
+                    layers: list[Tensor] | None = [] if states else None
+                    hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
+                    yield layers if states else hidden, batch
+
     def stream(self, text: Any, /, **options: Any) -> Stream:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
-        if self.task not in ("complete", *WRITES):
-            raise UserError(f"a model for {self.task} writes nothing that could be streamed")
-        return stream(self.opened, text, **options)
+        return self.task_object.stream(self.opened, text, **options)
 
     def evaluate(self, data: Any = None, **options: Any) -> Evaluation:
-        """Judge the model on rows of data: scores with intervals, tables, the worst mistakes.
+        """Evaluate the model on rows of data: metrics with confidence intervals, tables, the worst mistakes.
 
         `data`: files, or rows in memory: a data frame, a Dataset, dicts or tuples, a generator of them.
         A model that writes may be given two files instead, line for line: `source` and `target`.
         """
-        if self.task not in HEADS:
+        if not task_class(self.task).supervised:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
-        if "others" in options:
-            options["others"] = [each.opened if isinstance(each, Model) else each for each in options["others"]]
-        training = self.network.training
-        self.network.eval()
-        try:
-            return evaluate(self.opened, self.task, data, **options)
-        finally:
-            self.network.train(training)
+        with self.evaluating():
+            return evaluate(self.opened, self.task, data, **_with_others(options))
 
     def fit(self, data: Any = None, **recipe: Any) -> Model:
         """Fine-tune this model on rows of data; data and `recipe` as for `weft.finetune`.
@@ -184,10 +222,10 @@ class Model:
         """
         import weft  # the runs stand on a higher floor; the package hands them out
 
-        recipe.setdefault("task", self.task if self.task in HEADS else None)
+        recipe.setdefault("task", self.task if task_class(self.task).supervised else None)
         device = self.opened.device
-        found = weft.finetune(data, base=self, **recipe)
-        self.opened, self.task, self.folder = found.opened, found.task, found.folder
+        tuned = weft.finetune(data, base=self, **recipe)
+        self.opened, self.task, self.folder = tuned.opened, tuned.task, tuned.folder
         return self.to(device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -204,6 +242,13 @@ class Model:
             raise UserError(f"a model for {self.card.backend} runs on the cpu, not on {device}")
         self.network.to(device_of(device))
         return self
+
+
+def _with_others(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a task; models that answer together with this one become loaded models."""
+    if "others" not in options:
+        return dict(options)
+    return {**options, "others": [each.opened if isinstance(each, Model) else each for each in options["others"]]}
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -233,23 +278,17 @@ def load(
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
     folder = find_folder(os.fspath(name), online)
     opened = replace(_opened(folder, backend, trust), folder=folder)
-    known = dict.fromkeys((*TASKS, *(family.task for family in FAMILIES.values())))
-    found = one_of(opened.card.task or _task(opened), known, f"{name}: weft.json: task")
-    if task is not None:
-        found = one_of(task, TASKS, "task")
-    head = HEADS.get(found)
-    if head is not None and head not in opened.heads:
-        has = listed(opened.heads) or "none"
-        raise UserError(f"{name}: has no head for {found}: it has {has}; weft finetune --task {found} makes one")
-    if found in WRITES and not (opened.family.reads and opened.family.numbers == (found == "describe")):
-        does = "write from a vector" if found == "describe" else "read one text and write another"
-        raise UserError(f"{name}: {opened.family.name} does not {does}, so it cannot {found}")
-    if found == "regress" and opened.heads["classify"] != 1:
-        raise UserError(f"{name}: a head of {opened.heads['classify']} outputs says no value")
-    alike = ALIKE if opened.card.task in (*ALIKE, "fill") else ()
-    if opened.card.backend == "onnx" and found not in (opened.card.task, *alike):
+    made_for = task_class(opened.card.task or _task(opened), f"{name}: weft.json: task")
+    chosen = task or opened.card.task or _task(opened)
+    does = made_for if task is None else task_class(task)
+    try:
+        does.check_model(opened, chosen)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+    same = does.embeds and (made_for.embeds or opened.card.task == "fill")
+    if opened.card.backend == "onnx" and chosen != opened.card.task and not same:
         raise UserError(f"{name}: was exported for {opened.card.task}, and does nothing else")
-    model = Model(opened, found, folder)
+    model = Model(opened, chosen, folder)
     return model if device is None else model.to(device)
 
 

@@ -12,6 +12,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Follows
+from weft.tasks.base import Task
 from weft.tasks.finite import check_finite
 from weft.text.windows import pair_frame
 
@@ -75,3 +76,20 @@ def _fitted(first: list[int], second: list[int], room: int) -> tuple[list[int], 
     kept = max(room - len(second), half) if len(first) > half else len(first)
     kept = min(kept, len(first))
     return first[len(first) - kept :], second[: room - kept]
+
+
+class NextTask(Task):
+    """Whether one text follows another."""
+
+    name = "next"
+    head = "next"
+    pair = True
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> NextTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return follows(model, inputs, **options)

@@ -13,6 +13,7 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Hit, Ranked
+from weft.tasks.base import Task
 from weft.tasks.embed import Embedder
 
 SCORES = 1 << 24  # scores that are held at a time
@@ -172,3 +173,19 @@ def places(
             hits = index.hits(scored, candidates)
             after = 1 + [hit.number for hit in reranked(scored.query, hits, rerank)].index(right)
         yield Places(place, after)
+
+
+class RankTask(Task):
+    """The texts nearest to a query."""
+
+    name = "rank"
+    embeds = True
+    independent = False
+    supervised = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> RankTask:
+        return cls()
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return rank(model, inputs, **options)

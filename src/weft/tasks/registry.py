@@ -1,4 +1,4 @@
-"""The tasks by name. It imports no torch: the command line asks it before a verb runs."""
+"""The tasks by name, built in or from plug-ins. It imports no torch: the command line asks it before a verb runs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.errors import one_of
+from weft.plugins import TASKS, broken, load_plugin, plugin_names
 
 if TYPE_CHECKING:
     from weft.checkpoint.folder import LoadedModel
     from weft.tasks.base import Task
 
 CLASSES = {
-    **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "weft.tasks.classify:TextTask"),
-    "tag": "weft.tasks.tag:TagTask",
-    "answer": "weft.tasks.answer:AnswerTask",
-    **dict.fromkeys(("translate", "summarize", "rewrite"), "weft.tasks.seq2seq:SequenceTask"),
-    "describe": "weft.tasks.describe:DescribeTask",
+    **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify:TextTask"),
+    "tag": "tag:TagTask",
+    "answer": "answer:AnswerTask",
+    **dict.fromkeys(("translate", "summarize", "rewrite"), "seq2seq:SequenceTask"),
+    "describe": "describe:DescribeTask",
+    "complete": "complete:CompleteTask",
+    "fill": "fill:FillTask",
+    "embed": "embed:EmbedTask",
+    "rank": "rank:RankTask",
+    "central": "central:CentralTask",
+    "next": "next:NextTask",
+    "choose": "choose:ChooseTask",
 }
+# What recipes and the command line have to know before torch is imported.
 FROM_TEXT = ("translate", "summarize", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
+SUPERVISED = ("classify", "multilabel", "regress", "pair", "tag", "answer", *WRITES)  # learned from rows
 
 
-def task_class(name: str) -> type[Task]:
+def task_names() -> tuple[str, ...]:
+    """All tasks, those of plug-ins last; none of these takes a built-in name."""
+    return (*CLASSES, *(name for name in plugin_names(TASKS) if name not in CLASSES))
+
+
+def task_class(name: str, what: str = "task") -> type[Task]:
     """The class of a task, imported now."""
-    module, _, attribute = CLASSES[one_of(name, CLASSES, "task")].partition(":")
-    return getattr(import_module(module), attribute)
+    if name in CLASSES:
+        module, _, attribute = CLASSES[name].partition(":")
+        return getattr(import_module(f"weft.tasks.{module}"), attribute)
+    one_of(name, task_names(), what)
+    from weft.tasks.base import Task
+
+    plugin = load_plugin(TASKS, name)
+    if not (isinstance(plugin, type) and issubclass(plugin, Task)):
+        raise broken(TASKS, name, "is not a subclass of weft.tasks.base.Task")
+    return plugin
 
 
 def task_for(model: LoadedModel, name: str) -> Task:

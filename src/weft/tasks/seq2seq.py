@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from weft.checkpoint.card import Card, Window
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
+from weft.data.columns import find_columns, paired_columns
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
@@ -18,7 +20,9 @@ from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, le
 from weft.objectives.sequences import Writing
 from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
+from weft.tasks.generation import Stream
 from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
 from weft.tasks.translate import WIDTH, around, translate, writer_of
 from weft.text.records import Record
@@ -46,6 +50,7 @@ class SequenceTask(Task):
     others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is evaluated
 
     head = "words"
+    needs = "reads one text and writes another"
     writes = True
 
     # ---------------------------------------------------------------------------------------------------------- data
@@ -62,6 +67,10 @@ class SequenceTask(Task):
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
         return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=WIDTH, baseline=True)
 
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and not family.numbers
+
     def to_card(self, card: Card) -> Card:
         profiles = dict(self.profiles) or card.profiles
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
@@ -71,6 +80,16 @@ class SequenceTask(Task):
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
         return self, ("source", "target")
+
+    def find_inputs(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
+        """Sources beside targets, else texts."""
+        if "text" not in given:
+            both = paired_columns(list(record.values))
+            given = ({"source": both[0]} if both else {}) | dict(given)
+        source = "text" not in given and ("source" in given or "source" in record.values)
+        return find_columns(("source" if source else "text",), given, record, note)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
@@ -164,6 +183,12 @@ class SequenceTask(Task):
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
 
     # ------------------------------------------------------------------------------------------------------ answering
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return translate(model, inputs, **options)
+
+    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
+        return stream(model, input, **options)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)

@@ -155,6 +155,19 @@ class TagTask(Task):
     def has_target(self, example: Example) -> bool:
         return example.target.tags is not None
 
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        words = next((values[name] for name in NAMES["words"] if name in values), None)
+        return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+    def check_item(self, number: int, value: Any) -> None:
+        """`check_input` says what is wrong."""
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        return (value if isinstance(value, str) else " ".join(value),)
+
     def check_input(self, number: int, value: Any) -> Tagged:
         if isinstance(value, str):
             return raw(value)

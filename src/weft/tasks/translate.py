@@ -62,7 +62,6 @@ def translate(
     opened: LoadedModel,
     texts: Sequence[str],
     *,
-    task: str = "translate",
     others: Sequence[LoadedModel] = (),
     beam_size: int = WIDTH,
     n: int = 1,

@@ -192,6 +192,6 @@ def _table(source: TextSource, options: Options, rows: Iterator[Fields]) -> Rows
         if fault:
             yield fault
         elif len(fields) != len(names) and any(field.strip() for field in fields):
-            yield UserError(f"{where}: expected {len(names)} fields, found {len(fields)}")
+            yield UserError(f"{where}: expected {len(names)} fields, got {len(fields)}")
         else:  # a line of delimiters alone, or of spaces, is an empty row
             yield Record(dict(zip(names, [*fields, *[""] * len(names)], strict=False)), where)

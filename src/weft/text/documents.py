@@ -1,4 +1,4 @@
-"""What a document of a text file is, found by looking at the file: a line, a block between blank lines, or all of it.
+"""What a document of a text file is, by the look of the file: a line, a block between blank lines, or all of it.
 
 A wrapped text (a book of Project Gutenberg) has line breaks that mean nothing; a corpus with one sentence or paragraph
 on each line has line breaks that do.

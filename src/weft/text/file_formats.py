@@ -1,4 +1,4 @@
-"""The format of a file whose name does not tell it, by its first bytes and lines."""
+"""The format of a file whose name does not show it, by its first bytes and lines."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from weft.text.table_layout import DELIMITERS, delimiter_of, split_rows
 
 LINES = 500  # that are looked at
 CHARACTERS = 1 << 17  # and characters at most
+MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "xlsx"}
 TAG = re.compile(r"O|[BIESLUM]-\S+")
 
 
 def format_of(source: TextSource, loose: bool) -> str | None:
-    """The format that the content shows beyond doubt; `loose`: the name says nothing, so that a table may be one too.
+    """The format that the content shows beyond doubt; `loose`: the name shows none, so that any table counts.
 
     A file named .txt is most likely text, so that only what is hardly text is taken for something else.
     """
     if not again(source):
         return None
     magic = first_bytes(source)
-    if magic.startswith(b"PAR1"):
-        return "parquet"
-    if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
-        return "arrow"
-    if magic.startswith(b"PK\x03\x04"):
-        return "xlsx" if _is_workbook(source) else None
+    for first, format in MAGIC.items():
+        if magic.startswith(first):
+            return format if format != "xlsx" or _is_workbook(source) else None
     lines, size = list[str](), 0
     for _, text, _ in islice(read_lines(source), LINES):
         lines.append(text)
@@ -97,8 +95,8 @@ def is_conll(lines: list[str]) -> bool:
 def _is_workbook(source: TextSource) -> bool:
     try:
         with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
-            found = "xl/workbook.xml" in archive.namelist()
+            workbook = "xl/workbook.xml" in archive.namelist()
     except Exception:  # a hostile table of contents raises nearly anything
         return False
     again(source)
-    return found
+    return workbook

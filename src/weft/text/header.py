@@ -85,7 +85,7 @@ def _has_row_numbers(table: Sequence[Sequence[str]]) -> bool:
 
 def _numbered(names: Sequence[str]) -> list[str]:
     """Names with a number after those that come again, as pandas has them; not those that a task may look for."""
-    found, taken, numbers = list[str](), set(names), dict[str, int]()
+    unique, taken, numbers = list[str](), set(names), dict[str, int]()
     for name in names:
         number = numbers.get(name, 0)  # of the last one of this name
         if name and name in numbers and known_name(name) != "usual":
@@ -93,6 +93,6 @@ def _numbered(names: Sequence[str]) -> list[str]:
             while f"{name}.{number}" in taken:
                 number += 1
         numbers[name] = number
-        found.append(f"{name}.{number}" if number else name)
-        taken.add(found[-1])
-    return found
+        unique.append(f"{name}.{number}" if number else name)
+        taken.add(unique[-1])
+    return unique

@@ -23,12 +23,8 @@ def find_files(patterns: Patterns) -> list[Path]:
 
     A folder stands for all files of a known format in it; 'corpus.zip/*.txt' for members of a zip.
     """
-    if isinstance(patterns, str | Path):
-        patterns = [patterns]
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        found.update(dict.fromkeys(_matches(str(pattern))))
-    return list(found)
+    each = [patterns] if isinstance(patterns, str | Path) else patterns
+    return list(dict.fromkeys(path for pattern in each for path in _matches(str(pattern))))
 
 
 def _matches(pattern: str) -> list[Path]:
@@ -65,15 +61,15 @@ def _inside(folder: Path) -> list[Path]:
     def unreadable(error: OSError) -> None:
         raise UserError(f"{shown(str(error.filename), 300)}: cannot be read: {(error.strerror or '').lower()}")
 
-    found = []
+    files = []
     for place, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(place, name) for name in names if not name.startswith(".")):
             if (telling_suffix(path) in SUFFIXES or path.suffix.lower() == ".zip") and path.is_file():
-                found.append(path)  # a pipe or a device may never end
-    if not found:
+                files.append(path)  # a pipe or a device may never end
+    if not files:
         raise UserError(f"{shown(str(folder), 300)}: holds no file of a known format ({listed(SUFFIXES, 20)})")
-    return sorted(found)
+    return sorted(files)
 
 
 def _matching(pattern: str) -> Iterator[Path]:

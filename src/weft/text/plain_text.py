@@ -9,10 +9,8 @@ from itertools import chain
 from weft.errors import UserError
 from weft.files import MEGABYTE
 from weft.text.documents import look
-from weft.text.rows import COLUMNS, Options, Record, Rows, need_columns
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns
 from weft.text.sources import LIMIT, Line, TextSource, read_lines
-
-# ------------------------------------------------------------------------------------------------------ documents
 
 
 def read_txt(source: TextSource, options: Options) -> Rows:
@@ -71,9 +69,6 @@ def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tu
             block, size = [], 0
 
 
-# ----------------------------------------------------------------------------------------------------------- CoNLL
-
-
 CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner", "ner_tag", "pos", "pos_tag", "chunk"}
 CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
 
@@ -85,8 +80,7 @@ def read_conll(source: TextSource, options: Options) -> Rows:
     for _, lines, fault in _blocks(source, read_lines(source), "this sentence"):
         began, rows = 0, list[list[str]]()
         for number, text, _ in lines:
-            if len(text) > COLUMNS and text.count(" ") + text.count("\t") > COLUMNS:
-                raise UserError(f"{source.name} line {number}: more than {COLUMNS:,} columns")
+            check_columns(1 + text.count(" ") + text.count("\t"), f"{source.name} line {number}")
             tabbed = "\t" in text
             row = text.split("\t") if tabbed else re.split(" +", text.strip(" "))
             if row[0] == "-DOCSTART-" or text.startswith(("#begin document", "#end document")):
@@ -100,7 +94,7 @@ def read_conll(source: TextSource, options: Options) -> Rows:
                 continue
             began = began or number
             if rows and len(row) != len(rows[0]):
-                words = f"expected {len(rows[0])} columns, as in line {began}, found {len(row)}"
+                words = f"expected {len(rows[0])} columns, as in line {began}, got {len(row)}"
                 fault = fault or UserError(f"{source.name} line {number}: {words}")
                 break
             shape = (tabbed, len(row))

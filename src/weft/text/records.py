@@ -1,11 +1,11 @@
-"""Records out of people's files: found by name or glob, read one at a time, each with the place it came from."""
+"""Rows and texts of users' files, read one at a time, each with the place it came from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.errors import UserError, listed, one_of, shown
 from weft.text.arrow import read_arrow, read_parquet
@@ -46,7 +46,7 @@ READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
     "xlsx": read_xlsx,
 }
 FORMATS = tuple(READERS)
-ON_BAD_ROW = ("stop", "skip", "keep")  # keep: it comes as a record that tells its problem
+ON_BAD_ROW = ("stop", "skip", "keep")  # keep: as a record with its problem
 MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
 
 
@@ -58,7 +58,7 @@ class Document(NamedTuple):
 
 
 def _format(source: TextSource, otherwise: str | None) -> str:
-    """The format that a source's name tells, or its content."""
+    """The format that a source's name shows, or its content."""
     known = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), None)
     if known is not None and (known != "txt" or otherwise is not None):
         return known
@@ -69,7 +69,7 @@ def _format(source: TextSource, otherwise: str | None) -> str:
         for suffix in source.suffixes:
             if suffix in UNREAD:
                 raise UserError(f"{source.name}: {suffix} files are not read: {UNREAD[suffix]}")
-        words = "neither its name nor its content tells its format; give --format"
+        words = "neither its name nor its content shows its format; give --format"
         raise UserError(f"{source.name}: {words}: one of {listed(FORMATS, 20)}")
     if by_content != known:
         source.note(f"{source.name}: read as {by_content}")
@@ -87,37 +87,56 @@ def read_records(
     on_bad_row: str = "stop",
     skipped: Skipped | None = None,
     encoding: str | None = None,
+    text_column: str | None = None,
 ) -> Iterator[Record]:
-    """Every record of the files, one at a time.
+    """Every record of the files, one at a time; arguments are checked before any file is read.
 
-    `columns` names those of a table without a header line (`header=False`); otherwise they must be there.
-    `documents` says what a document of a txt file is: a "line", a "block" between blank lines, the "file", or "auto":
-    each file shows by its lines which of these it is. Delimiter, encoding and a missing header line are found out, and
-    noted in `skipped`.
+    columns: names for a table without a header line (`header=False`), otherwise columns that must be there.
+    documents: what a document of a txt file is: a "line", a "block" between blank lines, the "file", or "auto".
+    text_column: only the texts, as `read_texts` gives them. Detected delimiters and encodings are noted in `skipped`.
     """
-    options = _options(columns, () if columns is None else columns, header, delimiter, documents)
-    return _read(patterns, format, None, options, False, on_bad_row, skipped, encoding)
+    one_of(documents, DOCUMENTS, "documents")
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n '):
+        raise UserError(f"delimiter {shown(delimiter)!r} is not one character such as ',' or ';'")
+    names = [] if columns is None else list(columns)
+    for place, name in enumerate(names):
+        if not name or name in names[:place]:
+            raise UserError(f"columns: {shown(name)!r} is {'there twice' if name else 'not a name'}")
+    needed = names if text_column is None else [text_column]
+    options = Options(names=columns, needed=needed, header=header, delimiter=delimiter, documents=documents)
+    one_of(on_bad_row, ON_BAD_ROW, "on_bad_row")
+    if format is not None:
+        one_of(format, FORMATS, "format")
+    encoding = None if encoding is None else known_encoding(encoding)
+    log = Skipped() if skipped is None else skipped
+
+    def sources(path: Path) -> Iterator[tuple[TextSource, str]]:
+        otherwise = "txt" if path == STANDARD_INPUT or text_column is not None else None
+        for source in open_sources(path):
+            source = replace(source, encoding=encoding, note=lambda text: log.note(short(text, path)))
+            yield source, format or _format(source, otherwise)
+
+    paths = find_files(patterns)
+    for path in paths:
+        # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
+        if format is None and path != STANDARD_INPUT and path.suffix.lower() != ".zip" and not _has_suffix(path):
+            next(sources(path), None)
+
+    def records() -> Iterator[Record]:
+        for path in paths:
+            for source, kind in sources(path):
+                rows = READERS[kind](source, options) if text_column is None else _texts(source, kind, options)
+                yield from _good(source, rows, on_bad_row, log)
+
+    return records()
 
 
-def read_texts(
-    patterns: Patterns,
-    *,
-    column: str = "text",
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    header: bool = True,
-    delimiter: str | None = None,
-    documents: str = "line",
-    on_bad_row: str = "stop",
-    skipped: Skipped | None = None,
-    encoding: str | None = None,
-) -> Iterator[Document]:
+def read_texts(patterns: Patterns, *, column: str = "text", **options: Any) -> Iterator[Document]:
     """Every text of the files: documents, the named column of a table, sentences of CoNLL, contexts of SQuAD.
 
-    A file whose name tells no format is taken for txt; blank texts are passed over.
+    A file whose name shows no format is read as txt; blank texts are skipped. `options`: those of `read_records`.
     """
-    options = _options(columns, (column,), header, delimiter, documents)
-    records = _read(patterns, format, "txt", options, True, on_bad_row, skipped, encoding)
+    records = read_records(patterns, text_column=column, **options)
     return (Document(record.values["text"], record.where) for record in records)
 
 
@@ -141,69 +160,19 @@ def read_input() -> Iterator[Document]:
             yield Document(text, f"{source.name} line {number}")
 
 
-def _options(
-    names: Sequence[str] | None, needed: Sequence[str], header: bool, delimiter: str | None, documents: str
-) -> Options:
-    """What the caller said about the files, checked before any is opened."""
-    one_of(documents, DOCUMENTS, "documents")
-    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n '):
-        raise UserError(f"delimiter {shown(delimiter)!r} is not one character such as ',' or ';'")
-    for place, name in enumerate(names or ()):
-        if not name or name in (names or ())[:place]:
-            raise UserError(f"columns: {shown(name)!r} is {'there twice' if name else 'not a name'}")
-    return Options(names=names, needed=needed, header=header, delimiter=delimiter, documents=documents)
-
-
-def _read(
-    patterns: Patterns,
-    format: str | None,
-    otherwise: str | None,
-    options: Options,
-    texts: bool,
-    on_bad_row: str,
-    skipped: Skipped | None,
-    encoding: str | None,
-) -> Iterator[Record]:
-    """Check what can be checked before anything is read, then hand out the records."""
-    one_of(on_bad_row, ON_BAD_ROW, "on_bad_row")
-    if format is not None:
-        one_of(format, FORMATS, "format")
-    encoding = None if encoding is None else known_encoding(encoding)
-    told = Skipped() if skipped is None else skipped
-
-    def sources(path: Path) -> Iterator[tuple[TextSource, str]]:
-        for source in open_sources(path):
-            source = replace(source, encoding=encoding, note=lambda text: told.note(short(text, path)))
-            yield source, format or _format(source, "txt" if path == STANDARD_INPUT else otherwise)
-
-    paths = find_files(patterns)
-    for path in paths:
-        # What no name tells is looked at before anything is read; a name in a zip is looked at in its turn.
-        if format is None and path != STANDARD_INPUT and path.suffix.lower() != ".zip" and not _tells(path):
-            next(sources(path), None)
-
-    def records() -> Iterator[Record]:
-        for path in paths:
-            for source, kind in sources(path):
-                rows = _texts(source, kind, options) if texts else READERS[kind](source, options)
-                yield from _good(source, rows, on_bad_row, told)
-
-    return records()
-
-
 def short(text: str, path: Path) -> str:
     """A note with the name of a file in place of its whole path."""
     return text.replace(shown(str(path), 300), shown(path.name, 300), 1)
 
 
-def _tells(path: Path) -> bool:
-    """Whether the name of a file tells its format."""
+def _has_suffix(path: Path) -> bool:
+    """Whether the name of a file shows its format."""
     archive, _ = zip_and_member(path)
     return any(telling_suffix(each) in SUFFIXES for each in (path, archive))
 
 
 def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
-    """The rows of a source that can be read; at the first that cannot, all of them are told, or they are counted."""
+    """The rows of a source that can be read; bad ones are skipped, kept or reported together."""
     problems, count, damaged = Problems(), 0, 0
     while True:
         try:
@@ -240,16 +209,16 @@ def _texts(source: TextSource, kind: str, options: Options) -> Rows:
     """The records of a source with nothing but their text."""
     if kind == "json" and json_kind(source) == "squad":
         kind = "squad"
-    column = options.needed[0] if kind not in ("txt", "conll", "squad") else "text"
+    column = options.needed[0]
     if kind in ("txt", "conll", "squad"):
-        options = Options(documents=options.documents)
+        column, options = "text", Options(documents=options.documents)
     reader = read_contexts if kind == "squad" else READERS[kind]
-    for found in reader(source, options):
-        if isinstance(found, UserError):
-            yield found
+    for row in reader(source, options):
+        if isinstance(row, UserError):
+            yield row
             continue
-        text = " ".join(found.values["words"]) if kind == "conll" else found.values[column]
+        text = " ".join(row.values["words"]) if kind == "conll" else row.values[column]
         if not isinstance(text, str):
-            yield UserError(f"{found.where}: column {shown(column)!r} holds {type(text).__name__}, not text")
+            yield UserError(f"{row.where}: column {shown(column)!r} holds {type(text).__name__}, not text")
         elif text and not text.isspace():
-            yield Record({"text": text}, found.where)
+            yield Record({"text": text}, row.where)

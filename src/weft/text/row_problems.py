@@ -22,7 +22,7 @@ class LeftOut:
 
 @dataclass
 class Skipped:
-    """What reading tells besides rows: how many were left out and why, and what was found out about the files."""
+    """What reading reports besides rows: how many were left out and why, and notes on the files."""
 
     count: int = 0  # bad rows that were passed over
     first: list[str] = field(default_factory=list)
@@ -45,18 +45,18 @@ class Skipped:
         return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
 
     def without_bad(self) -> Skipped:
-        """The same for where the bad rows are told otherwise."""
+        """The same without the bad rows, where these are reported elsewhere."""
         return replace(self, count=0)
 
     def lines(self) -> list[str]:
-        """All that there is to tell, in lines."""
-        told = list(self.notes)
+        """The whole report, in lines."""
+        lines = list(self.notes)
         for places, what in ((self.empty, "empty row"), (self.unlabeled, "row")):
             if places.count:
                 lack = " without a label" if what == "row" else ""
                 some = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
-                told.append(f"left out {some}; the first: {places.first}")
-        return [*told, str(self)] if self.count else told
+                lines.append(f"left out {some}; the first: {places.first}")
+        return [*lines, str(self)] if self.count else lines
 
 
 PROBLEMS = 10  # that are named; the others are counted
@@ -64,7 +64,7 @@ MOST_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not rea
 
 
 class BadRows(UserError):
-    """Several rows that are wrong, told together."""
+    """Several wrong rows in one error."""
 
     def __init__(self, messages: Sequence[str], count: int) -> None:
         self.messages, self.count = list(messages), count
@@ -75,7 +75,7 @@ class BadRows(UserError):
 
 
 class Problems:
-    """Gathers what is wrong in which row, so that all of it is told at once."""
+    """Collects the errors of rows, to raise them as one."""
 
     def __init__(self) -> None:
         self.messages, self.count = list[str](), 0

@@ -50,11 +50,11 @@ def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] 
 def read_contexts(source: TextSource, options: Options) -> Rows:
     """The texts of a SQuAD file, each once."""
     seen = set[int]()  # hashes: the texts themselves would fill the memory
-    for found in _paragraphs(source):
-        if isinstance(found, UserError):
-            yield found
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
             continue
-        where, _, paragraph = found
+        where, _, paragraph = item
         context = paragraph["context"]
         if hash(context) not in seen:
             seen.add(hash(context))
@@ -64,11 +64,11 @@ def read_contexts(source: TextSource, options: Options) -> Rows:
 def read_squad(source: TextSource, options: Options) -> Rows:
     """The questions of a SQuAD 1.1 or 2.0 file, an article at a time."""
     need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
-    for found in _paragraphs(source):
-        if isinstance(found, UserError):
-            yield found
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
             continue
-        place, title, paragraph = found
+        place, title, paragraph = item
         questions = paragraph.get("qas")
         if not isinstance(questions, list):
             yield UserError(f"{place}: no list 'qas'")

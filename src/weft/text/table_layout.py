@@ -59,9 +59,6 @@ def _evenest(lines: Sequence[str], usual: str) -> tuple[str, float]:
     return best, most
 
 
-# --------------------------------------------------------------------------------------------------- without a header
-
-
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row looks like the others rather than like the names of columns."""
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
@@ -99,9 +96,6 @@ def names_for(rows: Sequence[Sequence[str]]) -> list[str] | None:
     return [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
 
 
-# --------------------------------------------------------------------------------------------------- which is which
-
-
 def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Which column is the text, and which the label or the value, where the cells leave no doubt."""
     columns: dict[str, list[str]] = {}
@@ -109,13 +103,13 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         for name, value in row.items():
             if value is not None and not isinstance(value, list | dict) and str(value).strip():
                 columns.setdefault(name, []).append(str(value).strip())
-    found: dict[str, str] = {}
+    likely: dict[str, str] = {}
     flags = [name for name, cells in columns.items() if {cell.casefold() for cell in cells} <= set(ZERO_ONE)]
     if len(flags) > 1:  # a label each, of rows that may have several
-        found["indicators"] = "\t".join(flags)
+        likely["indicators"] = "\t".join(flags)
     text = _text(columns)
     if text is not None:
-        found["text"] = text
+        likely["text"] = text
     labels, values = [], []
     for name, cells in columns.items():
         if name == text or folded(name) in IDS:
@@ -127,11 +121,9 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             labels.append(name)
         if numeric and kinds > 2:
             values.append(name)
-    if len(labels) == 1:
-        found["label"] = labels[0]
-    if len(values) == 1:
-        found["value"] = values[0]
-    return found
+    likely |= {"label": labels[0]} if len(labels) == 1 else {}
+    likely |= {"value": values[0]} if len(values) == 1 else {}
+    return likely
 
 
 def _text(columns: Mapping[str, Sequence[str]]) -> str | None:

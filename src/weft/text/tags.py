@@ -34,12 +34,10 @@ class TagSpan(NamedTuple):
 @lru_cache(maxsize=65536)
 def _parts(tag: str) -> tuple[str, str] | None:
     """('B', 'PER') of B-PER, ('O', '') of O, None of a tag that is of no scheme."""
-    found = TAG.fullmatch(tag)
-    if found is None:
-        return None
-    if found[1] is None:
-        return "O", ""
-    return SAME.get(found[1], found[1]), found[2] or NO_TYPE
+    match = TAG.fullmatch(tag)
+    if match is None or match[1] is None:
+        return None if match is None else ("O", "")
+    return SAME.get(match[1], match[1]), match[2] or NO_TYPE
 
 
 def scheme_of(labels: Iterable[str]) -> Scheme:
@@ -129,9 +127,9 @@ class TagNormalizer:
         letters = [new[0] for new in tags_of(spans, len(tags), self.scheme)]
         if self.bilou:
             letters = [OTHERS.get(letter, letter) for letter in letters]
-        found = tuple(letter + tag[1:] for letter, tag in zip(letters, tags, strict=True))
-        self.changed += sum(new != tag for new, tag in zip(found, tags, strict=True))
-        return found
+        rewritten = tuple(letter + tag[1:] for letter, tag in zip(letters, tags, strict=True))
+        self.changed += sum(new != tag for new, tag in zip(rewritten, tags, strict=True))
+        return rewritten
 
     def note(self) -> str | None:
         """What was changed, in one line; None where nothing was."""

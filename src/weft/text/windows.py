@@ -68,9 +68,6 @@ def pair_frame(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] |
     return None
 
 
-# ---------------------------------------------------------------------------------------------- texts as a task reads
-
-
 @dataclass(frozen=True)
 class Framing:
     """How a model reads one text or two: the special tokens around and between them, and how much fits."""
@@ -78,17 +75,17 @@ class Framing:
     before: tuple[int, ...]
     after: tuple[int, ...]
     pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None  # before, between, after
-    segments: bool  # the second of a pair is told from the first
+    segments: bool  # the second of a pair has a segment id of its own
     length: int  # tokens of a window, special ones included
     stride: int  # tokens of the text from one window to the next
-    cutting: bool = False  # what does not fit into one window is left out, and said to be
+    cutting: bool = False  # what does not fit into one window is truncated
     nothing: tuple[int, ...] = ()  # what is read of an empty text where nothing stands around it
 
 
 def framing_of(
     tokenizer: Tokenizer, speaks: bool, length: int, stride: int, segments: bool, cutting: bool = False
 ) -> Framing:
-    """How this tokenizer frames texts; of a pair, a model that speaks is told where the second begins."""
+    """How this tokenizer frames texts; a decoder reads a token between the texts of a pair."""
     before, after = frame(tokenizer)
     two, end = pair_frame(tokenizer), tokenizer.id_of("end")
     if two is None and end is not None and not before and not after:
@@ -97,11 +94,11 @@ def framing_of(
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)
-    found = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
+    pair = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
     marked = segments and 1 in tokenizer.encode("a", "a").segments
     sign = next((number for role in ("end", "unknown") if (number := tokenizer.id_of(role)) is not None), None)
     nothing = () if before or after or sign is None else (sign,)
-    return Framing(tuple(before), tuple(after), found, marked, length, stride, cutting, nothing)
+    return Framing(tuple(before), tuple(after), pair, marked, length, stride, cutting, nothing)
 
 
 @dataclass(frozen=True)
@@ -145,12 +142,11 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     if len(second) <= room // 2:
         return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
     ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)
-    found = []
+    windows, longer = [], len(ones) >= len(others)
     for number in range(max(len(ones), len(others))):
         a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
-        longer = len(ones) >= len(others)
-        found.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
-    return found
+        windows.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
+    return windows
 
 
 def _room(framing: Framing, special: int) -> int:
@@ -172,11 +168,11 @@ def special_tokens(framing: Framing, texts: int) -> int:
     return sum(map(len, framing.pair))
 
 
-def left_out(framing: Framing, found: Sequence[TextWindow], *lengths: int) -> bool:
+def left_out(framing: Framing, windows: Sequence[TextWindow], *lengths: int) -> bool:
     """Whether the windows of an example leave some of its tokens out."""
-    return framing.cutting and len(found[0].tokens) - special_tokens(framing, len(lengths)) < sum(lengths)
+    return framing.cutting and len(windows[0].tokens) - special_tokens(framing, len(lengths)) < sum(lengths)
 
 
 def words_in(text: str) -> list[tuple[int, int]]:
     """Where the words of a text stand: runs of letters, marks and digits, and each other sign by itself."""
-    return [(found.start(), found.end()) for found in WORD.finditer(text)]
+    return [match.span() for match in WORD.finditer(text)]
