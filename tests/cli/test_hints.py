@@ -16,7 +16,8 @@ from weft.checkpoint.locate import SIZE_NAMES
 from weft.cli.main import app, run
 from weft.config import settings_of
 from weft.errors import ELSEWHERE, SYNONYMS, did_you_mean
-from weft.runs.recipes import ObjectiveName, TaskName, TaskRecipe, read_recipe
+from weft.runs.recipes import ObjectiveName, TaskRecipe, read_recipe
+from weft.tasks.registry import SUPERVISED
 
 
 def commands() -> dict[str, Any]:
@@ -44,7 +45,7 @@ def test_every_word_that_is_proposed_exists() -> None:
     verbs = commands()
     options = {name.lstrip("-") for verb in verbs.values() for each in verb.params for name in each.opts}
     keys = {"inner", "heads", "layers", "width"}  # of the config of a model
-    known = {*verbs, *options, *keys, *get_args(TaskName), *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
+    known = {*verbs, *options, *keys, *SUPERVISED, *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
     for word, ours in SYNONYMS.items():
         assert word == word.casefold() and "_" not in word
         assert set(ours) <= known, f"{word}: {set(ours) - known}"

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -110,11 +110,12 @@ def finetune(
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     from weft.config import merged, settings_of
-    from weft.runs.recipes import TaskName, check_has_model, task_recipe
+    from weft.runs.recipes import check_has_model, task_recipe
+    from weft.tasks.registry import supervised_names
 
     task = "summarize" if task == "summarize" else task
     check_choices(
-        ("--task", task, get_args(TaskName)),
+        ("--task", task, supervised_names(task or "")),
         ("--class-weights", class_weights, ("none", "balanced")),
         ("--long", long, ("windows", "cut")),
         ("--on-bad-row", on_bad_row, BAD_ROWS),
