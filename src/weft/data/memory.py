@@ -120,6 +120,11 @@ def is_frame(data: Any) -> bool:
     return any(_has(data, name) for name in ("columns", "column_names", "schema"))
 
 
+def unboxed(data: Any) -> Any:
+    """One text in an array of NumPy as the text itself; anything else as it is."""
+    return data.item() if _has(data, "ndim") and data.ndim == 0 else data
+
+
 def rows_in_memory(data: Any) -> MemoryRows:
     """Rows of any kind that people hold in memory; an error that names these kinds for anything else."""
     if isinstance(data, MemoryRows):
