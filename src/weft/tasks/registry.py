@@ -47,12 +47,13 @@ def task_class(name: str, what: str = "task") -> type[Task]:
     if name in CLASSES:
         module, _, attribute = CLASSES[name].partition(":")
         return getattr(import_module(f"weft.tasks.{module}"), attribute)
-    found = load_plugin(TASKS, one_of(name, task_names(), what))
+    one_of(name, task_names(), what)
     from weft.tasks.base import Task
 
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    plugin = load_plugin(TASKS, name)
+    if not (isinstance(plugin, type) and issubclass(plugin, Task)):
         raise broken(TASKS, name, "is not a subclass of weft.tasks.base.Task")
-    return found
+    return plugin
 
 
 def task_for(model: LoadedModel, name: str) -> Task:
