@@ -47,7 +47,7 @@ def pretrain(
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+        raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
     _family(recipe)  # all that can be wrong without reading the text is said before anything is made

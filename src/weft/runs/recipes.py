@@ -160,7 +160,7 @@ class Tuning(Training):
     )
     minutes: float | None = None
     batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
-    rate: float | None = option(
+    learning_rate: float | None = option(
         None,
         "--learning-rate",
         "--lr",

@@ -13,8 +13,7 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Hit, Ranked
-from weft.tasks.base import Task
-from weft.tasks.embed import Embedder
+from weft.tasks.embed import Embedder, VectorTask
 
 SCORES = 1 << 24  # scores that are held at a time
 TOGETHER = 256  # queries at most
@@ -34,7 +33,7 @@ class Index:
         normalize: bool = True,
         pooling: str | None = None,
         layers: str | int = "last",
-        heard: Callable[[int], None] = lambda more: None,
+        on_progress: Callable[[int], None] = lambda more: None,
     ) -> None:
         self.texts = list(texts)
         if not self.texts:
@@ -45,7 +44,7 @@ class Index:
         for some in self.embedder.chunks(self.texts):
             self.vectors[done : done + len(some.vectors)] = some.vectors
             done += len(some.vectors)
-            heard(len(some.vectors))
+            on_progress(len(some.vectors))
 
     def ask(
         self, queries: Sequence[str], *, top: int = 10, rerank: Rerank | None = None, candidates: int = 50
@@ -175,11 +174,10 @@ def places(
         yield Places(place, after)
 
 
-class RankTask(Task):
+class RankTask(VectorTask):
     """The texts nearest to a query."""
 
     name = "rank"
-    embeds = True
     independent = False
     supervised = False
 
