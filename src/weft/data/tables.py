@@ -160,7 +160,7 @@ def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
                 break
         yield replace(first[0], likely=likely_columns([record.values for record in first]))
         yield from first[1:]
-        yield from rest
+        yield from rest  # noqa: B031  (what the loop above has left)
 
 
 class RunRows:
