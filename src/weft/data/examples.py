@@ -45,7 +45,7 @@ class Examples(ExampleSource):
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
     seed: int = 0
-    notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
+    notes: tuple[str, ...] = ()  # on what was left out, for the log
 
     @property
     def count(self) -> int:
@@ -158,7 +158,7 @@ def _filled_up(
     extra = size - len(tokens)
     count = len(starts) - 1
     more = _rounded(count + 1 + _rounded(size // 16, STEP) // longest, ROWS) - count
-    # The last one holds a token at least: whoever asks for the first token of an empty row finds that of the next.
+    # The last one holds at least one token: the first token of an empty row is that of the next row.
     padding = np.minimum(longest, np.maximum(0, extra - longest * np.arange(more)))[::-1]
     assert padding.sum() == extra
     starts = np.r_[starts, len(tokens) + padding.cumsum()]
