@@ -36,11 +36,11 @@ EXHAUSTIVE = 1000.0  # patience of a search that goes on to the end, as ours doe
 
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:
     """The largest difference of the logits, as a share of the largest; refused beyond the tolerance."""
-    share, place, size = difference(logits_of(source, inputs), logits_of(exported, inputs), relative=True)
+    share, place = difference(logits_of(source, inputs), logits_of(exported, inputs), relative=True)
     if not share <= tolerance:
         raise UserError(
-            f"the exported model differs from its source: logits by {share * size:.3g}, {share:.2g} of the largest "
-            f"(limit {tolerance:g}), on {_shown(inputs[place])}; nothing was written"
+            f"the exported model differs from its source: logits by {share:.3g} of the largest (limit {tolerance:g}), "
+            f"on {_shown(inputs[place])}; nothing was written"
         )
     for value, one, two in zip(inputs, source(list(inputs)), exported(list(inputs)), strict=True):
         if one.decision != two.decision:
@@ -142,11 +142,11 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
     """How far the probabilities of an input in a batch are from those of the input alone, and of which input."""
     task, opened = model.task_object, model.opened
     alone = [task.numbers_of(opened, [each])[0] for each in inputs]
-    return difference(task.numbers_of(opened, inputs), alone, relative=task.unbounded)[:2]
+    return difference(task.numbers_of(opened, inputs), alone, relative=task.unbounded)
 
 
-def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int, float]:
-    """The largest difference of two lists of arrays, where it is, and its unit: the largest number if `relative`."""
+def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
+    """The largest difference of two lists of arrays, and where; `relative`: as a share of the largest number."""
     unit = max((float(np.abs(each).max()) for each in one if each.size), default=0.0) if relative else 1.0
     unit = unit or 1.0
     worst, place = 0.0, 0
@@ -156,7 +156,7 @@ def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relat
             worst, place = apart, number
             if math.isnan(worst):
                 break
-    return worst, place, unit
+    return worst, place
 
 
 def _check_generated(model: Model, prompts: Sequence[str]) -> None:
