@@ -25,7 +25,7 @@ from weft.errors import UserError
 from weft.files import write_json
 from weft.runs.driver import Job, drive
 from weft.runs.plan import decided
-from weft.runs.recipes import Tuning
+from weft.runs.recipes import FinetuneTraining
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
@@ -94,7 +94,9 @@ def distill_language(context: Distillation) -> Model:
     return _reported(context, texts)
 
 
-def _planned(plan: Tuning, source: Any, model: LoadedModel, device: torch.device, fresh: bool) -> Tuning:
+def _planned(
+    plan: FinetuneTraining, source: Any, model: LoadedModel, device: torch.device, fresh: bool
+) -> FinetuneTraining:
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
     learning_rate = model.family.learning_rate * (768 / model.config.width) ** 0.5

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.comparison.compare import compared, parties_of, with_joint_voice
+from weft.comparison.compare import compared, participants_of, with_ensemble
 from weft.comparison.comparison import Comparison, Standing, plain, spread
 from weft.comparison.cost import evenly
 from weft.config import build
@@ -157,8 +157,8 @@ def report_of(
     names = [*(f"{teacher.folder.name} (teacher)" for teacher in teachers), f"{folder.name} (student)"]
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    parties = parties_of(models, names, [*(teacher.folder for teacher in teachers), folder])
-    parties = with_joint_voice(parties, f"{len(teachers)} teachers together", len(teachers))
+    parties = participants_of(models, names, [*(teacher.folder for teacher in teachers), folder])
+    parties = with_ensemble(parties, f"{len(teachers)} teachers together", len(teachers))
     if not by_labels:  # their targets are a teacher's answers
         task = task_for(student.opened, student.task)
         examples = [task.without_target(example) for example in examples]

@@ -37,7 +37,7 @@ from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
-from weft.runs.recipes import FROM_NOTHING, Tuning
+from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
 from weft.runs.selection import Selection
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
@@ -252,7 +252,7 @@ def decided_metric(metric: str | None, task: Task, by_labels: bool) -> str:
     return AGREEMENT
 
 
-def planned(recipe: DistillRecipe, task: Task, train: Any, device: torch.device, begun: Beginning) -> Tuning:
+def planned(recipe: DistillRecipe, task: Task, train: Any, device: torch.device, begun: Beginning) -> FinetuneTraining:
     """The plan of a student: few texts are read more often, since each says more than a label would."""
     plan, model = recipe.training, begun.opened
     # A writer of a few layers of another has lost as much as it has kept: it learns as one with fresh weights.
@@ -264,7 +264,7 @@ def planned(recipe: DistillRecipe, task: Task, train: Any, device: torch.device,
     usual = model.family.learning_rate if fresh else NEW_HEAD if begun.fresh else ALL_THERE
     rate = 2e-3 if model.family.name == "vectors" else usual * (768 / model.config.width) ** 0.5
     if fresh and task.writes:
-        plain = vars(Tuning())
+        plain = vars(FinetuneTraining())
         usual_keys: dict[str, Any] = {key: FROM_NOTHING[key] for key in FROM_NOTHING if vars(plan)[key] == plain[key]}
         plan = replace(plan, **usual_keys)
     return decided(plan, train, device, batch, epochs, rate)

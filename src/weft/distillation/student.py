@@ -21,7 +21,7 @@ from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
 from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
 from weft.runs.initial import Beginning, from_folder
-from weft.runs.sections import Vocabulary
+from weft.runs.sections import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
@@ -163,7 +163,7 @@ def _tokens(
     """The teacher's vocabulary, the part of it that the texts use most, a learned one, or that of a folder."""
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
-        given = Vocabulary(size=size) if own == "learned" else Vocabulary(folder=own)
+        given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
         learned = vocabulary_for(
             context.run, given, lineage.family, alone, texts(), context.stop, context.log, context.progress

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
@@ -20,11 +21,12 @@ from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
-from weft.tasks.base import Example, Prediction, Task, TeacherArrays
+from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
 from weft.tasks.parallel import profile_of, swapped, swapped_line
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
@@ -76,6 +78,7 @@ class SequenceTask(Task):
     needs = "reads one text and writes another"
     writes = True
     joint_teachers = True
+    parallel = True
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -237,6 +240,34 @@ class SequenceTask(Task):
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    @property
+    def chance_metric(self) -> None:
+        return None
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        return math.isfinite(prediction.output.logprob) and math.isfinite(prediction.output.score)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return prediction.output.text.strip()
+
+    def agreement(self) -> Any:
+        return GenerationMetrics(edges=())
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        counts.add([prediction.output.text], [reference.output.text])
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        same = self.key(prediction) == task.key(reference)
+        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+
+    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
+        return replace(self, others=tuple(models))
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -347,7 +378,7 @@ class SequenceTask(Task):
         return shares
 
 
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callable[[str], None]) -> list[Example]:
+def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
     """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
 
     `ratio`: how many times as long as the other a side may be, in characters; 0: any.
@@ -367,7 +398,7 @@ def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callab
         (copied, "the same text on both sides (data.copies)"),
     ):
         if places:
-            told(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+            log(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
     return kept
 
 
@@ -409,7 +440,7 @@ def end_of(writer: Tokenizer) -> int:
 
 
 def too_long(long: list[tuple[int, Example]], length: int) -> str:
-    """What is said of pairs that no model can learn from."""
+    """A note on pairs that are longer than a model can read."""
     tokens, example = max(long, key=lambda each: each[0])
     words = max(len(text.split()) for text in (*example.texts, str(example.target)))
     limit = f"longer than the model's context of {length:,} tokens: left out"
@@ -447,9 +478,9 @@ class WritingMetrics(Metrics):
 
     def by_length(self) -> list[dict[str, Any]]:
         """The scores by the words of the source, where there are several lengths."""
-        found = []
+        rows = []
         for row in [] if self.written is None else self.written.by_length():
             words = f"{row.low} to {row.high - 1}" if row.high is not None else f"{row.low} or more"
             scores = {name: score.value for name, score in row.scores.items()}
-            found.append({"words": words, "sentences": row.sentences, **scores})
-        return found if len(found) > 1 else []
+            rows.append({"words": words, "sentences": row.sentences, **scores})
+        return rows if len(rows) > 1 else []
