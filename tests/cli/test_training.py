@@ -93,7 +93,7 @@ MISTAKES = {
     "rows longer than the context": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.context=16"],
                                      "rows of 32 tokens are longer"),
     "a base that is none": (["pretrain", "--base", "nowhere", "--text", "corpus.txt", "--out", "r"], "nowhere"),
-    "text or held out": ([*GPT, "--text", "corpus.txt", "--dev", "word.txt", "empty.txt", "--out", "r"], "training text or held-out text"),
+    "text or held out": ([*GPT, "--text", "corpus.txt", "--dev", "word.txt", "empty.txt", "--out", "r"], "held-out"),
     "text and held out": ([*GPT, "--text", "corpus.txt", "--dev", "corpus.txt", "--out", "r"], "both text and held"),
     "patience for nothing": ([*GPT, "--text", "corpus.txt", "--patience", "2", "--set", "text.holdout=0", "--out", "r"],
                              "patience needs held-out text"),
