@@ -54,7 +54,7 @@ def rows_of(
     sources, targets, given = named(source), named(target), columns or {}
     if bool(sources or targets) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    from_text = task.writes and task.supervised
+    from_text = task.parallel
     if (sources or targets) and not from_text:
         raise UserError("only models that generate from a text have a source and a target: give --data")
     if targets:

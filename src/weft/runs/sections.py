@@ -48,7 +48,7 @@ def model_section() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class TextSection:
     """`[text]`: what is read."""
 
     panel: ClassVar = "Data"
@@ -77,7 +77,7 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class TokenizerSection:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     panel: ClassVar = "Tokenizer"
