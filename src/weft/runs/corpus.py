@@ -195,7 +195,7 @@ def _rows(
     else:
         around = pair_frame(tokenizer)
         if around is None:
-            raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
+            raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
         return SentencePairs(corpus, PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0

@@ -45,7 +45,7 @@ def _whole(source: TextSource, lines: Iterable[Line]) -> Rows:
         size += len(text) + 64  # what Python needs for a line
         if size > LIMIT:
             raise UserError(
-                f"{source.name}: as one document it takes more than {LIMIT // MEGABYTE} MiB; "
+                f"{source.name}: as one document it has more than {LIMIT // MEGABYTE} MiB; "
                 "let a document be a line or a block"
             )
     text = "\n".join(texts) + "\n"

@@ -98,7 +98,7 @@ def learn(
             f"a vocabulary of {size} tokens is larger than any that can be learned ({MAX_VOCABULARY} at most)"
         )
     if kind != "bpe" and roles.unknown is None:
-        raise UserError(f"a {kind} vocabulary needs a special token for what it does not know (unknown)")
+        raise UserError(f"a {kind} vocabulary needs an unknown token (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
