@@ -20,7 +20,7 @@ from weft.data.examples import batch_of
 from weft.distillation import report as reporting
 from weft.distillation import run as running
 from weft.distillation.context import Distillation
-from weft.distillation.recipe import DistillRecipe, DistillSettings, StudentSection, TeacherSection
+from weft.distillation.recipe import DistillRecipe, DistillSection, StudentSection, TeacherSection
 from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
 from weft.distillation.teacher_cache import Teacher
@@ -234,7 +234,7 @@ def test_two_teachers_are_heard_together(teacher: Path, texts: Path, here: Path)
 
 def recipe_of(**lessons: Any) -> DistillRecipe:
     return DistillRecipe(
-        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSettings(**lessons)
+        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSection(**lessons)
     )
 
 

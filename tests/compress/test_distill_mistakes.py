@@ -151,5 +151,5 @@ def test_an_exported_teacher_shows_nothing_of_its_inside(
     weft.export("t", "onnx", out=tmp_path / "onnx")
     assert run(["distill", str(tmp_path / "onnx"), "--text", "texts.txt", "--match", "states", *REST]) == 2
     said = capsys.readouterr().err
-    assert said.endswith("a model for onnx shows nothing of its inside; take the one it was made of\n")
+    assert said.endswith("a model for onnx has no hidden states; take the one it was made of\n")
     assert not Path("out").exists()

@@ -19,7 +19,7 @@ from weft.comparison.rows import rows_of
 from weft.data.reading import Dataset
 from weft.distillation.curve import part_of
 from weft.distillation.language_dataset import held_texts
-from weft.distillation.recipe import DistillData
+from weft.distillation.recipe import DistillDataSection
 from weft.distillation.report import read_table
 from weft.errors import UserError
 from weft.runs import finetune
@@ -204,7 +204,7 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
     assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
     assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0
     texts = (rows / "texts.txt").read_text().splitlines()
-    held = [each.texts[0] for each in held_texts(DistillData(text=(str(rows / "texts.txt"),), holdout=0.1))]
+    held = [each.texts[0] for each in held_texts(DistillDataSection(text=(str(rows / "texts.txt"),), holdout=0.1))]
     assert held == texts[-len(held) :] and 1 <= len(held) <= 8
 
 

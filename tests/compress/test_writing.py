@@ -20,7 +20,7 @@ from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TargetSampler, TextSide
-from weft.distillation.recipe import DistillSettings
+from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.base import Example
@@ -56,7 +56,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lesson_of(teacher: Path, **wanted: Any) -> tuple[SequenceTask, Model]:
     model = weft.load(teacher)
     return SequenceTask.from_model(model.opened, "translate").learning_from(
-        DistillSettings(**{"hard": 0.0, **wanted}), [model.opened]
+        DistillSection(**{"hard": 0.0, **wanted}), [model.opened]
     ), model
 
 
@@ -223,7 +223,7 @@ def test_several_teachers_write_together(teacher: Path) -> None:
         for parameter in other.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     lesson = SequenceTask.from_model(model.opened, "translate").learning_from(
-        DistillSettings(), [model.opened, other.opened]
+        DistillSection(), [model.opened, other.opened]
     )
     found = lesson.teacher_outputs(model.opened, framed(model), SOURCES[:6])
     wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam_size=5)

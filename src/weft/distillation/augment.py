@@ -45,7 +45,7 @@ def augmented(
     seed: int,
     progress: Callable[[int], None] = lambda more: None,
 ) -> list[Example]:
-    """The new examples alone, `times` for each of those given; nobody has said yet what is right for them.
+    """The new examples alone, `times` for each of those given; they have no target.
 
     `by`: a model that says words behind masks; without it the words come from the texts, each as often as it is there.
     """
@@ -56,11 +56,11 @@ def augmented(
     source = Guesses.of(by) if by is not None else Frequent.of(examples)
     copies = ((number, copy) for number in range(len(examples)) for copy in range(times))
     jobs = (Copy(task, examples[number], _identity(seed, number, copy)) for number, copy in copies)
-    found: list[Example] = []
+    copied: list[Example] = []
     while some := list(islice(jobs, CHUNK)):
-        found += _rewritten(some, source)
+        copied += _rewritten(some, source)
         progress(len(some))
-    return found
+    return copied
 
 
 def _identity(seed: int, number: int, copy: int) -> int:
@@ -179,9 +179,9 @@ class Frequent:
         """Another word: where it is the same, the next that is not; the word itself where there is no other."""
         first = int(np.searchsorted(self.sums, chance * self.sums[-1], side="right"))
         for step in range(len(self.choices)):
-            found = self.choices[(first + step) % len(self.choices)]
-            if found.casefold() != word.casefold():
-                return found
+            other = self.choices[(first + step) % len(self.choices)]
+            if other.casefold() != word.casefold():
+                return other
         return word
 
 
@@ -215,8 +215,8 @@ class Guesses:
         encoded = self.tokenizer.encode_batch([gap.text for gap in gaps], specials=False)
         windows = list[TextWindow]()
         asked: list[list[tuple[int, int, int]]] = []  # of each window: a place there, whose gap that is, and which
-        for number, (gap, found) in enumerate(zip(gaps, encoded, strict=True)):
-            ids, places = self._masked(found.ids, found.offsets, gap.spans)
+        for number, (gap, tokens) in enumerate(zip(gaps, encoded, strict=True)):
+            ids, places = self._masked(tokens.ids, tokens.offsets, gap.spans)
             for piece in pieces(self.framing, ids):
                 own = [(word, place) for word, place in places if piece.cut.first <= place < piece.cut.last]
                 asked.append([(piece.lead + place - piece.cut.start, number, word) for word, place in own])

@@ -8,7 +8,7 @@ from weft.data.columns import file_of
 from weft.data.reading import FEW, Dataset, read_table, split, split_whole
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
-from weft.distillation.recipe import DistillData, DistillRecipe
+from weft.distillation.recipe import DistillDataSection, DistillRecipe
 from weft.errors import UserError, listed, shown
 from weft.progress import Log, Progress, log_notes
 from weft.runs.dataset import checked, normalized, table_of
@@ -66,7 +66,7 @@ def gather(task: Task, recipe: DistillRecipe, log: Log, progress: Progress, stop
 
 
 def _held_out(
-    task: Task, examples: Sequence[Example], numbers: Sequence[int], data: DistillData, by_labels: bool
+    task: Task, examples: Sequence[Example], numbers: Sequence[int], data: DistillDataSection, by_labels: bool
 ) -> set[int]:
     """Some of these examples; none whose texts are also among the others."""
     rows = [examples[number] for number in numbers]
@@ -80,7 +80,7 @@ def _held_out(
 
 
 def read_lines(
-    names: Sequence[str], data: DistillData, format: str | None, log: Log, progress: Progress, stop: Stop
+    names: Sequence[str], data: DistillDataSection, format: str | None, log: Log, progress: Progress, stop: Stop
 ) -> list[Example]:
     """Unlabeled texts, one on each line of a file or in its column."""
     skipped, examples = Skipped(), list[Example]()
@@ -104,7 +104,9 @@ def read_lines(
     return examples
 
 
-def _read_sources(task: Task, data: DistillData, log: Log, progress: Progress, stop: Stop) -> tuple[list[Example], str]:
+def _read_sources(
+    task: Task, data: DistillDataSection, log: Log, progress: Progress, stop: Stop
+) -> tuple[list[Example], str]:
     """The lines of --source, each with that of --target beside it where there is one; and their hash."""
     if data.target:
         table = Table.parallel(data.source, data.target, data.on_bad_row, data.encoding)

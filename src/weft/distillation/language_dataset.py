@@ -14,7 +14,7 @@ from weft.data.masking import shift
 from weft.data.rows import ExampleSource, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.context import Distillation
-from weft.distillation.recipe import DistillData, DistillRecipe
+from weft.distillation.recipe import DistillDataSection, DistillRecipe
 from weft.distillation.teacher_cache import TeacherReads
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.distillation.token_outputs import PlacedRows, TokenRequest, WithTokenOutputs, token_outputs
@@ -62,7 +62,7 @@ class LanguageTexts:
         return islice(self.text.read(Skipped()), self.count)
 
 
-def _files(names: Sequence[str], data: DistillData) -> TextFiles:
+def _files(names: Sequence[str], data: DistillDataSection) -> TextFiles:
     column = data.columns.get("text", "text")
     return TextFiles(tuple(names), column, data.delimiter, "line", data.on_bad_row, data.encoding)
 
@@ -103,7 +103,7 @@ def _limited(documents: Iterator[str]) -> list[str]:
     return texts
 
 
-def held_texts(data: DistillData, limit: int = 200) -> list[Example]:
+def held_texts(data: DistillDataSection, limit: int = 200) -> list[Example]:
     """Texts that a language model was not trained on: the dev texts, else of the last, which are held out."""
     names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
     lines = [line for line in _files(names, data).read(Skipped()) if line.strip()]

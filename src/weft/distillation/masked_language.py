@@ -1,4 +1,4 @@
-"""Task-free distillation: a small language model learns the words of a text as a large one says them (DistilBERT)."""
+"""Task-free distillation: a small language model predicts the words of a text as a large one does (DistilBERT)."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     context = Distillation(run, recipe, teachers, device, stop, log, progress)
     student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
-        does = "says the next word" if teacher.family.speaks else "fills gaps"
+        does = "predicts the next word" if teacher.family.speaks else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
-    lessons = recipe.distill
-    if not lessons.match and name == "mlm":
-        lessons = replace(lessons, match=("cosine",))  # the third of DistilBERT's losses
-    soft = SoftTargets(lessons.temperature, lessons.hard)
-    objective = along(wanted, teacher, student, lessons, soft)
+    settings = recipe.distill
+    if not settings.match and name == "mlm":
+        settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
+    soft = SoftTargets(settings.temperature, settings.hard)
+    objective = along(wanted, teacher, student, settings, soft)
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
     rows = "stream"
-    length = lessons.length or min(student.family.row or student.config.context, teacher.config.context)
+    length = settings.length or min(student.family.row or student.config.context, teacher.config.context)
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
-    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
+    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": settings.mask}, "[distill]")
     own = Path(recipe.student.model)
     student.network.float()
 
@@ -96,7 +96,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         capture=True,
     )
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
-    decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(lessons, length=length))
+    decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
     compared(job.setup, drive(run, job, stop, log, progress))
     return load(run.folder)
@@ -106,7 +106,7 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
     """The one teacher, with everything checked that can be wrong before the text is read."""
     data, folders = recipe.data, recipe.teacher.folders
     if len(folders) > 1:
-        raise UserError(f"--pretrain listens to one teacher, not to {len(folders)}")
+        raise UserError(f"--pretrain takes one teacher, not {len(folders)}")
     if not data.text or data.files or data.source:
         raise UserError("--pretrain learns from plain text alone: give --text FILE")
     if data.augment:
@@ -116,8 +116,8 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
     opened = load(folders[0]).opened
     if "words" not in opened.heads or opened.family.reads:
         raise UserError(
-            f"{folders[0]}: {opened.family.name} with {', '.join(opened.heads) or 'no heads'} says no words; "
-            "--pretrain needs a model that fills gaps or says the next word"
+            f"{folders[0]}: {opened.family.name} with {', '.join(opened.heads) or 'no heads'} predicts no words; "
+            "--pretrain needs a model that fills gaps or predicts the next word"
         )
     opened.network.float()
     return opened
