@@ -115,12 +115,12 @@ class Cbow(Word2Vec[CbowBatch]):
         borders = torch.searchsorted(once, torch.arange(turns + 1, device=device) * vocabulary).tolist()
         centers = pad(words[order], (0, spare))
         whole, pushed = Bags(around, starts), Bags(keys & (1 << bits) - 1, pad(often.cumsum(0), (1, 0)))
-        found = []
+        batches = []
         for turn in range(turns):
             begin, end = turn * size, min((turn + 1) * size, len(counts))
             groups = slice(begin // GROUP, end // GROUP)
             here, there = borders[turn], borders[turn + 1]
-            found.append(
+            batches.append(
                 CbowBatch(
                     centers[begin:end].view(-1, GROUP),
                     counts[begin:end].view(-1, GROUP).float(),
@@ -130,13 +130,13 @@ class Cbow(Word2Vec[CbowBatch]):
                     pushed.part(here, there),
                 )
             )
-        return found
+        return batches
 
     def _step(self, batch: CbowBatch, learning_rate: float) -> None:
         groups = torch.arange(len(batch.centers)).chunk(self.threads)
-        found = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
-        hidden = torch.cat([one[0] for one in found]).flatten(0, 1)
-        centers, noises = [one[1] for one in found], [one[2] for one in found]
+        pushes = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
+        hidden = torch.cat([one[0] for one in pushes]).flatten(0, 1)
+        centers, noises = [one[1] for one in pushes], [one[2] for one in pushes]
         work = (
             lambda: self._move_inner(batch, hidden, learning_rate),
             lambda: move(self.outer, [*centers, *noises], learning_rate),
@@ -158,8 +158,12 @@ class Cbow(Word2Vec[CbowBatch]):
         return hidden, centers, noise, (counts > 0).to(hidden.dtype)
 
     def _pushes(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Moved, Moved]:
-        found = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
-        return found.hidden, (batch.centers[begin:end], found.centers), (batch.noise[begin:end], found.noise)
+        sums = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
+        return (
+            sums.hidden,
+            (batch.centers[begin:end], sums.centers),
+            (batch.noise[begin:end], sums.noise),
+        )
 
     def _loss(self, batch: CbowBatch) -> float:
         some = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))

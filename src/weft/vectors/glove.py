@@ -49,9 +49,9 @@ def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, wind
             keys.append((key * NEAR + distance)[together])
         if not keys:
             continue
-        found = np.concatenate(keys)
-        found.sort()  # numbers alone are sorted many times as fast as numbers with something beside them
-        waiting.append(_summed(found // NEAR, shares[found % NEAR]))
+        pairs = np.concatenate(keys)
+        pairs.sort()  # numbers alone are sorted many times as fast as numbers with something beside them
+        waiting.append(_summed(pairs // NEAR, shares[pairs % NEAR]))
         if len(waiting) > 1 and len(waiting[-1].keys) * 2 > len(waiting[-2].keys):
             waiting = _merged(waiting)
         if sum(len(some.keys) for some in waiting) * 64 > memory_here():
@@ -107,7 +107,7 @@ def parts_of(
     lots = (scrambled(key_of(seed, "parts"), counts.keys) % np.uint64(number)).astype(np.int64)
     order = np.argsort(lots, kind="stable")
     borders = np.searchsorted(lots[order], np.arange(number + 1))
-    found = []
+    parts = []
     for begin, end in zip(borders[:-1], borders[1:], strict=True):
         some = order[begin:end]
         first, second = np.divmod(counts.keys[some], words)
@@ -122,10 +122,10 @@ def parts_of(
         starts = np.searchsorted(rows, np.arange(words + 1))
         weights = np.minimum(1, (values / (plan.ceiling or 100.0)) ** plan.power)
         whole = [torch.from_numpy(array).to(device) for array in (starts, columns, other)]
-        found.append(
+        parts.append(
             CooccurrencePart(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights)))
         )
-    return found
+    return parts
 
 
 def pushes(part: CooccurrencePart, inner: Tensor, outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -83,22 +83,22 @@ def read_questions(path: Path) -> Questions:
 
 def _number(field: str) -> float | None:
     try:
-        found = float(field)
+        number = float(field)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> list[Judged]:
-    """Spearman's correlation of cosines with what people said, or the accuracy of each section and of all."""
+    """Spearman's correlation of cosines with judgments of people, or the accuracy of each section and of all."""
     if questions.pairs:
         return [_pairs(space, questions)]
-    found = [_section(space, name, some, multiply) for name, some in questions.sections.items()]
-    right = sum(count for _, count in found)
-    used, asked = (sum(getattr(one, name) for one, _ in found) for name in ("used", "asked"))
-    missing = tuple(dict.fromkeys(word for one, _ in found for word in one.missing))
+    sections = [_section(space, name, some, multiply) for name, some in questions.sections.items()]
+    right = sum(count for _, count in sections)
+    used, asked = sum(one.used for one, _ in sections), sum(one.asked for one, _ in sections)
+    missing = tuple(dict.fromkeys(word for one, _ in sections for word in one.missing))
     whole = Judged(questions.name, "accuracy", wilson(right, used), used, asked, missing)
-    return [*(replace(one, part=True) for one, _ in found), whole] if len(found) > 1 else [found[0][0]]
+    return [*(replace(one, part=True) for one, _ in sections), whole] if len(sections) > 1 else [sections[0][0]]
 
 
 def _pairs(space: WordSpace, questions: Questions) -> Judged:
