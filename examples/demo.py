@@ -21,16 +21,16 @@ OUT = Path("demo")
 
 def steps(quick: bool) -> list[tuple[str, list[str]]]:
     few = " --steps 20 --set training.evaluate_every=10" if quick else ""
-    tuning = "--steps 4" if quick else "--rate 1e-3 --epochs 10"
+    tuning = "--steps 4" if quick else "--lr 1e-3 --epochs 10"
     text = f"--text {OUT}/stories.txt"
     return [
         ("A small GPT learns to tell stories: it has never seen a word before", [
             f"weft pretrain recipes/demo-gpt.toml {text} --out {OUT}/gpt{few}",
         ]),
         ("What it says now, twice the likeliest and once by chance", [
-            f'weft generate {OUT}/gpt "The weaver said" --tokens 60',
-            f'weft generate {OUT}/gpt "In winter the shepherd" --tokens 60',
-            f"weft generate {OUT}/gpt --tokens 80 --temperature 0.8 --seed 1",
+            f'weft generate {OUT}/gpt "The weaver said" --max-tokens 60',
+            f'weft generate {OUT}/gpt "In winter the shepherd" --max-tokens 60',
+            f"weft generate {OUT}/gpt --max-tokens 80 --temperature 0.8 --seed 1",
         ]),
         ("A small BERT learns to fill gaps in the same stories", [
             f"weft pretrain recipes/demo-bert.toml {text} --out {OUT}/bert{few}",

@@ -19,8 +19,7 @@ from weft.distillation.report import read_curve, read_table
 from weft.distillation.teacher_cache import TeacherReads
 from weft.errors import UserError
 from weft.runs.curves import _baselines, _record, write_curves
-from weft.tasks.evaluate import Evaluation
-from weft.tasks.evaluation_page import evaluation_parts
+from weft.tasks.evaluate import Evaluation, evaluation_parts
 from weft.training.log import read_metrics
 from weft.training.run import Run
 from weft.training.watching import draw_gradients

@@ -335,7 +335,7 @@ TEXT = '  The loom was old!  "Did it sing?" It did...\n\nEvery thread\tcrosses. 
 
 def test_sentences_and_where_they_stand(bert: Any) -> None:
     model = weft.Model(bert.opened, "central")
-    answer = model(TEXT, k=99)
+    answer = model(TEXT, top=99)
     wanted = ["The loom was old!", '"Did it sing?"', "It did...", "Every thread\tcrosses.", "Ende — 二匹の犬.",
               "The loom is new."]  # fmt: skip
     assert [sentence.text for sentence in answer.sentences] == wanted
@@ -346,10 +346,10 @@ def test_sentences_and_where_they_stand(bert: Any) -> None:
     scores = numpy.nanmean(cosines, axis=1)
     assert numpy.allclose([sentence.score for sentence in answer.sentences], scores, atol=1e-6)
     best = set(numpy.argsort(-scores)[:2].tolist())
-    two = model(TEXT, k=2).sentences
+    two = model(TEXT, top=2).sentences
     assert two == tuple(sentence for n, sentence in enumerate(answer.sentences) if n in best), "in the text's order"
     assert answer.n_windows == 6 and answer.n_tokens == sum(len(bert.tokenizer.encode(s).ids) for s in wanted)
-    assert model([TEXT, "a. b."], k=2)[0].sentences == two
+    assert model([TEXT, "a. b."], top=2)[0].sentences == two
 
 
 def test_texts_with_little_in_them(bert: Any) -> None:
@@ -357,10 +357,10 @@ def test_texts_with_little_in_them(bert: Any) -> None:
     assert model(" \n ").sentences == () and model("").sentences == ()
     (alone,) = model("The loom").sentences
     assert (alone.text, alone.start, alone.end, alone.score) == ("The loom", 0, 8, 1.0)
-    same = model("The loom. The loom. The loom.", k=2).sentences
+    same = model("The loom. The loom. The loom.", top=2).sentences
     assert [sentence.start for sentence in same] == [0, 10], "of equal ones the first"
-    with pytest.raises(UserError, match="k must be 1 or more, not 0"):
-        model("x", k=0)
+    with pytest.raises(UserError, match="top must be 1 or more, not 0"):
+        model("x", top=0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -537,12 +537,12 @@ def test_the_verb_rank_judges(
 
 def test_the_verb_central(bert: Any, folder: Path, tmp_path: Path, weft_says: Callable[..., str]) -> None:
     (tmp_path / "t.txt").write_bytes(TEXT.replace("\n\n", "\r\n\r\n").encode())
-    told = json.loads(weft_says("central", folder, "--context", tmp_path / "t.txt", "--k", 2, "--jsonl"))
+    told = json.loads(weft_says("central", folder, "--context", tmp_path / "t.txt", "--top", 2, "--jsonl"))
     whole = (tmp_path / "t.txt").read_bytes().decode()
     assert len(told["sentences"]) == 2 and "\r" in whole
     assert all(whole[one["start"] : one["end"]] == one["text"] for one in told["sentences"])
-    assert len(weft_says("central", folder, TEXT, "--k", 4).splitlines()) == 4
-    said = weft_says("central", folder, "--k", 1, given="A b. C d.\n\nE f.\n").split("\n\n")
+    assert len(weft_says("central", folder, TEXT, "--top", 4).splitlines()) == 4
+    said = weft_says("central", folder, "--top", 1, given="A b. C d.\n\nE f.\n").split("\n\n")
     assert len(said) == 2 and said[1].strip().endswith("0-4  E f."), "an empty line has no sentence"
 
 
@@ -575,7 +575,7 @@ def test_slips_get_one_line(folder: Path, gpt: Any, tmp_path: Path, weft_says: C
         (["rank", folder, "--pairs", tmp_path / "q.csv"], "'context'"),
         (["central", folder, "x", "--context", tmp_path / "t.txt"], "give texts or --context, not both"),
         (["central", folder, "--context", tmp_path / "gone.txt"], "gone.txt: cannot be read"),
-        (["central", folder, "x", "--k", 0], "k must be 1 or more, not 0"),
+        (["central", folder, "x", "--top", 0], "top must be 1 or more, not 0"),
         (["next", folder, "a"], "two sentences are expected, not 1"),
         (["next", folder, "-"], "standard input line 2: two sentences with one tab"),
         (["next", tmp_path / "gpt", "a", "b"], "has no head that says"),

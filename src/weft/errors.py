@@ -36,10 +36,10 @@ COMPARED, LONGEST_WORD = 2000, 200
 # The first of our words that is a choice where the slip was made is the one that is proposed.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     # options
-    **dict.fromkeys(("lr", "learning-rate"), ("rate",)),
+    **dict.fromkeys(("rate", "step-size"), ("learning-rate",)),
     **dict.fromkeys(("batch-size", "per-device-train-batch-size", "train-batch-size"), ("batch",)),
     **dict.fromkeys(("max-length", "max-seq-length", "max-seq-len", "block-size", "seq-len", "context"), ("length",)),
-    **dict.fromkeys(("max-tokens", "max-new-tokens", "num-tokens"), ("tokens",)),
+    **dict.fromkeys(("tokens", "max-new-tokens", "num-tokens"), ("max-tokens",)),
     **dict.fromkeys(("num-epochs", "num-train-epochs", "n-epochs", "epoch"), ("epochs",)),
     **dict.fromkeys(("max-steps", "num-steps", "iterations", "iters"), ("steps",)),
     **dict.fromkeys(("output", "output-dir", "output-file", "save-to", "save-dir", "to"), ("out",)),
@@ -52,8 +52,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("sep", "separator"), ("delimiter",)),
     **dict.fromkeys(("gpu", "cuda", "no-cuda"), ("device",)),
     **dict.fromkeys(("fp16", "bf16", "fp32", "dtype", "amp"), ("precision",)),
-    **dict.fromkeys(("num-beams", "beam-size", "beams"), ("beam",)),
-    **dict.fromkeys(("num-return-sequences", "num-samples"), ("n", "n-best")),
+    **dict.fromkeys(("num-beams", "beam", "beam-width", "beams"), ("beam-size",)),
+    **dict.fromkeys(("num-return-sequences", "num-samples", "n-best"), ("n",)),
     **dict.fromkeys(("random-seed", "random-state"), ("seed",)),
     **dict.fromkeys(("early-stopping", "early-stopping-patience"), ("patience",)),
     **dict.fromkeys(("force", "replace"), ("overwrite",)),

@@ -136,7 +136,7 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
         ("answer --data elsewhere.jsonl", "elsewhere.jsonl line 1: the answer 'Oslo' is not in its context"),
         ("embed --data asked.jsonl --column text=body", "asked.jsonl: no column 'body'; it has question, context"),
         ("embed --text few.txt", "too few"),
-        ("embed --data texts.jsonl", "1 text is too few to judge by how near texts are to each other: 3 are the least"),
+        ("embed --data texts.jsonl", "similarities of texts need at least 3 texts, not 1"),
         ("embed tag --text lines.txt", "is made for tag, the first teacher for embed"),
     ],
 )

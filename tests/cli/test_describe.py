@@ -38,7 +38,7 @@ def test_numbers_in_lines_out(made: Path, capsys: pytest.CaptureFixture[str], mo
     typed(monkeypatch, "".join(" ".join(map(str, row["vector"])) + "\n" for row in ROWS))
     assert run(["describe", str(made)]) == 0
     assert capsys.readouterr().out.splitlines() == TEXTS
-    assert run(["describe", str(made), "-1.0 30 5", "[1.0, -30, 5]", "--beam", "1"]) == 0
+    assert run(["describe", str(made), "-1.0 30 5", "[1.0, -30, 5]", "--beam-size", "1"]) == 0
     assert capsys.readouterr().out.splitlines() == ["a blue hut there", "a red barn"]
     assert run(["generate", str(made), "[1.0, -30, 5]"]) == 0
     assert capsys.readouterr().out == "a red barn\n"
@@ -46,7 +46,7 @@ def test_numbers_in_lines_out(made: Path, capsys: pytest.CaptureFixture[str], mo
 
 def test_several_ways_models_and_rows_for_others(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(Path("v.jsonl"), ROWS)
-    given = ["describe", str(made), str(made), "--data", "v.jsonl", "--beam", "3", "--n-best", "2"]
+    given = ["describe", str(made), str(made), "--data", "v.jsonl", "--beam-size", "3", "--n", "2"]
     assert run(given) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == [str(n) for n in range(1, 7) for _ in range(2)]
@@ -72,10 +72,10 @@ def test_several_ways_models_and_rows_for_others(made: Path, capsys: pytest.Capt
         (["--data", "v.jsonl"], "v.jsonl line 2: a vector of 2 numbers, where 3 are expected"),
         (["--data", "w.jsonl"], "w.jsonl: no column 'vector'; it has text"),
         (["--data", "v.jsonl", "1 2 3"], "vectors or --data: give one of them"),
-        (["1 2 3", "--beam", "1000"], "a beam of 1000 is wider than the vocabulary"),
-        (["1 2 3", "--n-best", "0"], "--n-best must be 1 or more, not 0"),
-        (["1 2 3", "--tokens", "0"], "max_tokens must be at least 1, not 0"),
-        (["1 2 3", "--beam", "3", "--temperature", "1"], "beam search does not sample"),
+        (["1 2 3", "--beam-size", "1000"], "a beam of 1000 is wider than the vocabulary"),
+        (["1 2 3", "--n", "0"], "--n must be 1 or more, not 0"),
+        (["1 2 3", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["1 2 3", "--beam-size", "3", "--temperature", "1"], "beam search does not sample"),
         (["1 2 3", "--out", "x.csv"], "x.csv: rows are written as .tsv or .jsonl"),
     ],
 )

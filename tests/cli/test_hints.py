@@ -16,7 +16,8 @@ from weft.checkpoint.locate import SIZE_NAMES
 from weft.cli.main import app, run
 from weft.config import settings_of
 from weft.errors import ELSEWHERE, SYNONYMS, did_you_mean
-from weft.runs.recipes import ObjectiveName, TaskName, TaskRecipe, read_recipe
+from weft.runs.recipes import ObjectiveName, TaskRecipe, read_recipe
+from weft.tasks.registry import SUPERVISED
 
 
 def commands() -> dict[str, Any]:
@@ -44,7 +45,7 @@ def test_every_word_that_is_proposed_exists() -> None:
     verbs = commands()
     options = {name.lstrip("-") for verb in verbs.values() for each in verb.params for name in each.opts}
     keys = {"inner", "heads", "layers", "width"}  # of the config of a model
-    known = {*verbs, *options, *keys, *get_args(TaskName), *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
+    known = {*verbs, *options, *keys, *SUPERVISED, *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
     for word, ours in SYNONYMS.items():
         assert word == word.casefold() and "_" not in word
         assert set(ours) <= known, f"{word}: {set(ours) - known}"
@@ -71,7 +72,7 @@ def test_every_word_that_is_proposed_exists() -> None:
         (["pretrain", "--train-file", "x"], "'--text'"),
         (["finetune", "--quantize"], "weft quantize"),
         (["finetune", "--weight-decay", "0.1"], "--set training.weight_decay"),
-        (["generate", "--max-new-tokens", "3"], "'--tokens'"),
+        (["generate", "--max-new-tokens", "3"], "'--max-tokens'"),
         (["finetune", "--do_lower_case"], "--set tokenizer.lowercase=true"),
         (["train"], "'finetune'"),
         (["quantization"], "'quantize'"),
@@ -107,9 +108,9 @@ def test_american_spelling_and_the_usual_names_of_the_rate(capsys: pytest.Captur
     for verb, british in (("quantize", "quantise"), ("summarize", "summarise")):
         assert run([verb, "--help"]) == 0 and run([british, "--help"]) == 2
         assert f"did you mean '{verb}'?" in capsys.readouterr().err
-    for name in ("--rate", "--lr", "--learning-rate"):
+    for name in ("--lr", "--learning-rate"):
         assert run(["finetune", name, "fast"]) == 2
-        assert "Invalid value for '--rate'" in capsys.readouterr().err
+        assert "Invalid value for '--learning-rate'" in capsys.readouterr().err
 
 
 # Each of them must be told without torch, which takes seconds to load. `model`, `full` and `rows.csv` are there.
@@ -118,7 +119,7 @@ EARLY = {
     "fly": "No such command",
     "finetune": "which task",
     "finetune --task clasify --out r": "did you mean 'classify'",
-    "finetune --task classify --data rows.csv --model bert": "where should the run go",
+    "finetune --task classify --data rows.csv --model bert": "no folder for the run",
     "finetune --task classify --data rows.csv --model bert --out full": "already there and not empty",
     "finetune --task classify --data none.csv --model bert --out r": "none.csv: no such file",
     "finetune --task classify --data rows.csv --model bret --out r": "did you mean 'bert'",
@@ -132,22 +133,22 @@ EARLY = {
     "pretrain --text rows.csv --out r": "which model",
     "finetune nothing.toml --out r": "neither a file nor a recipe",
     "pretrain --model gpt2 --text none.txt --out r": "none.txt: no such file",
-    "pretrain --model gpt2 --text rows.csv": "where should the run go",
+    "pretrain --model gpt2 --text rows.csv": "no folder for the run",
     "pretrain --model gpt2 --out r": "no text: give --text FILE",
     "pretrain --model gpt2 --text rows.csv --objective clm --out r": "did you mean 'next'",
     "pretrain --model gpt2 --text rows.csv --out full": "already there and not empty",
-    "pretrain --model gpt2 --text rows.csv --documents page --out r": "must be one of",
+    "pretrain --model gpt2 --text rows.csv --documents page --out r": "is not one of",
     "predict model rows.csv": "weft predict model --data rows.csv",
-    "predict model text --data rows.csv": "give one of them",
+    "predict model text --data rows.csv": "not both",
     "predict model --data none.csv": "none.csv: no such file",
     "predict model --data rows.csv --out rows.csv": "already there; choose another name",
     "predict model --data rows.csv --out out.xls": "predictions are written as",
     "predict model text --out out.csv": "give --data FILE too",
     "predict nowhere/x/y text": "is not a model folder",
     "predict full text": "it has no config.json",
-    "answer model --context rows.csv": "what is the question",
-    "answer model When? --context rows.csv --best 99": "--best must be between",
-    "evaluate model": "what to judge by",
+    "answer model --context rows.csv": "no question",
+    "answer model When? --context rows.csv --top 99": "--top must be between",
+    "evaluate model": "no data: give --data",
     "evaluate model rows.csv": "did you mean '--data rows.csv'?",
     "evaluate model --data none.csv": "none.csv: no such file",
     "evaluate model --data rows.csv --on-bad-row drop": "is not one of stop, skip",
@@ -160,12 +161,12 @@ EARLY = {
     "quantize model --data none.csv --out r": "none.csv: no such file",
     "quantize model --data rows.csv --out full": "already there and not empty",
     "prune model --out r": "nothing to prune",
-    "prune model --layers 2": "where should the model go",
+    "prune model --layers 2": "no folder for the model",
     "prune model --heads 0.3 --out r": "give --data FILE",
     "prune model --layers 2 --by chance --out r": "is not one of even, importance",
     "export model --to coreml --out r": "is not one of onnx",
     "export model --out full": "already there and not empty",
-    "compare model": "what to compare by",
+    "compare model": "no data: give --data",
     "compare model full --data rows.csv": "it has no config.json",
     "generate model x --stream --jsonl": "give one of them",
     "generate model x --context y": "parts of a --template",
@@ -180,7 +181,7 @@ EARLY = {
     "suggest model": "at least one model folder",
     "ladder --text none.txt --out r": "none.txt: no such file",
     "resume nowhere": "is not a run folder",
-    "vectors learn --text rows.csv --kind fasttext --out r": "must be one of word2vec",
+    "vectors learn --text rows.csv --kind fasttext --out r": "is not one of word2vec",
     "vectors learn --text none.txt --out r": "none.txt: no such file",
     "vectors near nowhere/x/y king": "is not a model folder",
     "new --model bert --out full": "already there and not empty",

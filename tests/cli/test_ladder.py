@@ -51,7 +51,7 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "rung 'ngram-9' is not one of uniform" in refused(
         capsys, "ladder", "--text", text, "--out", tmp_path / "l", "--models", "ngram-9"
     )
-    assert refused(capsys, "ladder", "--text", text) == ("weft ladder: where should the ladder go? give --out FOLDER")
+    assert refused(capsys, "ladder", "--text", text) == ("weft ladder: no folder for the ladder: give --out FOLDER")
     assert "--tokens many: a number" in refused(capsys, "ladder", "--text", text, "--out", "l", "--tokens", "many")
     assert "RUNG.SECTION.KEY=VALUE" in refused(capsys, "ladder", "--out", "l", "--set", "width=3")
     assert "already holds a ladder with ladder.tokens 1000, not 2000" in refused(
@@ -68,7 +68,7 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_suggestions_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = sorted((place / "l").iterdir())
-    status = run(["suggest", *map(str, names), "The weaver", "--most", "3"])
+    status = run(["suggest", *map(str, names), "The weaver", "--top", "3"])
     said = capsys.readouterr()
     assert status == 0
     assert "left out" in said.err and "index.html" in said.err and len(said.err.splitlines()) == 1

@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("value", ["1e23", "-1e23", "nan", "inf"])
 def test_length_penalties(value: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["generate", str(model), "cat", "--tokens", "3", "--beam", "2", "--length-penalty", value]) == 2
+    assert run(["generate", str(model), "cat", "--max-tokens", "3", "--beam-size", "2", "--length-penalty", value]) == 2
     assert "length_penalty must be between -30 and 30" in capsys.readouterr().err
     for sound in (-30.0, 30.0):
         assert all(map(bool, (Beam(length_penalty=sound), float(1 << 20) ** sound)))

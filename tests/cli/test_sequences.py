@@ -46,7 +46,7 @@ def test_lines_in_lines_out(made: Path, capsys: pytest.CaptureFixture[str], monk
 
 def test_several_models_and_several_ways(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = PAIRS[0]
-    assert run(["translate", str(made), str(made), source, "--n-best", "2", "--alignments"]) == 0
+    assert run(["translate", str(made), str(made), source, "--n", "2", "--alignments"]) == 0
     first, second, *links = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rf"1\t-\d\.\d{{4}}\t{source}\t{target}", first) and second.startswith("1\t-")
     assert [link.split()[0] for link in links] == [*target.split(), "</s>"]
@@ -54,9 +54,11 @@ def test_several_models_and_several_ways(made: Path, capsys: pytest.CaptureFixtu
     assert run(["translate", str(made), source, "--jsonl"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["text"] == target and found["finish_reason"] == "end" and found["best"][0]["text"] == target
-    assert run(["translate", str(made), "one two three four five six. one two three four five", "--tokens", "2"]) == 0
+    assert (
+        run(["translate", str(made), "one two three four five six. one two three four five", "--max-tokens", "2"]) == 0
+    )
     said = capsys.readouterr().err
-    assert "[text 1 was read in 2 pieces]" in said and "[1 of 1 answers came to no end and were broken off" in said
+    assert "[text 1 was read in 2 pieces]" in said and "[1 of 1 answers did not end and were broken off" in said
 
 
 def test_pictures(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,11 +81,11 @@ def test_pictures(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_rows_that_others_learn_from(made: Path, name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What one model wrote, turned round, is what the next learns to translate back."""
     texts = [pair[0] for pair in PAIRS[:8]]
-    assert run(["translate", str(made), *texts, "", "--n-best", "2", "--out", name, "--reverse"]) == 0
+    assert run(["translate", str(made), *texts, "", "--n", "2", "--out", name, "--reverse"]) == 0
     said = capsys.readouterr()
     assert said.out == "" and f"{name}: 9 texts, 2 ways each" in said.err
     small = ["--model", "transformer", "--size", "1x64", "--set", "tokenizer.kind=word", "--metric", "loss"]
-    flags = ["--steps", "1", "--vocabularies", "apart", "--out", "runs/back", "--set", "data.holdout=0.3"]
+    flags = ["--steps", "1", "--separate-vocabularies", "--out", "runs/back", "--set", "data.holdout=0.3"]
     assert run(["finetune", "--task", "translate", "--data", name, *small, *flags]) == 0
     out, said_now = capsys.readouterr()
     assert "held-out score" in out and "loss" in out and (here / "runs/back/target_tokenizer").is_dir()
@@ -92,13 +94,13 @@ def test_rows_that_others_learn_from(made: Path, name: str, here: Path, capsys: 
 
 def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = write_sides(here, PAIRS)
-    flags = ["--source", str(source), "--target", str(target), "--beam", "2", "--out", "page.html"]
+    flags = ["--source", str(source), "--target", str(target), "--beam-size", "2", "--out", "page.html"]
     assert run(["evaluate", str(made), *flags]) == 0
     said = capsys.readouterr().out
     assert re.search(r"^BLEU: nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:", said, re.M)
     assert re.search(r"^bleu +100\.0000 +\d", said, re.M) and re.search(r"^length_ratio +1\.0000", said, re.M)
     assert "tok:13a" in (here / "page.html").read_text()
-    assert run(["evaluate", str(made), "--source", str(target), "--target", str(source), "--beam", "1"]) == 0
+    assert run(["evaluate", str(made), "--source", str(target), "--target", str(source), "--beam-size", "1"]) == 0
     found = capsys.readouterr()
     assert "weft: note: t.de, t.en: source and target look as if they were swapped" in found.err
     assert "Worst mistakes" in found.out
@@ -107,17 +109,16 @@ def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["evaluate", "RUN"], "what to judge by? give --data FILE"),
+        (["evaluate", "RUN"], "no data: give --data? give --data FILE"),
         (["evaluate", "RUN", "--source", "a.en"], "--source has nothing beside it: give --target FILE too"),
         (["evaluate", "RUN", "--source", "a.en", "--target", "b.de"], "line 2 of a.en has no other in b.de"),
-        (["translate", "RUN", "one", "--beam", "0"], "beam_size must be at least 1, not 0"),
-        (["translate", "RUN", "one", "--n-best", "7"], "a beam of 5 gives 1 to 5 texts, not 7"),
+        (["translate", "RUN", "one", "--beam-size", "0"], "beam_size must be at least 1, not 0"),
+        (["translate", "RUN", "one", "--n", "7"], "a beam of 5 gives 1 to 5 texts, not 7"),
         (["translate", "RUN", "one", "--reverse"], "--reverse says how rows are written: give --out FILE too"),
         (["translate", "RUN", "one", "--out", "x.csv"], "x.csv: rows are written as .tsv or .jsonl"),
         (["translate", "nowhere", "one"], "'nowhere' is neither a folder nor in the local"),
         (["translate", "RUN", "models/b", "one"], "'models/b' is not a model folder: it has no config.json"),
         (["finetune", "--task", "translate", "--out", "r", "--model", "transformer"], "or --source FILE and"),
-        (["finetune", "--task", "translate", "--vocabularies", "two", "--out", "r"], "is not one of joint, apart"),
         (
             ["finetune", "--task", "translate", "--source", "a.en", "--out", "r", "--model", "gpt2"],
             "translate needs a model that reads one text and writes another",

@@ -56,7 +56,7 @@ def test_from_text_to_words(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "runs/gpt" in page and "runs/bert" in page and page.count("<figcaption>Loss by step") == 2, (
         "each objective has its own"
     )
-    assert run(["generate", "runs/gpt", "The weaver", "--tokens", "5"]) == 0
+    assert run(["generate", "runs/gpt", "The weaver", "--max-tokens", "5"]) == 0
     assert run(["fill", "runs/bert", "the [MASK] of the loom"]) == 0
     assert run(["pretrain", "--base", "runs/bert", "--text", "corpus.txt", "--steps", "3", "--out", "runs/more"]) == 0
     more = weft.load("runs/more")
@@ -73,7 +73,7 @@ MISTAKES = {
     "one word": ([*GPT[:5], "--tokenizer", "tok", "--text", "word.txt", "--out", "r"], "the text has only 1 tokens"),
     "no text": ([*GPT, "--out", "r"], "no text: give --text"),
     "no model": (["pretrain", "--text", "corpus.txt", "--out", "r"], "which model"),
-    "no folder": ([*GPT, "--text", "corpus.txt"], "where should the run go"),
+    "no folder": ([*GPT, "--text", "corpus.txt"], "no folder for the run"),
     "a slip in the model": (["pretrain", "--model", "gtp2", "--text", "corpus.txt", "--out", "r"], "mean 'gpt2'"),
     "a slip in a key": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.layer=2"],
                         r"\[model\]: unknown key 'layer'; did you mean 'layers'"),
@@ -101,8 +101,8 @@ MISTAKES = {
     "not a run": (["resume", "full"], "'full' is not a run folder"),
     "no record": (["curves", "full"], "'full' is not a run folder"),
     "no such device": ([*GPT, "--text", "corpus.txt", "--out", "r", "--device", "gpu"], "device 'gpu' is not"),
-    "a rate of no use": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "2147483648"], "at most 100, not 2.1"),
-    "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--rate", "0"], "learning_rate must be above 0"),
+    "a rate of no use": ([*GPT, "--text", "corpus.txt", "--out", "r", "--lr", "2147483648"], "at most 100, not 2.1"),
+    "a rate of nothing": ([*GPT, "--text", "corpus.txt", "--out", "r", "--lr", "0"], "learning_rate must be above 0"),
 }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_a_run_whose_weights_are_lost_is_not_done(
     monkeypatch.setattr("weft.training.plan.RATE", 1e39)
     call = [*GPT, "--steps", "1", "--set", f"text.holdout={holdout}", "--text", "corpus.txt", "--out", "r"]
     learning_rate = "2147483648" if holdout != "0" else "1e39"  # which makes NaN, or infinite weights
-    assert run([*call, "--rate", learning_rate]) == 2
+    assert run([*call, "--lr", learning_rate]) == 2
     printed = capsys.readouterr().err
     lost = "weights are no longer finite" if holdout == "0" else "the held-out loss of step 1 is"
     assert lost in printed and "try a lower training.learning_rate" in printed and "done" not in printed
@@ -148,7 +148,7 @@ def test_a_glob_that_the_shell_has_spelled_out(here: Path, capsys: pytest.Captur
     assert run([*GPT, "--text", "corpus.txt", "more.txt", "--out", "r"]) == 0
     assert "in 47 documents" in capsys.readouterr().err  # 50, of which three are held out
     assert run(["pretrain", "one.toml", "two.toml"]) == 2
-    assert "one recipe is enough" in capsys.readouterr().err
+    assert "only one recipe can be given" in capsys.readouterr().err
 
 
 def test_a_vocabulary_larger_than_the_text_allows(capsys: pytest.CaptureFixture[str]) -> None:

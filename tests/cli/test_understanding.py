@@ -66,21 +66,21 @@ def test_models_says_what_a_family_can_learn(capsys: pytest.CaptureFixture[str])
 def test_notes_about_long_texts(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "the soup was cold " * 20
     assert run(["predict", str(made / "classify"), long]) == 0
-    assert re.search(r"\[1 text in \d+ windows of at most 24 tokens; none was cut\]", capsys.readouterr().err)
+    assert re.search(r"\[1 text in \d+ windows of at most 24 tokens; none truncated\]", capsys.readouterr().err)
     given = ["finetune", "--task", "classify", "--data", "good.csv", *SMALL, "--length", "4"]
     assert run([*given, "--long", "cut", "--out", "cut"]) == 0
     said = capsys.readouterr().err
     assert re.search(r"\([1-9] of them cut at 4 tokens\)", said) and "so few say little" in said
     assert re.search(r"kept: held-out accuracy \d\.\d{4} at step", said)
     assert run(["predict", "cut", "text one two three"]) == 0
-    assert "1 of the texts cut" in capsys.readouterr().err
+    assert "1 of the texts truncated" in capsys.readouterr().err
     assert run(["info", "cut"]) == 0 and "4 tokens; a longer text is cut" in capsys.readouterr().out
 
 
 def test_an_answer_stands_on_one_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["answer", str(made / "answer"), "When?", "Who?", "--context", "story.txt", "--best", "5"]) == 0
+    assert run(["answer", str(made / "answer"), "When?", "Who?", "--context", "story.txt", "--top", "5"]) == 0
     said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 2 * 6 and said.err.count("tokens in 1 window; nothing was cut") == 2
+    assert len(said.out.splitlines()) == 2 * 6 and said.err.count("tokens in 1 window; nothing was truncated") == 2
 
 
 def test_columns_of_the_training_data_need_not_be_there(
@@ -104,8 +104,8 @@ MISTAKES = {
     "a question alone": ("predict {}/answer When?", "two by two; 1 was given, where it wants a question, then its"),
     "a line without a tab": ("predict {}/pair", "standard input line 1: no tab between two texts"),
     "texts and rows": ("predict {}/classify one --data good.csv", "texts or --data: give one of them"),
-    "no question": ("answer {}/answer --context story.txt", "what is the question"),
-    "an empty question": ("answer {}/answer '' --context story.txt", "what is the question"),
+    "no question": ("answer {}/answer --context story.txt", "no question"),
+    "an empty question": ("answer {}/answer '' --context story.txt", "no question"),
     "no context": ("answer {}/answer When?", r"in which text\? give --context FILE"),
     "a context that is not there": ("answer {}/answer When? --context stori.txt", "stori.txt: cannot be read"),
     "not for answers": ("answer {}/classify When? --context story.txt", "has no head for answer: it has classify"),

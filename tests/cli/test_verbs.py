@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import typer
 
 from tests.children import start_child
 from weft.checkpoint.families import FAMILIES
@@ -125,11 +127,11 @@ def test_a_size_whose_heads_are_given(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = ok(capsys, "generate", place / "gpt2", "The weaver said", "--tokens", 5)
+    said = ok(capsys, "generate", place / "gpt2", "The weaver said", "--max-tokens", 5)
     assert said.startswith("The weaver said")
-    again = ok(capsys, "generate", place / "gpt2", "The weaver said", "--tokens", 5)
+    again = ok(capsys, "generate", place / "gpt2", "The weaver said", "--max-tokens", 5)
     assert said == again
-    lines = ok(capsys, "generate", place / "gpt2", "a", "b", "--tokens", 4, "--top-p", 0.9, "--seed", 4, "--jsonl")
+    lines = ok(capsys, "generate", place / "gpt2", "a", "b", "--max-tokens", 4, "--top-p", 0.9, "--seed", 4, "--jsonl")
     told = [json.loads(line) for line in lines.splitlines()]
     assert [answer["prompt"] for answer in told] == ["a", "b"]
     assert all(answer["finish_reason"] in ("length", "end") for answer in told)
@@ -139,25 +141,25 @@ def test_generate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 # Each flag of `weft generate`, and what holds for every answer that it gives.
 FLAGS: dict[str, tuple[list[Any], Any]] = {
-    "least": (["--temperature", 1, "--least", 6], lambda told: len(told["tokens"]) == 6),
+    "least": (["--temperature", 1, "--min-tokens", 6], lambda told: len(told["tokens"]) == 6),
     "min-p": (["--min-p", 0.5], lambda told: len(told["tokens"]) <= 6),
     "typical": (["--typical", 0.3], lambda told: len(told["tokens"]) <= 6),
-    "beam": (["--beam", 4], lambda told: told["best"] == [] and told["score"] > -9),
-    "n": (["--beam", 4, "--n", 3], lambda told: len(told["best"]) == 3 and told["best"][0]["text"] == told["text"]),
+    "beam": (["--beam-size", 4], lambda told: told["best"] == [] and told["score"] > -9),
+    "n": (["--beam-size", 4, "--n", 3], lambda told: [len(told["best"]), told["best"][0]["text"]] == [3, told["text"]]),
     "samples": (["--top-k", 9, "--n", 3], lambda told: len(told["best"]) == 3),
     "length-penalty": (
-        ["--beam", 3, "--length-penalty", 0],
+        ["--beam-size", 3, "--length-penalty", 0],
         lambda told: told["score"] == told["logprob"],
     ),
-    "groups": (["--beam", 4, "--groups", 2, "--diversity", 9.5, "--n", 4],
+    "groups": (["--beam-size", 4, "--groups", 2, "--diversity", 9.5, "--n", 4],
                lambda told: len({each["tokens"][0] for each in told["best"]}) > 1),
     "repetition-penalty": (["--repetition-penalty", 1e9], lambda told: len(set(told["tokens"])) == len(told["tokens"])),
     "no-repeat": (["--no-repeat", 1], lambda told: len(set(told["tokens"])) == len(told["tokens"])),
     "ban": (["--temperature", 3, "--ban", "e", "--ban", "a"], lambda told: len(told["tokens"]) <= 6),
     "allow": (["--temperature", 1, "--allow", "the"], lambda told: set(told["text"]) <= set(" the")),
-    "choice": (["--beam", 3, "--choice", " yes", "--choice", " no"], lambda told: told["text"] in (" yes", " no")),
+    "choice": (["--beam-size", 3, "--choice", " yes", "--choice", " no"], lambda told: told["text"] in (" yes", " no")),
     "force": (["--force", " was"], lambda told: told["text"].startswith(" was")),
-    "slide": (["--slide", "--tokens", 40], lambda told: len(told["tokens"]) == 40 and told["n_windows"] > 1),
+    "slide": (["--slide", "--max-tokens", 40], lambda told: len(told["tokens"]) == 40 and told["n_windows"] > 1),
     "logprobs": (["--logprobs", 2], lambda told: [len(each["alternatives"]) for each in told["pieces"]] == [2] * 6),
 }  # fmt: skip
 
@@ -165,15 +167,20 @@ FLAGS: dict[str, tuple[list[Any], Any]] = {
 @pytest.mark.parametrize("flag", FLAGS)
 def test_flags_of_generate(flag: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, holds = FLAGS[flag]
-    for line in ok(capsys, "generate", place / "gpt2", "The loom", "--tokens", 6, *arguments, "--jsonl").splitlines():
+    for line in ok(
+        capsys, "generate", place / "gpt2", "The loom", "--max-tokens", 6, *arguments, "--jsonl"
+    ).splitlines():
         assert holds(json.loads(line)), line
 
 
 def test_generate_as_it_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["generate", place / "gpt2", "The loom", "--tokens", 9, "--temperature", 1, "--seed", 3]
+    arguments = ["generate", place / "gpt2", "The loom", "--max-tokens", 9, "--temperature", 1, "--seed", 3]
     assert ok(capsys, *arguments, "--stream") == ok(capsys, *arguments)
-    assert ok(capsys, "generate", place / "gpt2", "The loom", "--tokens", 0, "--stream") == "The loom\n"
-    assert run([str(each) for each in ["generate", place / "gpt2", "a", "--beam", 3, "--n", 2, "--tokens", 2]]) == 0
+    assert ok(capsys, "generate", place / "gpt2", "The loom", "--max-tokens", 0, "--stream") == "The loom\n"
+    assert (
+        run([str(each) for each in ["generate", place / "gpt2", "a", "--beam-size", 3, "--n", 2, "--max-tokens", 2]])
+        == 0
+    )
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 2 and said.err.count("score: ") == 2
 
@@ -199,7 +206,7 @@ def test_swapped_blocks(place: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         "--set", "model.positions=rotary", "--set", "model.norm=rms", "--set", "model.activation=gated-silu",
     )  # fmt: skip
     assert "weft-gpt2" in said
-    assert ok(capsys, "generate", tmp_path / "m", "The", "--tokens", 3).startswith("The")
+    assert ok(capsys, "generate", tmp_path / "m", "The", "--max-tokens", 3).startswith("The")
 
 
 MISTAKES = [
@@ -216,22 +223,22 @@ MISTAKES = [
     (["tokenizer", "learn", "--text", "x" * 300, "--out", "{out}"], "x"),
     (["fly"], "weft fly: No such command 'fly'."),
     (["generate"], "Missing argument 'MODEL'."),
-    (["generate", "{gpt2}", "x", "--tokens", "many"], "weft generate: Invalid value for '--tokens'"),
+    (["generate", "{gpt2}", "x", "--max-tokens", "many"], "weft generate: Invalid value for '--max-tokens'"),
     (["generate", "{gpt2}", "--toknes", "3"], "No such option: --toknes"),
     (["generate", "{gpt2}", "x", "--temperature", "-1"], "temperature must be 0 or more, not -1.0"),
-    (["generate", "{gpt2}", "x", "--tokens", "-3"], "max_tokens must be 0 or more, not -3"),
+    (["generate", "{gpt2}", "x", "--max-tokens", "-3"], "max_tokens must be 0 or more, not -3"),
     (["generate", "{gpt2}", "word " * 50], "more than the model's context of 32"),
     (["generate", "{bert}", "x"], "does not generate text"),
-    (["generate", "{gpt2}", "x", "--beam", "0"], "beam_size must be at least 1, not 0"),
-    (["generate", "{gpt2}", "x", "--beam", "2", "--n", "3"], "a beam of 2 gives 1 to 2 texts, not 3"),
-    (["generate", "{gpt2}", "x", "--beam", "2", "--top-k", "3"], "does not sample: leave out top_k"),
-    (["generate", "{gpt2}", "x", "--beam", "4", "--groups", "3"], "cannot be divided into 3 equal groups"),
-    (["generate", "{gpt2}", "x", "--beam", "4", "--groups", "2", "--diversity", "-1"], "diversity must be 0 or more"),
+    (["generate", "{gpt2}", "x", "--beam-size", "0"], "beam_size must be at least 1, not 0"),
+    (["generate", "{gpt2}", "x", "--beam-size", "2", "--n", "3"], "a beam of 2 gives 1 to 2 texts, not 3"),
+    (["generate", "{gpt2}", "x", "--beam-size", "2", "--top-k", "3"], "does not sample: leave out top_k"),
+    (["generate", "{gpt2}", "x", "--beam-size", "4", "--groups", "3"], "cannot be divided into 3 equal groups"),
+    (["generate", "{gpt2}", "x", "--beam-size", "4", "--groups", "2", "--diversity", "-1"], "diversity must be 0"),
     (["generate", "{gpt2}", "x", "--n", "3"], "greedy search gives one text, not 3"),
     (["generate", "{gpt2}", "x", "--length-penalty", "2"], "length_penalty needs a beam"),
     (["generate", "{gpt2}", "x", "--repetition-penalty", "-1"], "repetition_penalty must be above 0"),
     (["generate", "{gpt2}", "x", "--no-repeat", "-1"], "must be 0 or more, not -1"),
-    (["generate", "{gpt2}", "x", "--least", "-1"], "must be 0 or more, not -1"),
+    (["generate", "{gpt2}", "x", "--min-tokens", "-1"], "must be 0 or more, not -1"),
     (["generate", "{gpt2}", "x", "--min-p", "2"], "min_p must be above 0 and at most 1"),
     (["generate", "{gpt2}", "x", "--typical", "0"], "typical must be above 0 and at most 1"),
     (["generate", "{gpt2}", "x", "--stop", ""], "a stop string cannot be empty"),
@@ -239,10 +246,10 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--choice", "y", "--force", "z"], "leaves no room for a forced beginning"),
     (["generate", "{gpt2}", "x", "--slide"], "no length limit"),
     (["generate", "{gpt2}", "x", "--logprobs", "2"], "--logprobs are printed as JSON: give --jsonl too"),
-    (["generate", "{gpt2}", "x", "--logprobs", "-2", "--jsonl"], "a number of alternatives cannot be -2"),
-    (["generate", "{gpt2}", "x", "y", "--stream"], "--stream prints one text as it is written, not 2"),
+    (["generate", "{gpt2}", "x", "--logprobs", "-2", "--jsonl"], "logprobs must be 0 or more, not -2"),
+    (["generate", "{gpt2}", "x", "y", "--stream"], "--stream takes one prompt, not 2"),
     (["generate", "{gpt2}", "x", "--stream", "--jsonl"], "give one of them"),
-    (["generate", "{gpt2}", "x", "--stream", "--beam", "2"], "only one text can be streamed"),
+    (["generate", "{gpt2}", "x", "--stream", "--beam-size", "2"], "only one text can be streamed"),
     (["generate", "nowhere/at/all"], "'nowhere/at/all' is not a model folder"),
     (["generate", "{gpt2}", "x", "--device", "warp"], "device 'warp' is not cpu, cuda, cuda:NUMBER or mps"),
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
@@ -307,30 +314,8 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, capsys: pytest.
 
 
 def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in (
-        "models",
-        "info",
-        "new",
-        "generate",
-        "fill",
-        "embed",
-        "rank",
-        "central",
-        "next",
-        "tokenizer learn",
-        "tokenizer show",
-        "pretrain",
-        "finetune",
-        "evaluate",
-        "translate",
-        "summarize",
-        "rewrite",
-        "choose",
-        "perplexity",
-        "suggest",
-        "ladder",
-    ):
-        assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split())
+    for verb in all_verbs():
+        assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split()), verb
     assert ok(capsys, "--version").startswith("weft ")
 
 
@@ -370,7 +355,7 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
     foreign = shell(f"PYTHONIOENCODING=latin-1 {WEFT} tokenizer show {place}/bpe ' the'")
     assert foreign.returncode == 0 and "\\u0120" in foreign.stdout
     bare = shell(WEFT)
-    assert bare.returncode == 0 and "Commands:" in bare.stdout and len(bare.stdout.splitlines()) > 8
+    assert bare.returncode == 0 and "Train:" in bare.stdout and len(bare.stdout.splitlines()) > 8
 
 
 def test_a_terminal_is_not_steered_by_a_model(
@@ -422,3 +407,48 @@ def test_verbs_that_are_only_listed_change_nothing(words: list[str], capsys: pyt
     found = capsys.readouterr().out
     app(args=words, prog_name="weft", standalone_mode=False)
     assert found == capsys.readouterr().out != ""
+
+
+def all_verbs() -> dict[str, Any]:
+    """Every verb with its name as it is typed."""
+
+    def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if hasattr(command, "commands"):
+            for word, inner in command.commands.items():
+                yield from walk(inner, f"{name} {word}".strip())
+        else:
+            yield name, command
+
+    return dict(walk(typer.main.get_command(app), ""))
+
+
+def test_no_two_fields_claim_one_flag() -> None:
+    for name, command in all_verbs().items():
+        flags = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
+        assert len(set(flags)) == len(flags), name
+
+
+def test_every_recipe_field_with_a_flag_is_an_option_of_its_verb() -> None:
+    import weft.distillation.recipe
+    import weft.runs.ladder_recipe
+    import weft.runs.word_vectors_recipe
+    from weft.cli.options import flags_of
+    from weft.runs.recipes import Recipe, TaskRecipe
+
+    kinds = (Recipe, TaskRecipe, weft.distillation.recipe.DistillRecipe, weft.runs.ladder_recipe.LadderRecipe,
+             weft.runs.word_vectors_recipe.VectorsRecipe)  # fmt: skip
+    verbs = all_verbs()
+    for kind in kinds:
+        known = {flag for option in verbs[kind.verb].params for flag in option.opts}
+        declared = [flag.option.flags[0].split("/")[0] for flag in flags_of(kind)]
+        assert len(set(declared)) == len(declared) > 10 and set(declared) <= known, kind.verb
+
+
+def test_values_have_names_that_people_know() -> None:
+    for name, command in all_verbs().items():
+        for option in command.params:
+            shown = option.metavar or ""
+            assert "<" not in shown.replace("=>", "") and (shown or option.opts[0] == "--help" or option.is_flag), (
+                name,
+                option.opts,
+            )

@@ -110,7 +110,11 @@ def test_the_same_bleu(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_generate_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for task, verb in (("complete", ["generate", "--tokens", "6"]), ("classify", ["predict"]), ("embed", ["embed"])):
+    for task, verb in (
+        ("complete", ["generate", "--max-tokens", "6"]),
+        ("classify", ["predict"]),
+        ("embed", ["embed"]),
+    ):
         case = BY_TASK[task]
         drawn(case, tokenizer_for(case), seed=3).save(tmp_path / task)
         out = str(tmp_path / f"{task}-x")

@@ -106,7 +106,7 @@ def test_what_is_missing_is_asked_for(rows: Path, capsys: pytest.CaptureFixture[
     assert run(["distill", "t", "--text", "texts.txt", "--out", "out"]) == 2
     assert "which student? give --student SIZE" in capsys.readouterr().err
     assert run(["distill", "t", "--text", "texts.txt", "--student", "1x64"]) == 2
-    assert "where should the run go? give --out FOLDER" in capsys.readouterr().err
+    assert "no folder for the run: give --out FOLDER" in capsys.readouterr().err
 
 
 def test_rows_with_strange_labels_can_be_passed_over(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
 from weft.tasks.embed import Embedder, EmbedTask, embed
+from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import judged
 from weft.text.windows import cut
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
@@ -163,11 +163,11 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     student = model(kind, {}, length=48, scale=3.0)
     framing = framing_for(student)
     judges = [taught.answered(*each) for each in zip(examples, said, strict=True)]
-    before = judged(taught.task, student, framing, judges, tune=True).scores
+    before = evaluate_examples(taught.task, student, framing, judges, tune=True).scores
     table = taught.table(examples, said, student, framing)
     assert "fits into the student's 64" in table.notes[0]
     losses = learned(student, taught.objective, table, steps=80, learning_rate=5e-3)
-    after = judged(taught.task, student, framing, judges, tune=True).scores
+    after = evaluate_examples(taught.task, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high

@@ -203,7 +203,7 @@ def test_on_the_command_line(trained: Path, tmp_path: Path, capsys: pytest.Captu
     assert run([*asked, "--out", str(out)]) == 2
     assert "already there and not empty" in capsys.readouterr().err
     assert run(["prune", model, "--layers", "2"]) == 2
-    assert capsys.readouterr().err == "weft prune: where should the model go? give --out FOLDER\n"
+    assert capsys.readouterr().err == "weft prune: no folder for the model: give --out FOLDER\n"
     assert run(["prune", model, "--layers", "2", "--json", "--out", str(tmp_path / "b")]) == 0
     assert json.loads(capsys.readouterr().out)["layers"] == [0, 1]
     assert isinstance(weft.prune(model, layers=1), Pruned)

@@ -76,7 +76,7 @@ def test_what_is_learned_is_what_translate_prints(teacher: Path, capsys: pytest.
     lesson, model = lesson_of(teacher)
     said = lesson.said(model.opened, framed(model), SOURCES)
     table = lesson.table(SOURCES, said, model.opened, framed(model))
-    assert run(["translate", str(teacher), *(source for source, _ in PAIRS), "--beam", "5"]) == 0
+    assert run(["translate", str(teacher), *(source for source, _ in PAIRS), "--beam-size", "5"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert targets_of(table, model) == printed and table.ways is None
     assert table.count == len(PAIRS)
@@ -244,7 +244,7 @@ def write_lines(name: str, texts: list[str]) -> str:
 def test_a_student_of_another_family_and_vocabulary(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From sources alone; it is judged by what the teacher writes, and a second run asks it nothing."""
     sources = write_lines("t.en", [source for source, _ in PAIRS])
-    student = ("--student", "seq2seq:1x64", "--tokenizer", "learned", "--best", "2", "--text", sources)
+    student = ("--student", "seq2seq:1x64", "--tokenizer", "learned", "--n", "2", "--text", sources)
     assert distilled(teacher, "one", *student) == 0
     said = capsys.readouterr().err
     assert "20 read anew" in said and "by the teacher's answers" in said and "kept by agreement" in said
@@ -296,7 +296,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both learned from and judged by"),
-        (("--text", sources, "--best", "9", "--student", "1x64"), "n and beam_size must hold"),
+        (("--text", sources, "--n", "9", "--student", "1x64"), "n and beam_size must hold"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given
         found = capsys.readouterr().err.strip()

@@ -99,6 +99,11 @@ def test_real_data_frames() -> None:
         assert [record.values for record in Table(module.DataFrame(ROWS)).records()] == ROWS
 
 
+def test_a_lazy_frame_of_polars() -> None:
+    frame = pytest.importorskip("polars").DataFrame(ROWS).lazy()
+    assert [record.values for record in Table(frame).records()] == ROWS
+
+
 def test_what_is_missing_and_what_numpy_holds() -> None:
     cells = {"text": np.str_("x"), "label": np.int64(3), "score": float("nan"), "vector": np.array([1.0, 2.0])}
     assert next(Table([cells]).records()).values == {"text": "x", "label": 3, "score": None, "vector": [1.0, 2.0]}

@@ -314,7 +314,7 @@ def spoil_cache(values: Any) -> Any:
 
 def lost_weights(bed: Path, path: Path) -> Any:
     small = ("--size", "1x64", "--set", "model.context=16", "--batch", "2", "--steps", "1", "--text", bed / "run.txt")
-    return call("pretrain", "--model", "gpt2", *small, "--rate", "2147483648", "--out", "out")
+    return call("pretrain", "--model", "gpt2", *small, "--lr", "2147483648", "--out", "out")
 
 
 # --------------------------------------------------------------------------------------------------------------- flags
@@ -372,9 +372,9 @@ CASES = [
     Finding("wrong types in metrics.jsonl", with_bytes("run", "run/metrics.jsonl", spoil_lines, use_curves), False),
     Finding("wrong types in run.json", with_json("run", "run/run.json", spoil_run, use_curves), False),
     Finding("wrong types in a cache", with_json("cache", "shards/*/corpus.json", spoil_cache, use_cache), False),
-    Finding("pretrain --rate 2147483648", lost_weights),
-    Finding("--length-penalty 1e23", flag("generate {bed}/task-complete cat --beam 2 --length-penalty 1e23")),
-    Finding("--length-penalty -1e23", flag("translate {bed}/task-translate one --beam 2 --length-penalty -1e23")),
+    Finding("pretrain --lr 2147483648", lost_weights),
+    Finding("--length-penalty 1e23", flag("generate {bed}/task-complete cat --beam-size 2 --length-penalty 1e23")),
+    Finding("--length-penalty -1e23", flag("translate {bed}/task-translate one --beam-size 2 --length-penalty -1e23")),
     Finding("--minimum-count 1e23", flag("tokenizer learn --text {bed}/run.txt --out o --minimum-count " + "9" * 24)),
     Finding("--width 1e400", flag(f"vectors learn --text {{bed}}/run.txt --out out --width 1{'0' * 400}")),
     Finding("a long text to show", flag(f"tokenizer show {{bed}}/tokenizer-bpe {'ab' * 20_000}"), False),

@@ -286,7 +286,14 @@ def make_sides(path: Path) -> None:
 
 def use_pair_files(path: Path) -> Any:
     call(
-        "evaluate", bed_of(path) / "task-translate", "--source", path / "t.en", "--target", path / "t.de", "--beam", "1"
+        "evaluate",
+        bed_of(path) / "task-translate",
+        "--source",
+        path / "t.en",
+        "--target",
+        path / "t.de",
+        "--beam-size",
+        "1",
     )  # noqa: E501
 
 
@@ -348,7 +355,7 @@ def make_run(path: Path) -> None:
 
 def use_run(path: Path) -> Any:
     call("resume", path)
-    return call("generate", path, "The looms", "--tokens", "3", "--jsonl")
+    return call("generate", path, "The looms", "--max-tokens", "3", "--jsonl")
 
 
 def use_curves(path: Path) -> Any:

@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_examples(rounds: int) -> None:
         now, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert scores.counts.examples == 500 * (40 + rounds)
+    assert scores.sums.examples == 500 * (40 + rounds)
     assert now - small[0] < 50_000 and most < 8_000_000
 
 

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--size", "1x64", "--steps", "2", "--batch", "2", "--length", "64"]
 TEXT = ["--text", "weaver.txt", "--vocabulary", "300", *SMALL]
 WORDS = ["--text", "weaver.txt", "--minimum-count", "1", "--width", "8"]
-TINY = ["--model", "bert", "--size", "1x64", "--steps", "30", "--batch", "16", "--rate", "0.003"]
+TINY = ["--model", "bert", "--size", "1x64", "--steps", "30", "--batch", "16", "--lr", "0.003"]
 ROWS = ["--data", "reviews.csv"]
 
 # A verb with its arguments; OUT is put before what begins with "/".
@@ -29,7 +29,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("pretrain", "--model", "ngram", "--text", "weaver.txt", "--vocabulary", "300", "--out", "/ngram"),
     ("resume", "/gpt"),
     ("curves", "/gpt", "/bert", "--out", "/curves.html"),
-    ("generate", "/gpt", "The weaver", "--tokens", "3"),
+    ("generate", "/gpt", "The weaver", "--max-tokens", "3"),
     ("suggest", "/gpt", "/ngram", "The weaver"),
     ("choose", "/gpt", "The weaver", "--choice", "sang.", "--choice", "loom the."),
     ("perplexity", "/gpt", "--text", "weaver.txt"),
@@ -38,7 +38,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("fill", "/bert", "the [MASK] of the loom"),
     ("embed", "/bert", "the loom", "--out", "/vectors.npy"),
     ("rank", "/bert", "--query", "an old loom", "--texts", "weaver.txt", "--top", "2"),
-    ("central", "/bert", "--context", "weaver.txt", "--k", "2"),
+    ("central", "/bert", "--context", "weaver.txt", "--top", "2"),
     ("next", "/bert", "The loom was old.", "It sang all night."),
     ("finetune", "--task", "classify", *ROWS, *TINY, "--out", "/reviews"),
     ("predict", "/reviews", *ROWS, "--out", "/predictions.csv"),
@@ -51,14 +51,14 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("summarize", "/dates", "3 May 2019"),
     ("rewrite", "/dates", "3 May 2019"),
     ("finetune", "captions", "--data", "captions.jsonl", "--steps", "1", "--out", "/captions"),
-    ("describe", "/captions", "--data", "captions.jsonl", "--beam", "1"),
+    ("describe", "/captions", "--data", "captions.jsonl", "--beam-size", "1"),
     ("distill", "/reviews", *ROWS, "--student", "1x64", "--steps", "1", "--out", "/student"),
     ("prune", "/reviews", "--vocabulary", "200", "--text", "weaver.txt", "--out", "/pruned"),
     ("export", "/reviews", "--to", "onnx", "--out", "/onnx"),
     ("export", "/gpt", "--to", "ctranslate2", "--out", "/ct2"),
     ("export", "/reviews", "--to", "transformers", "--out", "/published"),
     ("predict", "/onnx", *ROWS, "--out", "/onnx.jsonl"),
-    ("generate", "/ct2", "The weaver", "--tokens", "3"),
+    ("generate", "/ct2", "The weaver", "--max-tokens", "3"),
     ("evaluate", "/onnx", *ROWS),
     ("quantize", "/reviews", *ROWS, "--kinds", "onnx-int8,bf16", "--texts", "4", "--seconds", "0.2", "--out", "/int8"),
     ("compare", "/reviews", "/onnx", *ROWS, "--texts", "4", "--seconds", "0.2", "--out", "/comparison.html"),

@@ -168,7 +168,7 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
     assert cli(["generate", out, "the door opened"]) == 2
     assert "the context 'door opened' never occurs in the text" in capsys.readouterr().err
     assert cli(["perplexity", out, "--text", str(tmp_path / "dev.txt"), "--documents", "line"]) == 0
-    assert "of the tokens had chance 0" in capsys.readouterr().out
+    assert "of the tokens had probability 0" in capsys.readouterr().out
     found = perplexity(model.opened, ["the door opened ."])
     assert found.per_token.value == math.inf and found.impossible > 0
     assert perplexity(model.opened, [TEXT[0]]).impossible == 0
@@ -223,7 +223,7 @@ def test_arpa_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     arpa = str(tmp_path / "m.arpa.gz")
     assert cli(["arpa", "write", str(tmp_path / "run"), arpa]) == 0
     assert cli(["arpa", "read", arpa, "--out", str(tmp_path / "again")]) == 0
-    assert cli(["generate", str(tmp_path / "again"), "the students", "--tokens", "2"]) == 0
+    assert cli(["generate", str(tmp_path / "again"), "the students", "--max-tokens", "2"]) == 0
     assert "opened their" in capsys.readouterr().out
     (tmp_path / "bad.arpa").write_text("\\data\\\nngram 1=x\n")
     assert cli(["arpa", "read", str(tmp_path / "bad.arpa"), "--out", str(tmp_path / "never")]) == 2

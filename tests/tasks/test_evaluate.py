@@ -13,8 +13,8 @@ import pytest
 import weft
 from tests.tasks.small import kinds, model_for, prices, questions, several, spanned, write_rows
 from weft.cli.main import run
+from weft.tasks import forward
 from weft.tasks import forward as passing
-from weft.tasks import judging
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 KINDS = ("animal", "plant", "stone")
@@ -43,7 +43,7 @@ def test_scores_do_not_hang_on_the_batches(
     model.network.double()  # a correlation near 0 of numbers that hardly differ hangs on every rounding
     whole = model.evaluate(data)
     monkeypatch.setattr(passing, "BUDGET", 40)
-    monkeypatch.setattr(judging, "CHARACTERS", 300)
+    monkeypatch.setattr(forward, "CHARACTERS", 300)
     parts = model.evaluate(data)
     assert whole.examples == parts.examples == 20 and whole.n_windows == parts.n_windows > 20
     assert whole.n_tokens == parts.n_tokens and whole.n_truncated == 0 and whole.confusion == parts.confusion

@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "model and base": (
         "classify --data good.csv --model bert --base folder",
-        ["--model begins from scratch and --base from weights"],
+        ["--model starts from scratch and --base from weights"],
     ),
     "a task without a head": ("tag --data tags.conll --model vectors", ["vectors has no head for tag"]),
     "answers by one that speaks": (
@@ -240,7 +240,7 @@ def test_a_text_that_was_cut_is_said_to_be(
     files: Path, wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "text.txt").write_text("Ada lives in Rome . " * 9)
-    for long, words in (("cut", "the text was cut"), ("windows", "nothing was cut")):
+    for long, words in (("cut", "the text was truncated"), ("windows", "nothing was truncated")):
         model_for("answer", 2, wordpiece, long=long).save(long)
         assert run(["answer", long, "where lives Ada ?", "--context", "text.txt"]) == 0
         assert words in capsys.readouterr().err

@@ -332,7 +332,7 @@ def test_seeds(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         chosen = (here / f"out/seed-{best}/model.safetensors").read_bytes()
         assert (here / "out/model.safetensors").read_bytes() == chosen
         assert weft.load(here / "out").task == "classify"
-    assert run([*arguments, "--rate", "1e-5"]) == 2 and "another recipe" in capsys.readouterr().err
+    assert run([*arguments, "--lr", "1e-5"]) == 2 and "another recipe" in capsys.readouterr().err
     with pytest.raises(UserError, match="holds runs of another recipe or with other seeds"):
         with_seeds(None, {"task": {"name": "classify"}, "out": "out"}, 3, log=quiet)
     shutil.rmtree(here / "out")

@@ -116,11 +116,11 @@ def test_words_of_a_kind_are_near_and_every_verb_takes_the_folder(
     assert "11 words x 12" in capsys.readouterr().err
     sea = {"sea", "wave", "sail", "storm"}
     assert {near.word for near in open_words(folder).near("ship", 4)} == sea
-    assert run(["vectors", "near", folder, "ship", "--most", "4"]) == 0
+    assert run(["vectors", "near", folder, "ship", "--top", "4"]) == 0
     assert {line.split()[1] for line in capsys.readouterr().out.splitlines()} == sea
     assert run(["vectors", "odd", folder, "ship", "sea", "soup", "storm"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[1] == "soup"
-    assert run(["vectors", "analogy", folder, "ship", "sea", "soup", "--most", "1", "--multiply"]) == 0
+    assert run(["vectors", "analogy", folder, "ship", "sea", "soup", "--top", "1", "--multiply"]) == 0
     assert run(["vectors", "cosine", folder, "ship", "soup"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert float(lines[-1]) == pytest.approx(open_words(folder).cosine("ship", "soup"), abs=1e-4)
@@ -181,7 +181,7 @@ def test_a_map_leads_from_one_set_of_vectors_to_another(
     assert report.left_out == 1 and report.learned + report.held_out == 11
     kept = open_map(tmp_path / "map")
     assert kept.near("ship") == found.near("ship")
-    assert run(["vectors", "near", str(tmp_path / "a"), "ship", "--through", str(tmp_path / "map"), "--most", "1"]) == 0
+    assert run(["vectors", "near", str(tmp_path / "a"), "ship", "--through", str(tmp_path / "map"), "--top", "1"]) == 0
     assert capsys.readouterr().out.split()[1] == "shipx"
     assert run(["vectors", "near", str(tmp_path / "a"), "ship", "--through", str(tmp_path)]) == 2
     assert "is not a map: it has no map.json" in capsys.readouterr().err

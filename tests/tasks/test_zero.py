@@ -291,7 +291,7 @@ def test_accuracy(opened: LoadedModel) -> None:
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
     heard = list[str]()
     questions = [Question(prompt, ["old", "thread"], n) for prompt, n in zip(prompts, right, strict=True)]
-    score = judge(opened, questions, told=lambda question, answer: heard.append(answer.text))
+    score = judge(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
     assert score.value == 0.75 and 0.6 < score.low < 0.75 < score.high < 0.9 and len(heard) == 80
 
 

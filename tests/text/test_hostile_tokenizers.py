@@ -120,7 +120,7 @@ UNKNOWN = ("<unk>", 0.0, sentencepiece.UNKNOWN)
         (whole(model={"type": "Lookup", "vocab": {}}), "model: type 'Lookup' is not one of BPE, WordPiece, WordLevel"),
         (whole(truncation={"max_length": -1, "stride": 0}), "truncation.max_length is -1"),
         (whole(padding={"strategy": {"Fixed": 2.5}}), "padding.strategy.Fixed is 2.5"),
-        (whole(sparkle=1), "unknown key 'sparkle'"),
+        (whole(sparkle=1), "unknown field 'sparkle'"),
         (whole(normalizer={"type": "NFC", "sparkle": 1}), "normalizer: unknown field 'sparkle'"),
         ({"spiece__model": model_file(UNKNOWN, ("a", 3e38, 1))}, "pieces with an impossible type or score: a"),
         ({"vocab__txt": "[UNK]\n[CLS]\n[SEP]\n" + "a" * 5000}, "vocab.txt: token .* has 5000 characters"),

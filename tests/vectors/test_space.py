@@ -45,7 +45,7 @@ def test_the_odd_one_comes_first() -> None:
     found = SPACE.odd(["apple", "king", "pear"])
     # The mean of the fruit points away from kings altogether; that of all three would not.
     assert found[0].word == "king" and found[0].score == pytest.approx(0, abs=1e-6)
-    with pytest.raises(UserError, match="three words or more, not 2"):
+    with pytest.raises(UserError, match="at least three words, not 2"):
         SPACE.odd(["king", "queen"])
 
 

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
+from weft.cli.options import OutFolder, group
 from weft.cli.show import leaving_at_once, progress
 
-app = typer.Typer(help="Write and read n-gram models as ARPA files, as KenLM and SRILM do.", no_args_is_help=True)
 
-
-@app.command()
 def write(
-    model: Annotated[str, typer.Argument(help="The folder of an n-gram model.")],
-    out: Annotated[Path, typer.Argument(help="The file to write; compressed where its name ends in .gz.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder of an n-gram model.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; compressed if its name ends in .gz.")],
 ) -> None:
     """Write an n-gram model as an ARPA file.
 
@@ -26,19 +24,18 @@ def write(
         from weft.tasks.model import load
 
     loaded = load(model)
-    with progress("writing", "n-grams") as heard:
-        write_arpa(loaded.opened, out, heard)
+    with progress("writing", "n-grams") as tick:
+        write_arpa(loaded.opened, out, tick)
     print(
         f"{out}: {sum(loaded.config.entries):,} n-grams up to order {loaded.config.order}, {out.stat().st_size:,} bytes"
     )
 
 
-@app.command()
 def read(
-    file: Annotated[Path, typer.Argument(help="An ARPA file, plain or compressed.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write; new or empty.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An ARPA file, plain or compressed.")],
+    out: OutFolder,
 ) -> None:
-    """Make a model folder from an ARPA file; texts are cut at spaces, as the tools that write such files do.
+    """Make a model folder from an ARPA file; texts are split at spaces, as the tools that write such files do.
 
     Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
     """
@@ -47,8 +44,11 @@ def read(
         from weft.checkpoint.save import save_folder
         from weft.progress import to_stderr
 
-    with progress("reading", "lines") as heard:
-        found = read_arpa(file, to_stderr, heard)
-    save_folder(out, found)
-    entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(found.config.entries, 1))
+    with progress("reading", "lines") as tick:
+        model = read_arpa(file, to_stderr, tick)
+    save_folder(out, model)
+    entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(model.config.entries, 1))
     print(f"{out}: ngram, {entries}")
+
+
+app = group("Write and read n-gram models as ARPA files, as KenLM and SRILM do.", write=write, read=read)

@@ -1,15 +1,16 @@
-"""Checks of what the command line was given that need no torch, so that a slip is told at once."""
+"""Checks of the command line that need no torch, so that a mistake is reported at once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import UserError, one_of
 
-BAD_ROWS = ("stop", "skip")
+if TYPE_CHECKING:
+    from weft.data.tables import Table
 
 
 def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
@@ -72,13 +73,25 @@ def check_reading(format: str | None, column: Mapping[str, str], *names: Sequenc
         Table(tuple(files or ()), column, format).paths()
 
 
+def check_rows(given: Mapping[str, Any], *names: Sequence[str] | None) -> None:
+    """As `check_reading`, for the options of a table."""
+    check_reading(given.get("format"), given.get("columns", {}), *names)
+
+
+def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> Table:
+    """A table with the options that were given."""
+    from weft.data.tables import Table
+
+    return Table(tuple(data), **{**given, "names": tuple(given.get("names", ()))}, **more)
+
+
 def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:
     """Refuse a run without a place for it, and a model that is not there; `several` runs go into a folder together."""
     from weft.checkpoint.locate import check_name
     from weft.files import check_new_run
 
     if out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+        raise UserError("no folder for the run: give --out FOLDER")
     if not several:
         check_new_run(Path(out))
     family, base = model.get("family"), model.get("base")
@@ -93,6 +106,6 @@ def check_written(folder: str, out: Path | None, online: bool = False) -> None:
     from weft.files import check_new_folder
 
     if out is None:
-        raise UserError("where should the model go? give --out FOLDER")
+        raise UserError("no folder for the model: give --out FOLDER")
     find_model(folder, online)
     check_new_folder(out)

@@ -16,17 +16,13 @@ import typer
 from weft.cli import (
     arpa,
     compare,
-    describe,
-    distill,
-    export,
-    ladder,
+    look,
     models,
     predict,
-    prune,
-    quantize,
     search,
     sequences,
-    tasks,
+    shrink,
+    suggest,
     tokenizer,
     training,
     vectors,
@@ -35,6 +31,8 @@ from weft.cli import (
 )
 from weft.cli.guard import debugging, out_of_memory
 from weft.cli.guard import describe as describe_fault
+from weft.cli.help import GroupHelp, VerbHelp
+from weft.cli.options import Verb
 from weft.errors import UserError, hint
 from weft.files import reason
 from weft.progress import on_terminal, to_stderr
@@ -45,7 +43,55 @@ from weft.version import VERSION
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
 ClickError: Any = typer.BadParameter.__mro__[2]
 
+# The verbs by panel, in the order of `weft --help`.
+VERBS: dict[str, dict[str, Any]] = {
+    "Train": {
+        "pretrain": training.pretrain,
+        "finetune": training.finetune,
+        "ladder": training.ladder,
+        "resume": training.resume,
+        "new": models.new,
+        "recipes": look.recipes,
+    },
+    "Use": {
+        "predict": predict.predict,
+        "answer": words.answer,
+        "generate": words.generate,
+        "translate": sequences.translate,
+        "summarize": sequences.translate,
+        "rewrite": sequences.translate,
+        "describe": sequences.describe,
+        "fill": words.fill,
+        "embed": words.embed,
+        "rank": search.rank,
+        "central": search.central,
+        "next": search.follows,
+        "choose": zero.choose,
+        "suggest": suggest.suggest,
+    },
+    "Shrink": {
+        "distill": training.distill,
+        "quantize": shrink.quantize,
+        "prune": shrink.prune,
+        "export": shrink.export,
+    },
+    "Look": {
+        "evaluate": compare.evaluate,
+        "compare": compare.compare,
+        "perplexity": zero.perplexity,
+        "curves": look.curves,
+        "models": models.models,
+        "info": models.info,
+    },
+    "Data": {"tokenizer": tokenizer.app, "vectors": vectors.app, "arpa": arpa.app, "cache": look.cache},
+}
+HELP = {
+    verb: sequences.as_translate(verb, what)
+    for verb, what in (("summarize", "Summarize texts"), ("rewrite", "Rewrite texts"))
+}
+
 app = typer.Typer(
+    cls=GroupHelp,
     name="weft",
     help="Turn your own text into small, fast, private language models, and look inside them.",
     no_args_is_help=True,
@@ -53,45 +99,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(tokenizer.app, name="tokenizer")
-app.add_typer(vectors.app, name="vectors")
-app.add_typer(arpa.app, name="arpa")
-app.command("models")(models.models)
-app.command("info")(models.info)
-app.command("new")(models.new)
-app.command("pretrain")(training.pretrain)
-app.command("finetune")(tasks.finetune)
-app.command("ladder")(ladder.ladder)
-app.command("resume")(training.resume)
-app.command("curves")(training.curves)
-app.command("recipes")(training.recipes)
-app.add_typer(training.cache, name="cache")
-app.command("predict")(predict.predict)
-app.command("answer")(tasks.answer)
-app.command("evaluate")(tasks.evaluate)
-app.command("distill")(distill.distill)
-app.command("quantize")(quantize.quantize)
-app.command("prune")(prune.prune)
-app.command("export")(export.export)
-app.command("compare")(compare.compare)
-app.command("generate")(words.generate)
-app.command("suggest")(ladder.suggest)
-app.command("translate")(sequences.translate)
-for verb, what in (("summarize", "Write a summary of each text"), ("rewrite", "Write each text anew")):
-    app.command(verb, help=sequences.as_translate(verb, what))(sequences.translate)
-app.command("describe", context_settings={"ignore_unknown_options": True})(describe.describe)  # "-0.5 1.2 3"
-app.command("fill")(words.fill)
-app.command("embed")(words.embed)
-app.command("rank")(search.rank)
-app.command("central")(search.central)
-app.command("next")(search.follows)
-app.command("choose")(zero.choose)
-app.command("perplexity")(zero.perplexity)
+for panel, verbs in VERBS.items():
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name, rich_help_panel=panel)
+        else:
+            context = {"ignore_unknown_options": name == "describe"}  # "-0.5 1.2 3" is a vector
+            app.command(name, cls=VerbHelp, help=HELP.get(name), rich_help_panel=panel, context_settings=context)(
+                Verb(verb)
+            )
 
 
 @app.callback(invoke_without_command=True)
 def weft(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
         print(f"weft {VERSION}")
@@ -142,19 +163,19 @@ def _verbs(arguments: Sequence[str]) -> list[str]:
 
 
 def _asked(group: typer.Typer, verbs: Sequence[str]) -> typer.Typer:
-    """The same verbs, but only the one that is asked for with its options: to read those of all takes a third of it."""
-    found = copy(group)
-    found.registered_commands = [copy(each) for each in group.registered_commands]
-    for command in found.registered_commands:
+    """The same verbs, but only the one that is asked for with its options: those of all take a third of the time."""
+    light = copy(group)
+    light.registered_commands = [copy(command) for command in group.registered_commands]
+    for command in light.registered_commands:
         assert command.callback is not None
         command.name = command.name or command.callback.__name__
         if command.name not in verbs[:1]:
             command.help, command.callback = command.help or command.callback.__doc__, _nothing
-    found.registered_groups = [copy(each) for each in group.registered_groups]
-    for part in found.registered_groups:
+    light.registered_groups = [copy(part) for part in group.registered_groups]
+    for part in light.registered_groups:
         if part.typer_instance is not None:
             part.typer_instance = _asked(part.typer_instance, verbs[1:] if part.name in verbs[:1] else ())
-    return found
+    return light
 
 
 def _nothing() -> None:
@@ -163,8 +184,7 @@ def _nothing() -> None:
 
 def _refuse(arguments: Sequence[str], message: str, status: int = 2) -> int:
     verbs = _verbs(arguments)
-    groups = ("tokenizer", "cache", "arpa", "vectors")
-    name = " ".join(verbs[: 2 if verbs and verbs[0] in groups else 1])
+    name = " ".join(verbs[: 2 if verbs and verbs[0] in VERBS["Data"] else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return status
 

@@ -10,21 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.checks import find_model
+from weft.cli.options import Json, Opening, OutFolder
 from weft.cli.show import amount, leaving_at_once, table
 from weft.errors import UserError, did_you_mean, shown
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Online = Annotated[bool, typer.Option("--online", help="Allow a download when the model is not on this machine.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Use an exported model whose files have changed since.")]
-
-VERBS = {"complete": "generate"}  # the verb that does a task, where it is called otherwise
+VERBS = {"complete": "generate"}  # the verb of a task, where it has another name
+KINDS = ("fp32", "bf16", "int8")
 
 
 def models(as_json: Json = False) -> None:
     """List every family with its sizes, weight and cost.
 
-    What the published sizes weigh as fp32, bf16 and int8, and what they can do. Operations are counted per token,
-    forward, over a text that fills the context.
+    The published sizes with their size as fp32, bf16 and int8, and what they can do. Operations are counted per token
+    of a forward pass over a text that fills the context.
 
     Example: weft models
     """
@@ -35,8 +33,7 @@ def models(as_json: Json = False) -> None:
     rows = []
     for family in FAMILIES.values():
         for name, config in family.sizes.items():
-            heads = usual_heads(family, config)
-            found = measure(family, config, heads)
+            cost = measure(family, config, usual_heads(family, config))
             rows.append(
                 {
                     "family": family.name,
@@ -45,9 +42,9 @@ def models(as_json: Json = False) -> None:
                     "width": config.width or None,
                     "heads": config.heads or None,
                     "context": config.context,
-                    "parameters": found.parameters,
-                    **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
-                    "flops_per_token": found.flops,
+                    "parameters": cost.parameters,
+                    **{kind: cost.bytes(kind) for kind in KINDS},
+                    "flops_per_token": cost.flops,
                     "can": _can(family),
                     "finetune": list(tasks_for(family)),
                     "heads_published": list(family.names.heads),
@@ -57,25 +54,12 @@ def models(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    header = [
-        "family",
-        "size",
-        "layers",
-        "width",
-        "heads",
-        "context",
-        "parameters",
-        "fp32",
-        "bf16",
-        "int8",
-        "FLOPs/token",
-        "can",
-    ]
+    header = [*("family", "size", "layers", "width", "heads", "context"), "parameters", *KINDS, "FLOPs/token", "can"]
     lines = [
         [
             *("" if row[name] is None else str(row[name]) for name in header[:6]),
             amount(row["parameters"]),
-            *(amount(row[kind], "B") for kind in ("fp32", "bf16", "int8")),
+            *(amount(row[kind], "B") for kind in KINDS),
             amount(row["flops_per_token"]),
             ", ".join(row["can"]),
         ]
@@ -98,12 +82,13 @@ def _can(family: Any) -> list[str]:
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="A model folder, a name in the local cache, or a published size.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model folder, a name in the local cache, or a published size.")
+    ],
+    runtime: Opening,
     as_json: Json = False,
-    online: Online = False,
-    trust: Trust = False,
 ) -> None:
-    """Say what is in a model folder.
+    """Show what a model folder holds.
 
     Family, sizes, weight, cost, tokenizer, heads and card; also of a published size, such as bert-base.
 
@@ -112,7 +97,26 @@ def info(
     from weft.checkpoint.locate import SIZE_NAMES
 
     if not any(model in sizes for sizes in SIZE_NAMES.values()):
-        find_model(model, online)
+        find_model(model, runtime.get("online", False))
+    values = _about(model, runtime)
+    if as_json:
+        print(json.dumps(values, indent=2, ensure_ascii=False))
+        return
+    card = values["card"]
+    values |= {kind: amount(values[kind], "B") for kind in KINDS}
+    values |= {"parameters": f"{values['parameters']:,}", "flops_per_token": amount(values["flops_per_token"])}
+    values["card"] = {name: value for name, value in card.items() if name not in _SHOWN}
+    for name, value in (values | _learned(card)).items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+        if value not in (None, ""):
+            text = shown(str(value), 1 << 20)  # text of a folder may hold what confuses a terminal
+            lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]
+            print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
+
+
+def _about(model: str, runtime: dict[str, Any]) -> dict[str, Any]:
+    """What is in a folder, or in one of a published size."""
     from weft.checkpoint.card import card_values
     from weft.checkpoint.families import SIZES, usual_heads
     from weft.checkpoint.outline import measure
@@ -125,44 +129,30 @@ def info(
     else:
         from weft.tasks.model import load
 
-        loaded = load(model, online=online, trust=trust)
+        loaded = load(model, **runtime)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
         kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
         tokenizer, target_tokenizer = loaded.tokenizer, loaded.target_tokenizer
         card, task = card_values(loaded.card), loaded.task
-    found = measure(family, config, heads)
-    said: dict[str, Any] = {
+    cost = measure(family, config, heads)
+    return {
         "model": model,
         "family": family.name,
         "paper": family.paper,
         "task": task,
         "format": "published" if family.architecture(config, heads) else f"weft-{family.name}",
         "heads": heads,
-        "parameters": found.parameters,
+        "parameters": cost.parameters,
         "stored as": kind,
-        **{kind: found.bytes(kind) for kind in ("fp32", "bf16", "int8")},
-        "flops_per_token": found.flops,
+        **{kind: cost.bytes(kind) for kind in KINDS},
+        "flops_per_token": cost.flops,
         **({"bytes of tables": _tables(loaded.network)} if loaded is not None and family.counts else {}),
         "sizes": values_of(config),
         "tokenizer": _vocabulary(tokenizer),
         **({} if target_tokenizer is None else {"target tokenizer": _vocabulary(target_tokenizer)}),
         "card": card,
     }
-    if as_json:
-        print(json.dumps(said, indent=2, ensure_ascii=False))
-        return
-    said |= {kind: amount(said[kind], "B") for kind in ("fp32", "bf16", "int8")}
-    said |= {"parameters": f"{found.parameters:,}", "flops_per_token": amount(found.flops)}
-    said["card"] = {name: value for name, value in card.items() if name not in _TOLD}
-    said |= _learned(card)
-    for name, value in said.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
-        if value not in (None, ""):
-            text = shown(str(value), 1 << 20)  # a folder's own words may hold what confuses a terminal
-            lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]
-            print(f"{name.replace('_', ' '):<15} {lines[0]}", *(f"{'':<15} {line}" for line in lines[1:]), sep="\n")
 
 
 def _tables(network: Any) -> int:
@@ -178,27 +168,29 @@ def _vocabulary(tokenizer: Any) -> dict[str, Any] | None:
     return {"kind": tokenizer.kind, "vocabulary": tokenizer.vocabulary, "roles": values_of(tokenizer.roles)}
 
 
-# In lines of their own, or of no use to people.
-_TOLD = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles", "files")
+# Shown in lines of their own, or of no use to people.
+_SHOWN = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles", "files")
 
 
 def _learned(card: dict[str, Any]) -> dict[str, str]:
     """What fine-tuning has put into a card, for people."""
-    found = {}
+    lines = {}
     if card.get("labels"):
-        found["labels"] = f"{len(card['labels'])}: {', '.join(card['labels'])}"
+        lines["labels"] = f"{len(card['labels'])}: {', '.join(card['labels'])}"
     if card.get("columns"):
-        found["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
+        lines["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
     if window := card.get("window"):
-        longer = "cut" if window["long"] == "cut" else f"read in windows, each {window['stride']} after the one before"
-        found["window"] = f"{window['length']} tokens; a longer text is {longer}"
+        longer = (
+            "truncated" if window["long"] == "cut" else f"read in windows, each {window['stride']} after the one before"
+        )
+        lines["window"] = f"{window['length']} tokens; a longer text is {longer}"
     if card.get("thresholds"):
-        found["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())
+        lines["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())
     if card.get("temperature") is not None:
-        found["temperature"] = f"{card['temperature']:.4g}"
+        lines["temperature"] = f"{card['temperature']:.4g}"
     if card.get("metrics"):
-        found["scores"] = ", ".join(_score(metric) for metric in card["metrics"])
-    return found
+        lines["scores"] = ", ".join(_score(metric) for metric in card["metrics"])
+    return lines
 
 
 def _score(metric: dict[str, Any]) -> str:
@@ -215,19 +207,25 @@ def _plain(value: Any) -> str:
 
 
 def new(
-    model: Annotated[str, typer.Option(help="A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).")],
-    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
-    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer folder; its size becomes the vocabulary.")] = None,
-    target_tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer folder for what is written, where it is not the same.")
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).")
+    ],
+    out: OutFolder,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Tokenizer folder; its size becomes the vocabulary.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 3x256.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="model.KEY=VALUE; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option(help="Where the fresh weights come from.")] = 0,
+    target_tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Tokenizer folder of the target, where it is another one.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(metavar="SIZE", help="LAYERSxWIDTH, such as 3x256.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
 ) -> None:
-    """Write a model folder with fresh weights.
+    """Write a model folder with random weights.
 
-    The start of a training run; its blocks are chosen by --set.
+    The start of a training run; --set chooses its blocks.
 
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """
@@ -246,12 +244,7 @@ def new(
         from weft.tasks.model import new as fresh
 
     made = fresh(
-        model,
-        tokenizer,
-        target_tokenizer=target_tokenizer,
-        size=size,
-        settings=sections.get("model", {}),
-        seed=seed,
+        model, tokenizer, target_tokenizer=target_tokenizer, size=size, settings=sections.get("model", {}), seed=seed
     )
     made.save(out)
     family = made.opened.family

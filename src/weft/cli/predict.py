@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.batches import as_they_come, chunked
-from weft.cli.checks import check_no_data_file, check_reading, find_model
-from weft.cli.models import Online, Trust
-from weft.cli.sequences import parted
-from weft.cli.show import progress
-from weft.cli.tasks import Columns, Delimiter, Encoding, Format, Names, columns_of, listed_in
-from weft.cli.words import Device, Folder, from_input, opened
+from weft.cli.checks import check_no_data_file, check_rows, find_model, table_of
+from weft.cli.inputs import from_input, load_model, models_and_texts
+from weft.cli.options import Folder, Runtime, TableOptions
+from weft.cli.show import one_line, progress
 from weft.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,15 +30,14 @@ BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 def predict(
     folder: Folder,
+    rows: TableOptions,
+    runtime: Runtime,
     texts: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]... [TEXT]...",
-            help="Further models to answer together with; texts, for a pair two by two; else lines of standard input.",
+            help="Further models of an ensemble; then texts, two for a pair. Default: lines of standard input.",
         ),
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="Predict for the rows of a table; its text columns are read.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -50,15 +47,7 @@ def predict(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an --out that is already there.")] = False,
-    column: Columns = None,
-    names: Names = None,
-    format: Format = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text, with the row's id.")] = False,
-    device: Device = None,
-    online: Online = False,
-    trust: Trust = False,
 ) -> None:
     """Predict labels, values, entities, answers or texts with a fine-tuned model.
 
@@ -70,37 +59,52 @@ def predict(
     Example: weft predict runs/reviews --data new.csv --out predictions.csv
     """
     check_no_data_file(folder, texts)
-    folders, texts = parted(texts)
+    folders, texts = models_and_texts(texts)
+    data = rows.pop("files", None)
     if texts and data:
-        raise UserError("texts or --data: give one of them")
+        raise UserError("give texts or --data, not both")
     if overwrite and out is None:
         raise UserError("--overwrite is for --out: give --out FILE too")
     if out is not None:
         _check_out(out, overwrite, data, jsonl)
-    check_reading(format, columns_of(column), data)
+    check_rows(rows, data)
     for name in (folder, *folders):
-        find_model(name, online)
-    model, *others = [opened(name, None, device, online, trust) for name in (folder, *folders)]
-    from weft.data.tables import Table
-    from weft.text.row_problems import Skipped
-
+        find_model(name, runtime.get("online", False))
+    model, *others = [load_model(name, **runtime) for name in (folder, *folders)]
     if not model.task_object.prediction_columns:
         raise UserError(f"{folder}: is made for {model.task}; weft finetune makes a model that predicts")
-    counts, skipped = _Counts(), Skipped()
-    if data:
-        how = (format, delimiter, tuple(listed_in(names) or ()), "keep", encoding, "test")
-        rows = Table(tuple(data), columns_of(column), *how)
-        if out is not None:
-            _write(model, others, rows, out, overwrite, (folder, *folders), counts, skipped, online)
-        else:
-            from weft.tasks.inputs import rows_of
-
-            _print(model, others, chunked(rows_of(model, rows, skipped), 256), counts, jsonl)
-        if skipped.count:
-            print(f"weft: note: {_unanswered(skipped, counts.read)}", file=sys.stderr)
+    counts = _Counts()
+    if not data:
+        _print(model, others, _given(model, texts), counts, jsonl)
     else:
-        _print(model, others, _asked(model, texts), counts, jsonl)
+        _predict_table(
+            model,
+            others,
+            table_of(data, rows, on_bad_row="keep", split="test"),
+            counts,
+            jsonl,
+            out=out,
+            overwrite=overwrite,
+            folders=(folder, *folders),
+            online=runtime.get("online", False),
+        )
     counts.note(model)
+
+
+def _predict_table(
+    model: Model, others: Sequence[Model], rows: Table, counts: _Counts, jsonl: bool, *, out: Path | None, **more: Any
+) -> None:
+    """The rows of a table, to a file or to the screen; those without a prediction are counted."""
+    from weft.tasks.inputs import rows_of
+    from weft.text.row_problems import Skipped
+
+    skipped = Skipped()
+    if out is not None:
+        _write(model, others, rows, out, counts, skipped, **more)
+    else:
+        _print(model, others, chunked(rows_of(model, rows, skipped), 256), counts, jsonl)
+    if skipped.count:
+        print(f"weft: note: {_unanswered(skipped, counts.read)}", file=sys.stderr)
 
 
 def _check_out(out: Path, overwrite: bool, data: list[str] | None, jsonl: bool) -> None:
@@ -132,13 +136,13 @@ class _Counts:
                 self.windows, self.truncated = self.windows + answer.n_windows, self.truncated + answer.truncated
 
     def note(self, model: Model) -> None:
-        """Say so where texts were longer than a window."""
+        """A line where texts were longer than a window."""
         if self.windows <= self.read and not self.truncated:
             return
         length = "" if model.card.window is None else f" of at most {model.card.window.length} tokens"
         read = f"{self.read:,} text{'s' * (self.read != 1)} in {self.windows:,} window{'s' * (self.windows != 1)}"
-        cut = f"{self.truncated:,} of the texts cut" if self.truncated else "none was cut"
-        print(f"[{read}{length}; {cut}]", file=sys.stderr)
+        note = f"{self.truncated:,} of the texts truncated" if self.truncated else "none truncated"
+        print(f"[{read}{length}; {note}]", file=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------- to a file
@@ -149,10 +153,11 @@ def _write(
     others: Sequence[Model],
     data: Table,
     out: Path,
-    overwrite: bool,
-    folders: Sequence[str],
     counts: _Counts,
     skipped: Any,
+    *,
+    overwrite: bool,
+    folders: Sequence[str],
     online: bool,
 ) -> None:
     """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
@@ -187,13 +192,13 @@ def _write(
 # ------------------------------------------------------------------------------------------------------- to a screen
 
 
-def _asked(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
+def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
     from weft.tasks.inputs import Row
 
     task = model.task_object
     given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
-    rows = (Row({}, each) for each in given)
+    rows = (Row({}, text) for text in given)
     return chunked(rows, 256) if texts and texts != ["-"] else as_they_come(rows, 256)
 
 
@@ -217,8 +222,8 @@ def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], c
 
     human = sys.stdout is not None and sys.stdout.isatty()
     with progress("reading", "texts") as tick:
-        for some in chunks:
-            chunk = answered(model, some, others)
+        for rows in chunks:
+            chunk = answered(model, rows, others)
             counts.add(chunk)
             tick(len(chunk))
             for row, answer in chunk:
@@ -256,13 +261,9 @@ def _inputs(row: Row) -> list[str]:
     return [row.input if isinstance(row.input, str) else " ".join(map(str, row.input or ()))]
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _layout(row: Row, answer: Any) -> str:
     """One answer for people."""
-    text = _line(" | ".join(_inputs(row)))
+    text = one_line(" | ".join(_inputs(row)))
     text = text if len(text) <= 100 else text[:97] + "..."
     match type(answer).__name__:
         case "NoneType":
@@ -273,15 +274,15 @@ def _layout(row: Row, answer: Any) -> str:
             labels = ", ".join(f"{label} {answer.scores[label]:.4f}" for label in answer.labels)
             return f"{labels or '(none)'}  {text}"
         case "Translation" | "Text":
-            return _line(answer.text)
+            return one_line(answer.text)
         case "Value":
             return f"{answer.value:.4f}  {text}"
         case "Reply":
-            return f"{_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
+            return f"{one_line(answer.text) or '(no answer)'}  {answer.score:.4f}  {text}"
         case "Vector":
             return f"{json.dumps([round(value, 4) for value in answer.values])}  {text}"
     spans = answer.tagged
     if spans is answer.words:
         return " ".join(f"{word.text}/{word.label}" for word in answer.words)
     lines = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in spans]
-    return "\n".join([text, *(lines or ["  (nothing found)"])])
+    return "\n".join([text, *(lines or ["  (none)"])])

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from weft.errors import escaped
 from weft.progress import live as progress
 from weft.training.signals import stop_signals
 
-__all__ = ["Ticker", "amount", "leaving_at_once", "progress", "sections_of", "table"]
+__all__ = ["Ticker", "amount", "leaving_at_once", "number", "one_line", "progress", "table"]
 
 Ticker = Callable[[int], None]
-
-DOCUMENTS = "What a document of a txt file is: line, block, file; auto: as the file looks."
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -63,10 +60,11 @@ def leaving_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def sections_of(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What flags say, as the sections of a recipe; '' is its top, and a flag that was not given says nothing."""
-    said: dict[str, Any] = {}
-    for section, values in flags.items():
-        some = {key: value for key, value in values.items() if value is not None}
-        said |= some if not section else {section: some} if some else {}
-    return said
+def one_line(text: str) -> str:
+    """A text with its line breaks and runs of spaces as single spaces."""
+    return " ".join(text.split())
+
+
+def number(value: float | None) -> str:
+    """A score in a table; nothing where there is none."""
+    return "" if value is None else f"{value:.4f}"

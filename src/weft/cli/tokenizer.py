@@ -10,33 +10,49 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.show import DOCUMENTS, progress, table
+from weft.cli.options import Json, OutFolder, group
+from weft.cli.show import progress, table
 from weft.errors import UserError, shown
 
-app = typer.Typer(help="Learn a vocabulary from text, and see what one does to a text.", no_args_is_help=True)
 
-
-@app.command()
 def learn(
-    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
-    text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
+    out: OutFolder,
+    text: Annotated[
+        list[str], typer.Option(metavar="FILE", help="Text files, folders or globs; more may follow without the flag.")
+    ],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="wordpiece, bpe, unigram, word, whitespace or character; wordpiece.")
+        str | None,
+        typer.Option(metavar="KIND", help="wordpiece (default), bpe, unigram, word, whitespace or character."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="For this family (weft models): its kind and its special tokens.")
+        str | None,
+        typer.Option(metavar="NAME", help="Use the kind and special tokens of this family (see: weft models)."),
     ] = None,
-    size: Annotated[int, typer.Option(help="How many tokens, special ones included.")] = 8000,
-    lowercase: Annotated[bool | None, typer.Option(help="As the kind is published unless given.")] = None,
+    size: Annotated[int, typer.Option(help="Tokens, special ones included.")] = 8000,
+    lowercase: Annotated[
+        bool | None, typer.Option(help="Lowercase the text. Default: as published for the kind.")
+    ] = None,
     minimum_count: Annotated[
-        int | None, typer.Option(help="How often a piece must be seen; 2, or 1 for characters.")
+        int | None, typer.Option(help="Lowest count of a piece. Default: 2, for characters 1.")
     ] = None,
-    column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
-    delimiter: Annotated[str | None, typer.Option(help="Between the columns of csv and tsv files.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="utf-8, cp1252 ...; else by the bytes of the file.")] = None,
-    documents: Annotated[str, typer.Option(help=DOCUMENTS)] = "auto",
-    on_bad_row: Annotated[str, typer.Option(help="stop, or skip and count.")] = "stop",
+    column: Annotated[
+        str, typer.Option(metavar="NAME", help="Text column of csv, tsv, jsonl and parquet files.")
+    ] = "text",
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="CHARACTER", help="Column separator of csv and tsv files. Default: detected.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="utf-8, cp1252 ... Default: detected.")] = None,
+    documents: Annotated[
+        str,
+        typer.Option(
+            metavar="[auto|line|block|file]",
+            help="What one document of a text file is. auto: by the look of the file.",
+        ),
+    ] = "auto",
+    on_bad_row: Annotated[
+        str, typer.Option(metavar="[stop|skip]", help="Stop at a bad row, or skip and count it.")
+    ] = "stop",
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
 
@@ -47,35 +63,29 @@ def learn(
     from weft.text.row_problems import Skipped
     from weft.text.tokenizers.training import learn as learn_from
 
-    dress: dict[str, Any] = {}
+    special: dict[str, Any] = {}
     if model is not None:
         from weft.checkpoint.families import find_size
 
         family = find_size(model)[0]
-        kind, dress = kind or family.tokenizer, {"specials": family.specials, "around": family.around}
+        kind, special = kind or family.tokenizer, {"specials": family.specials, "around": family.around}
     skipped = Skipped()
     seen = 0
 
     def texts() -> Iterator[str]:
         nonlocal seen
-        found = read_texts(
-            [*text, *(more or [])],
-            column=column,
-            delimiter=delimiter,
-            documents=documents,
-            on_bad_row=on_bad_row,
-            skipped=skipped,
-            encoding=encoding,
-        )
-        for document in found:
+        for document in read_texts(
+            [*text, *(more or [])], column=column, delimiter=delimiter, documents=documents, on_bad_row=on_bad_row,
+            skipped=skipped, encoding=encoding,
+        ):  # fmt: skip
             seen += 1
-            read(1)
+            tick(1)
             yield document.text
 
     # The folder is tried first, so that a name that cannot be written does not cost the learning.
-    with whole_folder(out) as inside, progress("reading", "documents") as read:
+    with whole_folder(out) as inside, progress("reading", "documents") as tick:
         tokenizer = learn_from(
-            texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **dress
+            texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **special
         )
         tokenizer.save(inside)
     for line in skipped.lines():
@@ -84,14 +94,13 @@ def learn(
     print(f"{out}: {tokenizer.kind}, {tokenizer.vocabulary} tokens{less}, from {seen} documents")
 
 
-@app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(help="A tokenizer or model folder, or one of its files.")],
-    text: Annotated[str, typer.Argument(help="Any text.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A tokenizer or model folder, or one of its files.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Any text.")],
     pair: Annotated[str | None, typer.Option(help="A second text, as for a pair task.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show the tokens of a text: their ids, the characters they stand for, and what comes back.
+    """Show the tokens of a text: their ids, their characters, and the decoded text.
 
     Example: weft tokenizer show tok/ "The weaver sang."
     """
@@ -103,8 +112,8 @@ def show(
     encoded = tokenizer.encode(text, pair)
     back = tokenizer.decode(encoded.ids)
     if as_json:
-        said = {"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets, "decoded": back}
-        print(json.dumps(said, ensure_ascii=False))
+        values = {"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets, "decoded": back}
+        print(json.dumps(values, ensure_ascii=False))
         return
     unknown = tokenizer.id_of("unknown")
     sources = (text, pair or "")
@@ -116,3 +125,6 @@ def show(
     print(table(["place", "id", "token", "text", "characters"], rows))
     missed = sum(number == unknown for number in encoded.ids)
     print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")
+
+
+app = group("Learn a vocabulary from text, and show what it does to a text.", learn=learn, show=show)

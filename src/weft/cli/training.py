@@ -1,87 +1,64 @@
-"""`weft pretrain`, `weft resume`, `weft curves`, `weft recipes`, `weft cache`: training and what it leaves behind."""
+"""`weft pretrain`, `finetune`, `distill`, `ladder`, `resume`: the verbs of training. Their options are the recipes'."""
 
 from __future__ import annotations
 
-import sys
-from datetime import datetime
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from weft.cli.checks import check_data, check_device, check_run
-from weft.cli.ladder import ladder as climb
-from weft.cli.show import DOCUMENTS, amount, leaving_at_once, progress, sections_of, table
-from weft.errors import UserError
+from weft.cli.checks import check_data, check_device, check_models, check_reading, check_run
+from weft.cli.options import Flags, Given, Online, Recipe
+from weft.cli.show import leaving_at_once, number, progress, table
+from weft.errors import UserError, listed
 
-cache = typer.Typer(help="See and clear what training keeps to be quicker the next time.", no_args_is_help=True)
+RecipeAndFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [FILE]...",
+        help="A recipe: a TOML file, or one of the package (see: weft recipes). After --text: further files.",
+    ),
+]
+
+
+def _recipe_and_files(names: list[str], settings: Given) -> str | None:
+    """The recipe among the arguments; the others are further files of --text: a shell has expanded a glob."""
+    from weft.runs.recipes import shipped
+
+    text = settings.get("text", {})
+    files = text.get("files")
+    is_recipe = bool(names) and (files is None or names[0].endswith(".toml") or names[0] in shipped())
+    recipe = names.pop(0) if is_recipe else None
+    if names and files is None:
+        raise UserError(f"{names[0]}: only one recipe can be given; text files are given by --text")
+    if names and text.get("dev"):
+        raise UserError(f"{names[0]}: training text or held-out text? Give it by --text or --dev, or quote the glob")
+    if names:
+        text["files"] = [*files, *names]
+    return recipe
+
+
+def _check_one_start(settings: Given) -> None:
+    if {"family", "base"} <= set(settings.get("model", {})):
+        raise UserError("--model starts from scratch and --base from weights: give one of them")
+
+
+def _print_scores(metrics: Any) -> None:
+    rows = [[metric.name, f"{metric.value:.4f}", number(metric.low), number(metric.high)] for metric in metrics]
+    if rows:
+        print(table(["held-out score", "value", "95 % from", "to"], rows))
 
 
 def pretrain(
-    given: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RECIPE] [FILE]...",
-            help="A recipe: a TOML file, or one of the package (weft recipes). After --text, further files.",
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="From scratch: a family or a published size (weft models).")] = None,
-    size: Annotated[str | None, typer.Option(help="LAYERSxWIDTH such as 4x256.")] = None,
-    base: Annotated[str | None, typer.Option(help="From weights: a model folder to go on from.")] = None,
-    vectors: Annotated[str | None, typer.Option(help="Word vectors to begin --model from: a folder or file.")] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(help="Files, folders or globs to learn from; may be repeated.")
-    ] = None,
-    dev: Annotated[
-        list[str] | None, typer.Option(help="Held-out text to judge by; else the last 5 % of the text.")
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="The run folder to write; new or empty.")] = None,
-    objective: Annotated[
-        str | None, typer.Option(help="next, mlm, mlm+nsp, mlm+sop or spans; as the family learns.")
-    ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="A tokenizer folder; else one is learned.")] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="Kind of vocabulary that is learned, such as bpe or whitespace; by family.")
-    ] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Size of the vocabulary that is learned; 8000.")] = None,
-    column: Annotated[str | None, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = None,
-    documents: Annotated[str | None, typer.Option(help=DOCUMENTS)] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a row; as the model's context.")] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="stream: full rows across documents; apart: full, not across; documents; "
-            "carried: each row goes on where one of the step before ended (rnn, lstm, gru)."
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of the weights.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the text; 3, and at least 1000 steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="As many steps as fit into so much time of training, at most.")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Rows in a step; as many as have about 8192 tokens.")] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option("--rate", "--lr", "--learning-rate", help="The highest learning rate; by the model's width."),
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16; bf16 on a GPU that has it.")] = None,
-    compile: Annotated[bool | None, typer.Option(help="Compile the network first; pays on a GPU.")] = None,
-    ema: Annotated[float | None, typer.Option(help="Keep a running mean of the weights, such as 0.999.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None,
-    watch_gradients: Annotated[
-        bool | None,
-        typer.Option("--watch-gradients", help="Note how far back gradients reach: rnn, lstm, gru."),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU when there is one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides weights, order, masks and dropout; 0.")] = None,
-    tensorboard: Annotated[bool | None, typer.Option(help="Write TensorBoard events too.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE of the recipe, such as model.layers=6.")
-    ] = None,
+    settings: Annotated[Given, Flags("weft.runs.recipes:Recipe", example="model.layers=6")],
+    given: RecipeAndFiles = None,
 ) -> None:
     """Train a language model on your text, from scratch or from the weights of another.
 
-    The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume goes on.
+    The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume continues.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
 
@@ -91,53 +68,201 @@ def pretrain(
 
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
-    from weft.config import merged, settings_of
-    from weft.runs.recipes import Recipe, check_has_model, read_recipe, shipped
+    from weft.runs.recipes import Recipe, check_has_model, read_recipe
 
-    names = list(given or [])
-    a_recipe = bool(names) and (text is None or names[0].endswith(".toml") or names[0] in shipped())
-    recipe = names.pop(0) if a_recipe else None
-    if names and text is None:
-        raise UserError(f"{names[0]}: one recipe is enough; text is named by --text")
-    if names and dev is not None:
-        raise UserError(f"{names[0]}: is it text or held out? name it by --text or --dev, or put a glob in quotes")
-    text = None if text is None else [*text, *names]  # a shell has made several files of a glob
-    if model is not None and base is not None:
-        raise UserError("--model begins from scratch and --base from weights: give one of them")
-    flags: dict[str, dict[str, Any]] = {
-        "": {"out": out, "device": device, "seed": seed, "tensorboard": tensorboard},
-        "model": {"family": model, "size": size, "base": base, "vectors": vectors},
-        "text": {"files": text, "dev": dev, "column": column, "documents": documents},
-        "tokenizer": {"folder": tokenizer, "kind": kind, "size": vocabulary},
-        "objective": {"name": objective, "length": length, "rows": rows},
-        "training": {
-            "steps": steps,
-            "epochs": epochs,
-            "minutes": minutes,
-            "batch": batch,
-            "learning_rate": learning_rate,
-            "precision": precision,
-            "compile": compile,
-            "ema": ema,
-            "patience": patience,
-            "watch_gradients": watch_gradients,
-        },
-    }
-    plan = read_recipe(recipe, merged(settings_of(settings or []), sections_of(flags)), Recipe)
-    check_run(plan.out, plan.model)
-    check_has_model(plan.model)
-    if not plan.text.files:
+    name = _recipe_and_files(list(given or []), settings)
+    _check_one_start(settings)
+    recipe = read_recipe(name, settings, Recipe)
+    check_run(recipe.out, recipe.model)
+    check_has_model(recipe.model)
+    if not recipe.text.files:
         raise UserError("no text: give --text FILE")
-    check_data(plan.text.files, plan.text.dev)
-    check_device(plan.device)
+    check_data(recipe.text.files, recipe.text.dev)
+    check_device(recipe.device)
     with leaving_at_once():
         from weft.runs.pretrain import pretrain as train
 
-    train(plan, progress=progress)
+    train(recipe, progress=progress)
 
 
-def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, that was broken off.")]) -> None:
-    """Go on with a run from its last checkpoint, as if it had never stopped.
+def finetune(
+    settings: Annotated[Given, Flags("weft.runs.recipes:TaskRecipe", example="training.ema=0.99")],
+    online: Online,
+    recipe: Recipe = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Train with N seeds; print mean and spread.", rich_help_panel="Run"),
+    ] = None,
+) -> None:
+    """Fine-tune a model on rows of your data.
+
+    The run folder is the model's folder, with its labels, windows, thresholds and scores. Ctrl-C saves; weft resume
+    continues.
+
+    Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
+
+    Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
+
+    Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
+    """
+    from weft.runs.recipes import check_has_model, task_recipe
+
+    _check_one_start(settings)
+    plan = task_recipe(recipe, settings)
+    check_run(plan.out, plan.model, several=seeds is not None, **online)
+    check_has_model(plan.model, plan.task.name)
+    check_section(plan.data)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.runs.finetune import finetune as train
+        from weft.runs.seeds import with_seeds
+
+    if seeds is not None:
+        summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
+        print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
+        return
+    _print_scores(train(None, plan, **online, progress=progress).card.metrics)
+
+
+def check_section(data: Any, *more: Any) -> None:
+    """Refuse files of a recipe that are not there, before a model is loaded."""
+    files = (data.files, data.dev, data.source, data.target, data.dev_source, data.dev_target, *more)
+    check_reading(data.format, data.columns, *files)
+
+
+def distill(
+    settings: Annotated[Given, Flags("weft.distillation.recipe:DistillRecipe", example="training.ema=0.99")],
+    online: Online,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE] [TEACHER]...",
+            help="A recipe: a TOML file, or one of the package. Model folders of teachers; their outputs are averaged.",
+        ),
+    ] = None,
+) -> None:
+    """Train a small model on the outputs of a large one for your unlabeled text.
+
+    The teacher reads every text once; its outputs are kept in the cache. The run folder is the student's folder, with
+    a report that compares both. Ctrl-C saves; weft resume continues.
+
+    Example: weft distill runs/reviews --text unlabeled.txt --student 3x256 --out runs/reviews-small
+
+    Example: weft distill runs/qa --data unlabeled-questions.jsonl --student 6x256 --out runs/qa-small
+
+    Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
+
+    Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
+    """
+    from weft.distillation.recipe import recipe_of
+    from weft.runs.recipes import shipped
+
+    teachers = list(given or [])
+    first = teachers[0] if teachers else ""
+    # A teacher is a folder, here or in the cache; a recipe is a file, or one of the package.
+    name = teachers.pop(0) if first.endswith(".toml") or Path(first).is_file() or first in shipped() else None
+    if teachers:
+        settings.setdefault("teacher", {})["folders"] = teachers
+    plan = recipe_of(name, settings)
+    check_run(plan.out, {})
+    assert plan.out is not None
+    check_section(plan.data, plan.data.text)
+    check_models(plan.teacher.folders, **online)
+    check_device(plan.device)
+    with leaving_at_once():
+        from weft.distillation.distill import distill as train
+        from weft.distillation.report import read_table
+
+    _print_scores(train(recipe=plan, **online, progress=progress).card.metrics)
+    report = read_table(Path(plan.out))
+    if report is not None:
+        title, header, rows = report
+        print(f"\n{title}\n\n{table(header, rows)}")
+
+
+def ladder(
+    settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
+    given: RecipeAndFiles = None,
+    only: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Train every language model of the line on one text with equal budgets, and compare them.
+
+    Uniform, unigram, n-grams of order 2 to 5, MLP, RNN, GRU, LSTM, two-layer LSTM, Transformer: a table, ladder.json
+    and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out continues.
+
+    Example: weft ladder --text corpus.txt --minutes 3 --out ladder
+
+    Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
+    """
+    if only is not None:
+        _only(Path(settings.get("out", "")), only)
+        return
+    recipe = _recipe_and_files(list(given or []), settings)
+    _climb(recipe, _rungs(settings))
+
+
+def _rungs(settings: Given) -> Given:
+    """--set lstm.model.width=512 is a setting of the rung lstm: rungs.lstm.model.width."""
+    from dataclasses import fields
+
+    from weft.runs.ladder_recipe import LadderRecipe
+
+    own = {field.name for field in fields(LadderRecipe)}
+    rungs = {key: value for key, value in settings.items() if key not in own}
+    for key, value in rungs.items():
+        if not isinstance(value, dict):
+            raise UserError(f"--set {key}: write it as RUNG.SECTION.KEY=VALUE, such as lstm.model.width=512")
+    kept = {key: value for key, value in settings.items() if key in own}
+    return {**kept, "rungs": {**kept.get("rungs", {}), **rungs}} if rungs else kept
+
+
+def _climb(recipe: str | None, settings: Given) -> None:
+    check_data(settings.get("text", {}).get("files"))
+    check_device(settings.get("device"))
+    with leaving_at_once():
+        from weft.runs.ladder import ladder as climb
+        from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
+
+    report = climb(recipe, settings, progress=progress)
+    print(table(list(HEADER), rows_of(report)))
+    for failure in failures(report):
+        print(failure)
+    print(verdict(report))
+    failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
+    if len(failed) == len(report["rungs"]):
+        raise UserError(f"every rung failed: {listed(failed, 20)}; see above and {settings.get('out')}/ladder.json")
+
+
+def _only(folder: Path, name: str) -> None:
+    """One rung, in the process that `weft ladder` has started for it."""
+    from weft.runs.ladder import here
+    from weft.runs.rung_run import Place
+
+    place = Place(folder)
+    parent = os.getppid()
+    lock = place.run.inside / "lock"
+    if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
+        raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        import signal
+
+        os.kill(os.getpid(), signal.SIGTERM)  # the parent is gone: save and end
+
+    threading.Thread(target=watch, daemon=True).start()
+    from weft.progress import to_stderr
+
+    here(place, name, to_stderr, progress)
+    if place.failure(name).is_file():
+        raise typer.Exit(2)
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of an interrupted run or ladder.")],
+) -> None:
+    """Continue an interrupted run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
@@ -145,75 +270,9 @@ def resume(run: Annotated[str, typer.Argument(help="A run folder, or a ladder, t
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
         from weft.runs.ladder import is_ladder
-        from weft.runs.resume import resume as go_on
+        from weft.runs.resume import resume as resume_run
 
     if is_ladder(Path(run)):
-        climb(out=run)
-        return
-    go_on(run, progress=progress)
-
-
-def curves(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("curves.html"),
-) -> None:
-    """Draw the loss curves of several runs on one page.
-
-    Example: weft curves runs/* --out curves.html
-    """
-    from weft.runs.curves import write_curves
-
-    kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
-    for other in runs:  # runs/* may hold models that were never trained
-        if kept and other not in kept:
-            print(f"weft: note: {other} is left out: it has no run/metrics.jsonl", file=sys.stderr)
-    write_curves(kept or runs, out)
-    print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
-
-
-def recipes(
-    name: Annotated[str | None, typer.Argument(help="One of them: its text is printed.")] = None,
-) -> None:
-    """List the recipes that come with Weft, or print one.
-
-    Example: weft recipes shakespeare-gpt > mine.toml
-    """
-    from weft.runs.recipes import find_recipe, shipped
-
-    if name is not None:
-        print(find_recipe(name)[0], end="")
-        return
-    print(
-        table(["recipe", "what it does"], [[key, text.splitlines()[0].lstrip("# ")] for key, text in shipped().items()])
-    )
-
-
-@cache.command("list")
-def list_cache() -> None:
-    """Say what is kept, how large it is and when it was last of use.
-
-    Example: weft cache list
-    """
-    from weft.data.cache import cached
-    from weft.files import cache_folder
-
-    rows = [
-        [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
-        for name, size, when, files in cached()
-    ]
-    heard = sum(row[-1].startswith("teacher ") for row in rows)
-    told = f" and what {heard} teacher{'s have' if heard > 1 else ' has'} said" if heard else ""
-    print(f"{cache_folder()}: {len(rows) - heard} tokenized texts{told}")
-    if rows:
-        print(table(["name", "size", "last used", "from"], rows))
-
-
-@cache.command("clear")
-def clear_cache() -> None:
-    """Remove all that is kept; it is made again when it is needed.
-
-    Example: weft cache clear
-    """
-    from weft.data.cache import clear_cache as clear
-
-    print(f"freed {amount(clear(), 'B')}")
+        _climb(None, {"out": run})
+    else:
+        resume_run(run, progress=progress)

@@ -1,4 +1,4 @@
-"""`weft perplexity` and `weft choose`: what a language model makes of text, without training it for anything."""
+"""`weft perplexity` and `weft choose`: language models measured on text, without training for a task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.checks import check_data, find_model
-from weft.cli.models import Online, Trust
+from weft.cli.checks import check_choices, check_data, find_model
+from weft.cli.inputs import load_model, print_json
+from weft.cli.options import Folder, Given, Jsonl, Runtime
 from weft.cli.show import leaving_at_once, progress, table
-from weft.cli.words import Device, Folder, Jsonl, opened
-from weft.errors import UserError, escaped, one_of
+from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
@@ -24,91 +24,98 @@ if TYPE_CHECKING:
 
 def perplexity(
     folder: Folder,
-    text: Annotated[list[str], typer.Option(help="Files, folders or globs; more may follow without the flag.")],
+    text: Annotated[
+        list[str], typer.Option(metavar="FILE", help="Text files, folders or globs; more may follow without the flag.")
+    ],
+    runtime: Runtime,
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a window; the model's context unless given.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next; half the length.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens from one window to the next. Default: half the length.")
+    ] = None,
     detokenize: Annotated[
-        str | None, typer.Option(help="Read a tokenized corpus as people write: wikitext or ptb.")
+        str | None, typer.Option(metavar="[wikitext|ptb]", help="Undo the tokenization of a published corpus.")
     ] = None,
     documents: Annotated[
-        str | None, typer.Option(help="line, block, file, auto; as in the model's training, else file.")
+        str | None,
+        typer.Option(
+            metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."
+        ),
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(help="stream: documents follow each other; documents: each from nothing; as in training."),
+        typer.Option(
+            metavar="[stream|documents]",
+            help="Read each document after those before it, or on its own. Default: as in training.",
+        ),
     ] = None,
     count_ends: Annotated[
         bool, typer.Option(help="Count the end of each document as a token, as training does.")
     ] = True,
-    column: Annotated[str, typer.Option(help="The text column of csv, tsv, jsonl and parquet files.")] = "text",
+    column: Annotated[
+        str, typer.Option(metavar="NAME", help="Text column of csv, tsv, jsonl and parquet files.")
+    ] = "text",
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
-    device: Device = None,
-    online: Online = False,
-    trust: Trust = False,
 ) -> None:
-    """Say how well a language model foresees a text: per token, per word and in bits per byte.
+    """Measure the perplexity of a language model on text: per token, per word, and in bits per byte.
 
-    The text is read as the model's own training text was, and the ends of documents count as tokens, so that this is
-    the perplexity that weft pretrain prints for --dev. A window slides over the text; each token is foreseen once, with
-    at least length - stride tokens before it. Words and bytes are those of the text as given, before --detokenize.
+    The text is read like the training text, with the ends of documents as tokens, so that this is the perplexity that
+    weft pretrain prints for --dev. A window slides over the text; each token is predicted once, after at least length
+    - stride tokens. Words and bytes are those of the text as given, before --detokenize.
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
     from weft.text.detokenizers import DETOKENIZERS
     from weft.text.records import find_files
 
-    if detokenize is not None:
-        one_of(detokenize, DETOKENIZERS, "--detokenize")
-    if documents is not None:
-        one_of(documents, ("auto", "line", "block", "file"), "--documents")
-    if rows is not None:
-        one_of(rows, ("stream", "documents"), "--rows")
+    check_choices(
+        ("--detokenize", detokenize, DETOKENIZERS),
+        ("--documents", documents, ("auto", "line", "block", "file")),
+        ("--rows", rows, ("stream", "documents")),
+    )
     files = find_files([*text, *(more or [])])
-    model = opened(folder, "complete", device, online, trust)
+    model = load_model(folder, "complete", **runtime)
     from weft.tasks.perplexity import perplexity as measure
     from weft.tasks.perplexity import read_documents
 
     trained = model.opened.card.text
     read_as = documents or (trained.documents if trained is not None else "file")
     stream = rows == "stream" or (rows is None and trained is not None and trained.rows in ("stream", "carried"))
-    with progress("reading", "tokens") as heard:
-        found = measure(
+    with progress("reading", "tokens") as tick:
+        result = measure(
             model.opened,
             read_documents(files, documents=read_as, column=column),
-            length=length,
-            stride=stride,
-            detokenize=detokenize,
-            stream=stream,
-            count_ends=count_ends,
-            heard=heard,
-        )
+            length=length, stride=stride, detokenize=detokenize, stream=stream, count_ends=count_ends, on_progress=tick,
+        )  # fmt: skip
     if jsonl:
-        print(json.dumps(_finite({**asdict(found), "documents": read_as, "count_ends": count_ends})))
+        print(json.dumps(_finite({**asdict(result), "documents": read_as, "count_ends": count_ends})))
         return
-    read = [] if detokenize is None else [_row("bits per byte read", found.bits_per_read_byte)]
-    words = [] if found.per_word is None else [_row("perplexity per word", found.per_word)]
-    lines = [_row("perplexity per token", found.per_token), *words, _row("bits per byte", found.bits_per_byte), *read]
-    print(table(["", "value", "95 % from", "to"], lines))
-    windows = f"{found.n_windows:,} windows of {found.length} tokens, {found.stride} apart"
-    if found.carried:
-        windows = f"{found.n_windows:,} stream{'s' * (found.n_windows > 1)} with a carried state"
-    ends = f"the {found.n_ends:,} ends of documents among them" if found.n_ends else "ends of documents not counted"
-    print(
-        f"{found.n_tokens:,} tokens ({ends}), {found.n_words:,} words, {found.n_bytes:,} bytes, "
-        f"{found.n_documents:,} document{'s' * (found.n_documents > 1)}; {windows}"
-    )
     chosen = "as given" if documents is not None else "as in training" if trained is not None else "by default"
-    each = "each read after those before it" if found.stream else "each read from nothing"
-    print(f"documents: {read_as} ({chosen}), {each}")
-    if found.impossible:
-        print(f"{found.impossible:,} of the tokens had chance 0, so that the perplexity is infinite")
+    _print_perplexity(result, detokenize, f"{read_as} ({chosen})")
+
+
+def _print_perplexity(result: Any, detokenize: str | None, documents: str) -> None:
+    read = [] if detokenize is None else [_row("bits per byte read", result.bits_per_read_byte)]
+    words = [] if result.per_word is None else [_row("perplexity per word", result.per_word)]
+    lines = [_row("perplexity per token", result.per_token), *words, _row("bits per byte", result.bits_per_byte), *read]
+    print(table(["", "value", "95 % from", "to"], lines))
+    windows = f"{result.n_windows:,} windows of {result.length} tokens, {result.stride} apart"
+    if result.carried:
+        windows = f"{result.n_windows:,} stream{'s' * (result.n_windows > 1)} with a carried state"
+    ends = f"the {result.n_ends:,} ends of documents among them" if result.n_ends else "ends of documents not counted"
+    print(
+        f"{result.n_tokens:,} tokens ({ends}), {result.n_words:,} words, {result.n_bytes:,} bytes, "
+        f"{result.n_documents:,} document{'s' * (result.n_documents > 1)}; {windows}"
+    )
+    print(f"documents: {documents}, {'each read after those before it' if result.stream else 'each read on its own'}")
+    if result.impossible:
+        print(f"{result.impossible:,} of the tokens had probability 0, so that the perplexity is infinite")
     if detokenize is not None:
-        print(f"read as {found.n_read_bytes:,} bytes after --detokenize {detokenize}")
-    if found.begin is None:
-        print(f"{found.left_out:,} first tokens left out: this vocabulary has no token that begins a text")
+        print(f"read as {result.n_read_bytes:,} bytes after --detokenize {detokenize}")
+    if result.begin is None:
+        print(f"{result.left_out:,} first tokens left out: this vocabulary has no token that begins a text")
     else:
-        print(f"the first token of a document was foreseen after {found.begin}")
+        print(f"the first token of a document was predicted after {result.begin}")
 
 
 def _row(name: str, score: Score) -> list[str]:
@@ -128,77 +135,79 @@ def _finite(value: Any) -> Any:
 
 def choose(
     folder: Folder,
-    prompts: Annotated[list[str] | None, typer.Argument(help="One or several prompts.")] = None,
-    choice: Annotated[list[str] | None, typer.Option(help="A continuation; to be repeated.")] = None,
+    runtime: Runtime,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT...", help="Prompts.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="A continuation; repeatable.")] = None,
     data: Annotated[
-        list[str] | None, typer.Option(help="Instead: rows with prompt, choices and label, to be judged by.")
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Evaluate instead: rows with prompt, choices and label."),
     ] = None,
     normalize: Annotated[
-        str, typer.Option(help="none; by token or byte; or prior: how much likelier than after --prior.")
+        str,
+        typer.Option(
+            metavar="[none|token|byte|prior]",
+            help="Normalize log-probabilities by length, or by the probability after --prior.",
+        ),
     ] = "none",
-    prior: Annotated[str, typer.Option(help="A prompt that asks nothing.")] = "Answer:",
+    prior: Annotated[str, typer.Option(help="A prompt without a question.")] = "Answer:",
     between: Annotated[
-        str | None, typer.Option(help="Between prompt and choice; a space where neither has one.")
+        str | None, typer.Option(help="Text between prompt and choice. Default: a space where neither has one.")
     ] = None,
-    slide: Annotated[bool, typer.Option("--slide", help="Read a prompt that is too long from further on.")] = False,
+    slide: Annotated[bool, typer.Option("--slide", help="Read the last part of a prompt that is too long.")] = False,
     jsonl: Jsonl = False,
-    device: Device = None,
-    online: Online = False,
-    trust: Trust = False,
 ) -> None:
-    """Choose among continuations of a prompt by the chance that a language model gives to each.
+    """Choose among continuations of a prompt by the probability that a language model gives to each.
 
     With --data the share of rows whose label was chosen is printed, with its interval; a label is one of the choices or
     its place, from 0.
 
     Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalize byte
     """
-    one_of(normalize, ("none", "token", "byte", "prior"), "--normalize")
+    check_choices(("--normalize", normalize, ("none", "token", "byte", "prior")))
     if data and (prompts or choice):
         raise UserError("--data brings its own prompts and choices: leave the others out")
     if not data and not prompts:
-        raise UserError("what should be continued? give a prompt after the model, or --data")
+        raise UserError("no prompt: give one after the model, or --data")
     if not data and not choice:
         raise UserError("no choices: give --choice at least once")
-    find_model(folder, online)
+    find_model(folder, runtime.get("online", False))
     check_data(data)
-    with leaving_at_once():
-        from weft.tasks.choose import judge, read_questions
-
-    options: dict[str, Any] = {"normalize": normalize, "prior": prior, "between": between, "slide": slide}
-    questions = list(read_questions(data)) if data else []
-    model = opened(folder, "choose", device, online, trust)
+    options: Given = {"normalize": normalize, "prior": prior, "between": between, "slide": slide}
     if data:
-
-        def told(question: Question, answer: Chosen) -> None:
-            heard(1)
-            if jsonl:
-                print(json.dumps({**question._asdict(), **asdict(answer)}, ensure_ascii=False))
-
-        with progress("choosing", "questions") as heard:
-            score = judge(model.opened, questions, told=told, **options)
-        to = sys.stderr if jsonl else sys.stdout
-        print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
-        print(f"{len(questions):,} questions, normalize: {normalize}", file=to)
+        _evaluate_choices(folder, runtime, data, options, jsonl)
         return
+    model = load_model(folder, "choose", **runtime)
     given = prompts or []
     answers: list[Any] = model(given, choices=choice, **options)
     for number, (prompt, answer) in enumerate(zip(given, answers, strict=True)):
         if jsonl:
-            print(json.dumps({"prompt": prompt, **asdict(answer)}, ensure_ascii=False))
+            print_json(answer, prompt=prompt)
             continue
         if len(given) > 1:
             print("\n" * (number > 0) + escaped(prompt))
         rows = [
-            [
-                o.text,
-                f"{o.probability:.4f}",
-                f"{o.score:.4f}",
-                f"{o.logprob:.4f}",
-                str(o.n_tokens),
-            ]
+            [o.text, f"{o.probability:.4f}", f"{o.score:.4f}", f"{o.logprob:.4f}", str(o.n_tokens)]
             for o in answer.options
         ]
         print(table(["choice", "probability", "score", "logprob", "tokens"], rows))
         if answer.truncated:
-            print(f"weft: note: of {answer.n_tokens} tokens of the prompt the last were read", file=sys.stderr)
+            print(f"weft: note: only the last of {answer.n_tokens} tokens of the prompt were read", file=sys.stderr)
+
+
+def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
+    with leaving_at_once():
+        from weft.tasks.choose import judge, read_questions
+
+    questions = list(read_questions(data))
+    model = load_model(folder, "choose", **runtime)
+
+    def on_answer(question: Question, answer: Chosen) -> None:
+        tick(1)
+        if jsonl:
+            print_json(answer, **question._asdict())
+
+    with progress("choosing", "questions") as tick:
+        score = judge(model.opened, questions, on_answer=on_answer, **options)
+    to = sys.stderr if jsonl else sys.stdout
+    print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
+    print(f"{len(questions):,} questions, normalize: {options['normalize']}", file=to)

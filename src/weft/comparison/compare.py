@@ -19,8 +19,8 @@ from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked
-from weft.tasks.judging import Reading
 from weft.tasks.model import Model, load
 
 WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
@@ -184,7 +184,7 @@ def compared(
     told: Callable[[int], None] = lambda more: None,
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
-    first, reading, timed = parties[0], Reading(), _Sample(texts)
+    first, reading, timed = parties[0], ReadCounts(), _Sample(texts)
     golds: set[str] = set()
     known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):

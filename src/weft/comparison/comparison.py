@@ -12,7 +12,7 @@ from weft.files import write_text
 from weft.metrics.bootstrap import Score
 from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
-from weft.tasks.evaluation_page import mistake
+from weft.tasks.evaluate import mistake
 
 Table = tuple[str, list[str], list[list[str]]]
 LETTERS = 140  # of a text in a table

@@ -14,7 +14,7 @@ from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
-from weft.tasks.partial_rows import Reader
+from weft.tasks.inputs import Reader
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.records import Record
 from weft.text.row_problems import Skipped

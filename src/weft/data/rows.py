@@ -180,12 +180,13 @@ class PackedRows(ExampleSource):
 
     @cached_property
     def stride(self) -> int:
-        return min(self.length - self.framed.frame.row, self.framed.size - self.extra)
+        stride = min(self.length - self.framed.frame.row, self.framed.size - self.extra)
+        if stride < 1:
+            raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
+        return stride
 
     @cached_property
     def count(self) -> int:
-        if self.stride < 1:
-            raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
         if self.seed is not None:
             return self.framed.size // self.stride
         return -((self.extra - self.framed.size) // self.stride)

@@ -199,10 +199,6 @@ def _columns(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, str]]:
     return named, {**theirs, **{named[name]: kind for name, kind in ours.items()}}
 
 
-def _merged(values: dict[str, Any], added: dict[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    return {**values, **{named[name]: value for name, value in added.items()}}
-
-
 def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: such a number is missing."""
     if isinstance(value, dict):

@@ -19,7 +19,7 @@ from weft.runs.dataset import normalized
 from weft.tasks.answer import AnswerTask
 from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.partial_rows import Reader
+from weft.tasks.inputs import Reader
 from weft.tasks.tag import TagTask, raw
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped

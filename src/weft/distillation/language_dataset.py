@@ -29,8 +29,8 @@ from weft.progress import Log, Progress, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.base import Example
 from weft.tasks.complete import begun, generator_of
+from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.scoring import tokenizer_of
-from weft.tasks.unseen import unseen_in_words
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

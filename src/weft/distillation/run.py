@@ -32,7 +32,6 @@ from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
-from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.objectives.base import Objective
 from weft.progress import Log, Progress
@@ -50,7 +49,6 @@ from weft.tasks.translate import writer_of
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
 from weft.training.signals import Stop
-from weft.training.state import State
 
 AGREEMENT = "agreement"  # the task's own score, with the teacher's answers for right ones
 SEEN = 300_000  # texts that a student which begins from weights reads in all, a fresh one twice as many
@@ -167,11 +165,6 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     def scores(values: Mapping[str, Score]) -> Mapping[str, Score]:
         return kept_scores(values, task, material.by_labels)
 
-    def start(state: State) -> None:
-        announce(run, recipe, task, material, plan.steps or 1, log)
-        if material.held is not None:
-            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": material.held})
-
     selection = Selection(run, task, opened, framing, judges, metric, data, scores)
     setup = Setup(
         network=opened.network,
@@ -188,10 +181,10 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         recipe=recipe,
         model=opened,
         setup=setup,
-        data=data,
         same={"data": _hashes(material, teachers), "tokenizer": tokenizer_hash(opened)},
         about={"rows": {"train": len(material.train), "dev": len(material.dev)}, "teacher_forwards": reads.total},
-        announce=start,
+        split=None if material.held is None else {"split": recipe.data.split, "held_out": material.held},
+        announce=lambda state: announce(run, recipe, task, material, plan.steps or 1, log),
         save=selection.save,
         metric=metric,
     )

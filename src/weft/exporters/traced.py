@@ -50,7 +50,7 @@ class DenseNetwork(nn.Module):
         x = self.network(input_ids.flatten(), rows, segments)
         if self.head in (None, "words"):
             return x.view(*size, -1)
-        logits: Tensor = self.network.scores(self.head, x, rows)  # type: ignore[operator]
+        logits: Tensor = self.network.logits(self.head, x, rows)  # type: ignore[operator]
         if self.head == "classify":
             return logits
         logits = logits.view(*size, -1)

@@ -1,4 +1,4 @@
-"""Scores of answers to questions, as SQuAD has them: exact match and F1, with intervals."""
+"""Metrics of extractive answers, as SQuAD has them: exact match and F1, with intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, share
+from weft.metrics.bootstrap import Floats, SummedMetrics, Totals, share
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -32,31 +32,30 @@ def _overlap(predicted: str, gold: str) -> float:
 
 def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 of an answer, the best over the right ones; '' and no right one stand for no answer."""
-    found = normalized(predicted)
+    answer = normalized(predicted)
     rights = [right for gold in golds if (right := normalized(gold))] or [""]
-    return float(found in rights), max(_overlap(found, right) for right in rights)
+    return float(answer in rights), max(_overlap(answer, right) for right in rights)
 
 
-class AnswerMetrics(Metrics):
+class AnswerMetrics(SummedMetrics):
     """Answers to questions as SQuAD scores them, the best over the answers that are right."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.sums = Bootstrap(5, seed)  # exact, f1; answerable, and exact and f1 of these
+        super().__init__(5, seed)  # exact, f1; answerable, and exact and f1 of these
 
     def add(self, predicted: str, golds: Sequence[str]) -> tuple[float, float]:
-        """Take in the next question ('' says no answer; no golds: there is none); its exact and F1 come back."""
+        """Take in the next question ('' is no answer; no golds: there is none); its exact and F1 come back."""
         exact, f1 = answer_scores(predicted, golds)
         amounts = [exact, f1, 1.0, exact, f1] if len(golds) else [exact, f1]
         self.sums.add(1, np.zeros(len(amounts)), np.arange(len(amounts)), amounts)
         return exact, f1
 
-    def sampled(self) -> dict[str, Replicates]:
+    def values(self, totals: Totals) -> dict[str, Floats]:
         """exact and f1 in 0..1; where some questions have no answer and some do, also each kind by itself."""
-        totals = self.sums.totals()
         exact, f1, answerable, answerable_exact, answerable_f1 = totals.sums
         values = {"exact": share(exact, totals.sizes), "f1": share(f1, totals.sizes)}
         if 0 < answerable[0] < totals.examples:
             values["answerable_exact"] = share(answerable_exact, answerable, math.nan)
             values["answerable_f1"] = share(answerable_f1, answerable, math.nan)
             values["no_answer_accuracy"] = share(exact - answerable_exact, totals.sizes - answerable, math.nan)
-        return {name: totals.sampled(value) for name, value in values.items()}
+        return values

@@ -86,13 +86,13 @@ class Replicates:
 
     def score(self) -> Score:
         """The value with its interval."""
-        found = interval(self.values, self.examples)
+        score = interval(self.values, self.examples)
         # Where all are right, or none, every resampling says the same; Wilson's interval knows how many there were.
-        if self.share and found.low == found.high == 1.0:
-            found = Score(1.0, self.examples / (self.examples + Z**2), 1.0)
-        elif self.share and found.low == found.high == 0.0:
-            found = Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
-        return Score(self.scale * found.value, self.scale * found.low, self.scale * found.high)
+        if self.share and score.low == score.high == 1.0:
+            score = Score(1.0, self.examples / (self.examples + Z**2), 1.0)
+        elif self.share and score.low == score.high == 0.0:
+            score = Score(0.0, 0.0, Z**2 / (self.examples + Z**2))
+        return Score(self.scale * score.value, self.scale * score.low, self.scale * score.high)
 
     def minus(self, other: Replicates) -> Score:
         """By how much this score is above another on the same examples."""
@@ -110,15 +110,23 @@ class Replicates:
 
 
 class Metrics(ABC):
-    """A score, or several, that knows its resamplings."""
+    """Metrics of a stream of examples, each with its resamplings."""
 
     @abstractmethod
     def sampled(self) -> dict[str, Replicates]:
-        """Every score by its name, on the data and on their resamplings."""
+        """Every metric by its name, on the data and on their resamplings."""
 
     def result(self) -> dict[str, Score]:
-        """Every score by its name, with its interval."""
-        return {name: each.score() for name, each in self.sampled().items()}
+        """Every metric by its name, with its interval."""
+        return {name: replicates.score() for name, replicates in self.sampled().items()}
+
+    def table(self) -> list[Any]:
+        """A row per label, where there are labels."""
+        return []
+
+    def confusion(self) -> NDArray[np.int64]:
+        """How often each true class (row) was predicted as each class (column); empty where there are no classes."""
+        return np.zeros((0, 0), dtype=np.int64)
 
 
 class Totals(NamedTuple):
@@ -197,6 +205,37 @@ class Bootstrap:
         for first, last in pairwise(borders):  # np.add.reduceat does the same, four times as slowly
             sums[keys[first]] += amounts[first:last] @ weights[rows[first:last]]
         return sums
+
+
+class SummedMetrics(Metrics):
+    """Metrics that are functions of sums over the examples."""
+
+    def __init__(self, keys: int, seed: int = 0) -> None:
+        self.sums = Bootstrap(keys, seed)
+
+    @abstractmethod
+    def values(self, totals: Totals) -> dict[str, Floats]:
+        """Every metric by its name: a value per column of the totals."""
+
+    def sampled(self) -> dict[str, Replicates]:
+        totals = self.sums.totals()
+        return {name: totals.sampled(values) for name, values in self.values(totals).items()}
+
+
+class MeanMetrics(SummedMetrics):
+    """Metrics that are means of a value per example."""
+
+    def __init__(self, names: Sequence[str], seed: int = 0) -> None:
+        super().__init__(len(names), seed)
+        self.names = tuple(names)
+
+    def add_values(self, values: Floats) -> None:
+        """Take in the next examples: names x examples."""
+        keys, rows = np.indices(values.shape)
+        self.sums.add(values.shape[1], rows.ravel(), keys.ravel(), values.ravel())
+
+    def values(self, totals: Totals) -> dict[str, Floats]:
+        return {name: share(sums, totals.sizes) for name, sums in zip(self.names, totals.sums, strict=True)}
 
 
 def _t_quantile(freedom: int) -> float:

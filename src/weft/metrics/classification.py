@@ -1,4 +1,4 @@
-"""Scores of classes, labels and numbers: streamed, offline, each with a 95 % interval."""
+"""Metrics of classification, with one label per example or several; streamed, each with a 95 % interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import Bootstrap, Floats, Metrics, Replicates, same_length, share
+from weft.metrics.bootstrap import Floats, SummedMetrics, Totals, same_length, share
 
 
 class LabelRow(NamedTuple):
@@ -29,7 +29,7 @@ def label_rows(labels: Sequence[str], right: Floats, predicted: Floats, gold: Fl
 
 
 def f1_of(right: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """The harmonic mean of precision and recall; 0 where there is nothing to find and nothing was found."""
+    """The harmonic mean of precision and recall; 0 where a label is neither predicted nor in the data."""
     return share(2 * right, predicted + gold)
 
 
@@ -39,12 +39,12 @@ def macro_f1(right: Floats, predicted: Floats, gold: Floats) -> Floats:
     return share((f1_of(right, predicted, gold) * occurs).sum(axis=0), occurs.sum(axis=0).astype(np.float64), np.nan)
 
 
-class ClassificationMetrics(Metrics):
+class ClassificationMetrics(SummedMetrics):
     """One class of several per example; memory grows with the classes, not with the examples."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
+        super().__init__(3 * len(labels), seed)  # right, predicted, gold of each class
         self.labels = tuple(labels)
-        self.counts = Bootstrap(3 * len(self.labels), seed)  # right, predicted, gold of each class
         self.table_of_both = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
 
     def add(self, predicted: Sequence[int] | NDArray[Any], gold: Sequence[int] | NDArray[Any]) -> None:
@@ -56,12 +56,11 @@ class ClassificationMetrics(Metrics):
                 raise UserError(f"class {values.min()} to {values.max()}: there are {classes} classes, from 0")
         rows, right = np.arange(len(p)), np.flatnonzero(p == g)
         keys = np.concatenate([g[right], classes + p, 2 * classes + g])
-        self.counts.add(len(p), np.concatenate([right, rows, rows]), keys)
+        self.sums.add(len(p), np.concatenate([right, rows, rows]), keys)
         np.add.at(self.table_of_both, (g, p), 1)
 
-    def sampled(self) -> dict[str, Replicates]:
+    def values(self, totals: Totals) -> dict[str, Floats]:
         """accuracy, macro_f1, mcc (Matthews' correlation) and, of two classes, the f1 of the second."""
-        totals = self.counts.totals()
         right, predicted, gold = totals.sums.reshape(3, len(self.labels), -1)  # classes columns
         n, hits = totals.sizes, right.sum(axis=0)
         # Gorodkin's form for several classes; 0 where one of the two sides never varies.
@@ -73,7 +72,7 @@ class ClassificationMetrics(Metrics):
         }
         if len(self.labels) == 2:
             values["f1"] = f1_of(right[1], predicted[1], gold[1])
-        return {name: totals.sampled(value) for name, value in values.items()}
+        return values
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each class."""
@@ -81,16 +80,15 @@ class ClassificationMetrics(Metrics):
         return label_rows(self.labels, both.diagonal(), both.sum(axis=0), both.sum(axis=1))
 
     def confusion(self) -> NDArray[np.int64]:
-        """How often each true class (row) was called each class (column)."""
         return self.table_of_both.copy()
 
 
-class MultiLabelMetrics(Metrics):
+class MultiLabelMetrics(SummedMetrics):
     """Any number of labels per example."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
+        super().__init__(3 * len(labels) + 1, seed)  # right, predicted, gold of each label; all right
         self.labels = tuple(labels)
-        self.counts = Bootstrap(3 * len(self.labels) + 1, seed)  # right, predicted, gold of each label; all right
 
     def add(self, predicted: ArrayLike, gold: ArrayLike) -> None:
         """Take in the next examples: n x labels, true where a label is set."""
@@ -105,20 +103,18 @@ class MultiLabelMetrics(Metrics):
             keys.append(place * width + label)
         whole = np.flatnonzero((p == g).all(axis=1))
         keys.append(np.full(len(whole), 3 * width))
-        self.counts.add(len(p), np.concatenate([*rows, whole]), np.concatenate(keys))
+        self.sums.add(len(p), np.concatenate([*rows, whole]), np.concatenate(keys))
 
-    def sampled(self) -> dict[str, Replicates]:
+    def values(self, totals: Totals) -> dict[str, Floats]:
         """micro_f1, macro_f1 (over all labels, seen or not) and exact: the share with every label right."""
-        totals = self.counts.totals()
         right, predicted, gold = totals.sums[:-1].reshape(3, len(self.labels), -1)  # labels columns
-        values = {
+        return {
             "micro_f1": f1_of(right.sum(axis=0), predicted.sum(axis=0), gold.sum(axis=0)),
             "macro_f1": f1_of(right, predicted, gold).mean(axis=0),
             "exact": share(totals.sums[-1], totals.sizes),
         }
-        return {name: totals.sampled(value) for name, value in values.items()}
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each label."""
-        right, predicted, gold = self.counts.totals().sums[:-1, 0].reshape(3, len(self.labels))
+        right, predicted, gold = self.sums.totals().sums[:-1, 0].reshape(3, len(self.labels))
         return label_rows(self.labels, right, predicted, gold)

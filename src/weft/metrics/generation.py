@@ -1,7 +1,8 @@
-"""Scores of written text beside right texts: BLEU and chrF (both in 0..100), exact match; streamed, with intervals."""
+"""Metrics of generated text against references: BLEU, chrF, exact match and ROUGE (Lin, 2004), with intervals."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.errors import UserError, one_of
-from weft.metrics.bootstrap import Bootstrap, Floats, Metrics, Replicates, Score, Totals, same_length, share
+from weft.metrics.bootstrap import (
+    Bootstrap,
+    Floats,
+    MeanMetrics,
+    Metrics,
+    Replicates,
+    Score,
+    Totals,
+    same_length,
+    share,
+)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
-
-
-import re
 
 TOKENIZE = ("13a", "intl", "char", "zh", "none")  # those of sacreBLEU that need no further package and no download
 ORDERS = 4  # of BLEU's n-grams of words
@@ -62,11 +70,11 @@ def chrf_of(sums: Floats) -> Floats:
 
 
 class GenerationMetrics(Metrics):
-    """Written texts beside one or several right ones each.
+    """Generated texts against one or several references each.
 
     BLEU and chrF2 are in 0..100, as everybody writes them, and equal to sacreBLEU's of the whole corpus; `exact` (equal
-    but for space around it) is in 0..1; `length_ratio` is the words written for each right one. Where `add` hears the
-    lengths of the sources, `by_length` gives the scores of short and long ones apart; `edges` are the borders.
+    but for space around it) is in 0..1; `length_ratio` is the words written for each of the reference. Where `add` gets
+    the lengths of the sources, `by_length` gives the scores of short and long ones apart; `edges` are the borders.
     """
 
     def __init__(
@@ -90,22 +98,22 @@ class GenerationMetrics(Metrics):
         if self.measured not in (None, lengths is not None) or (lengths is not None and len(lengths) != len(gold)):
             raise UserError("lengths of sources are given for all texts or for none")
         self.measured = lengths is not None
-        found, rows, keys, amounts = list[SentenceScores](), list[int](), list[int](), list[float]()
+        scores, rows, keys, amounts = list[SentenceScores](), list[int](), list[int](), list[float]()
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
             golds = [right] if isinstance(right, str) else list(right)
             if not golds:
                 raise UserError(f"text {self.sums.examples + row + 1} has no right text to be compared with")
             self.references.add(len(golds))
             sentence, statistics = self._statistics(text, golds)
-            found.append(sentence)
+            scores.append(sentence)
             first = KEYS * (0 if lengths is None else bisect_right(self.edges, lengths[row]))
             for place, amount in enumerate(statistics):
                 if amount:
                     rows.append(row)
                     keys.append(first + place)
                     amounts.append(amount)
-        self.sums.add(len(found), rows, keys, amounts)
-        return found
+        self.sums.add(len(scores), rows, keys, amounts)
+        return scores
 
     def _statistics(self, text: str, golds: list[str]) -> tuple[SentenceScores, list[float]]:
         """What one text adds to the sums, in their order."""
@@ -138,12 +146,12 @@ class GenerationMetrics(Metrics):
         if not self.measured:
             return []
         buckets = self.sums.totals().sums.reshape(1 + len(self.edges), KEYS, -1)
-        found = []
+        rows = []
         for low, high, sums in zip([0, *self.edges], [*self.edges, None], buckets, strict=True):
             if count := round(float(sums[COUNT, 0])):
                 scores = self._scores(Totals(sums, sums[COUNT], count))
-                found.append(LengthRow(low, high, count, {name: each.score() for name, each in scores.items()}))
-        return found
+                rows.append(LengthRow(low, high, count, {name: each.score() for name, each in scores.items()}))
+        return rows
 
     def _scores(self, totals: Totals) -> dict[str, Replicates]:
         sums = totals.sums
@@ -160,10 +168,10 @@ class GenerationMetrics(Metrics):
 
     def _corpus_bleu(self, sums: list[int]) -> float:
         """sacreBLEU's own, in 0..1; a rounding above 1 of perfect texts is taken off."""
-        found = self.corpus.compute_bleu(
+        bleu = self.corpus.compute_bleu(
             correct=sums[MATCHES:GRAMS], total=sums[GRAMS:CHRF], sys_len=sums[0], ref_len=sums[1], smooth_method="exp"
         )
-        return min(found.score / 100, 1.0)
+        return min(bleu.score / 100, 1.0)
 
     @property
     def signature(self) -> str:
@@ -183,7 +191,6 @@ def _bleu(tokenize: str, lowercase: bool, effective_order: bool) -> BLEU:
 
 
 WORD = re.compile(r"[a-z0-9]+")  # ROUGE's own rule: other letters are spaces to it
-NAMES = ("rouge1", "rouge2", "rougeL")
 
 
 def words_of(text: str) -> list[str]:
@@ -211,8 +218,7 @@ def rouge_of(predicted: str, gold: str) -> tuple[float, float, float]:
     """The F1 of single words, of pairs of words and of the longest common sequence, in 0..1."""
     p, g = words_of(predicted), words_of(gold)
     singles = sum((Counter(p) & Counter(g)).values())
-    pairs = (Counter(zip(words, words[1:], strict=False)) for words in (p, g))
-    first, second = pairs
+    first, second = (Counter(zip(words, words[1:], strict=False)) for words in (p, g))
     return (
         _f1(singles, len(p), len(g)),
         _f1(sum((first & second).values()), max(len(p) - 1, 0), max(len(g) - 1, 0)),
@@ -224,30 +230,24 @@ def _f1(both: int, predicted: int, gold: int) -> float:
     return 2 * both / (predicted + gold) if both else 0.0
 
 
-class RougeMetrics(Metrics):
-    """Summaries beside one or several right ones each; the mean over the summaries, in 0..1, as rouge-score has it.
+class RougeMetrics(MeanMetrics):
+    """Summaries against one or several references each; the mean over the summaries, in 0..1, as rouge-score has it.
 
-    Of several right summaries the one with the best F1 counts, for each score by itself.
+    Of several references the one with the best F1 counts, for each score by itself.
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.sums = Bootstrap(len(NAMES), seed)
+        super().__init__(("rouge1", "rouge2", "rougeL"), seed)
 
     def add(self, predicted: Sequence[str], gold: Sequence[str | Sequence[str]]) -> list[tuple[float, float, float]]:
         """Take in the next summaries; the three scores of each come back."""
         same_length(predicted, gold, "summaries")
-        found = list[tuple[float, float, float]]()
+        scores = list[tuple[float, float, float]]()
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
             golds = [right] if isinstance(right, str) else list(right)
             if not golds:
                 raise UserError(f"summary {self.sums.examples + row + 1} has no right one to be compared with")
             first, second, longest = zip(*(rouge_of(text, gold) for gold in golds), strict=True)
-            found.append((max(first), max(second), max(longest)))
-        keys, rows = np.indices((len(NAMES), len(found)))
-        self.sums.add(len(found), rows.ravel(), keys.ravel(), np.array(found, dtype=np.float64).T.ravel())
-        return found
-
-    def sampled(self) -> dict[str, Replicates]:
-        """rouge1, rouge2 and rougeL."""
-        totals = self.sums.totals()
-        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(NAMES, totals.sums, strict=True)}
+            scores.append((max(first), max(second), max(longest)))
+        self.add_values(np.array(scores, dtype=np.float64).reshape(-1, 3).T)
+        return scores

@@ -1,4 +1,4 @@
-"""Scores of predicted numbers: correlations and errors, with intervals."""
+"""Metrics of regression: correlations and errors, with intervals."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ class RegressionMetrics(Metrics):
         groups = [np.unique(values, return_inverse=True)[1] for values in (p, g)]
         distance = p - g
         squares, sizes = distance * distance, np.abs(distance)
-        found = {name: np.full(REPLICATES + 1, math.nan) for name in ("pearson", "spearman", "mse", "mae", "r2")}
+        values = {name: np.full(REPLICATES + 1, math.nan) for name in ("pearson", "spearman", "mse", "mae", "r2")}
         for column in range(REPLICATES + 1):
             weights = drawn(self.seed, column, len(p)) if column else np.ones(len(p))
             if not (n := weights.sum()):
                 continue
             lost, around = weights @ squares, g - weights @ g / n
             spread = weights @ (around * around)
-            found["mse"][column], found["mae"][column] = lost / n, weights @ sizes / n
-            found["r2"][column] = 1 - lost / spread if spread > TINY * (weights @ (g * g)) else math.nan
-            found["pearson"][column] = _correlation(p, g, weights)
+            values["mse"][column], values["mae"][column] = lost / n, weights @ sizes / n
+            values["r2"][column] = 1 - lost / spread if spread > TINY * (weights @ (g * g)) else math.nan
+            values["pearson"][column] = _correlation(p, g, weights)
             if column <= self.ranked:
-                found["spearman"][column] = _correlation(
+                values["spearman"][column] = _correlation(
                     _ranks(groups[0], weights), _ranks(groups[1], weights), weights
                 )
         if g.min() == g.max():  # as scikit-learn: no spread to explain
-            found["r2"][:] = float(not squares.any())
+            values["r2"][:] = float(not squares.any())
         for name in ("pearson", "spearman"):
             if p.min() == p.max() or g.min() == g.max():
-                found[name][:] = 0.0
-        return {name: Replicates(values, len(p)) for name, values in found.items()}
+                values[name][:] = 0.0
+        return {name: Replicates(columns, len(p)) for name, columns in values.items()}

@@ -1,4 +1,4 @@
-"""Scores of what is found in texts: entities, tags, answers, ranked texts; streamed, each with a 95 % interval."""
+"""Metrics of tagged sentences: entities and tags of words, with intervals."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.metrics.bootstrap import Bootstrap, Metrics, Replicates, Totals, same_length, share
+from weft.metrics.bootstrap import Floats, SummedMetrics, Totals, same_length, share
 from weft.metrics.classification import LabelRow, f1_of, label_rows, macro_f1
 from weft.text.tags import spans_of
 
 Sentences = Sequence[Sequence[str]]
 
 
-class _SentenceMetrics(Metrics):
+class _SentenceMetrics(SummedMetrics):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
     first = 0  # keys before those of the labels
 
     def __init__(self, labels: Sequence[str] = (), seed: int = 0) -> None:
         self.numbers = {label: number for number, label in enumerate(labels)}
-        self.counts = Bootstrap(self.first + 3 * len(self.numbers), seed)
+        super().__init__(self.first + 3 * len(self.numbers), seed)
 
     def key(self, label: str, place: int) -> int:
         """Where right (0), predicted (1) and gold (2) of a label are counted; new labels are taken in."""
@@ -32,11 +32,11 @@ class _SentenceMetrics(Metrics):
         same_length(predicted, gold, "sentences")
         rows, keys = list[int](), list[int]()
         for row, (p, g) in enumerate(zip(predicted, gold, strict=True)):
-            same_length(p, g, f"tags in sentence {self.counts.examples + row + 1}")
-            found = self.events(p, g)
-            rows += [row] * len(found)
-            keys += found
-        self.counts.add(len(gold), rows, keys)
+            same_length(p, g, f"tags in sentence {self.sums.examples + row + 1}")
+            events = self.events(p, g)
+            rows += [row] * len(events)
+            keys += events
+        self.sums.add(len(gold), rows, keys)
 
     @abstractmethod
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
@@ -51,7 +51,7 @@ class _SentenceMetrics(Metrics):
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each label."""
-        right, predicted, gold = self.parts(self.counts.totals())[:, :, 0]
+        right, predicted, gold = self.parts(self.sums.totals())[:, :, 0]
         return label_rows(list(self.numbers), right, predicted, gold)
 
 
@@ -64,24 +64,22 @@ class EntityMetrics(_SentenceMetrics):
         super().__init__((), seed)
 
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
-        """Words, right words, and the spans found, given and both."""
+        """Words, right words, and the spans predicted, given and both."""
         p, g = spans_of(predicted, "bio"), spans_of(gold, "bio")  # reads all schemes
         keys = [0] * len(gold) + [1 for a, b in zip(predicted, gold, strict=True) if a == b]
         keys += [self.key(span.label, 1) for span in p] + [self.key(span.label, 2) for span in g]
         both = set(p) & set(g)
         return keys + [self.key(span.label, 0) for span in g if span in both]
 
-    def sampled(self) -> dict[str, Replicates]:
+    def values(self, totals: Totals) -> dict[str, Floats]:
         """f1, precision and recall of all spans together (micro), and accuracy of the words."""
-        totals = self.counts.totals()
         right, predicted, gold = self.parts(totals).sum(axis=1)
-        values = {
+        return {
             "f1": f1_of(right, predicted, gold),
             "precision": share(right, predicted),
             "recall": share(right, gold),
             "accuracy": share(totals.sums[1], totals.sums[0]),
         }
-        return {name: totals.sampled(value) for name, value in values.items()}
 
     def table(self) -> list[LabelRow]:
         """Precision, recall, F1 and support of each type, by name."""
@@ -96,9 +94,8 @@ class TagMetrics(_SentenceMetrics):
         keys = [self.key(tag, 1) for tag in predicted] + [self.key(tag, 2) for tag in gold]
         return keys + [self.key(b, 0) for a, b in zip(predicted, gold, strict=True) if a == b]
 
-    def sampled(self) -> dict[str, Replicates]:
+    def values(self, totals: Totals) -> dict[str, Floats]:
         """accuracy over the words, and macro_f1 over the tags that occur."""
-        totals = self.counts.totals()
         right, predicted, gold = self.parts(totals)
         accuracy = share(right.sum(axis=0), gold.sum(axis=0))
-        return {"accuracy": totals.sampled(accuracy), "macro_f1": totals.sampled(macro_f1(right, predicted, gold))}
+        return {"accuracy": accuracy, "macro_f1": macro_f1(right, predicted, gold)}

@@ -20,10 +20,10 @@ def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=bool)
     if values.ndim != 2 or values.shape != truth.shape:
         raise UserError(f"scores of shape {values.shape} and labels of shape {truth.shape}: expected two equal tables")
-    found = []
+    thresholds = []
     for column, marks in zip(values.T, truth.T, strict=True):
         if not marks.any():
-            found.append(0.5)
+            thresholds.append(0.5)
             continue
         order = np.argsort(-column, kind="stable")
         ordered, right = column[order], np.cumsum(marks[order])
@@ -33,10 +33,10 @@ def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
         lowest = float(ordered[last])
         if last + 1 < len(ordered):
             middle = lowest - (lowest - float(ordered[last + 1])) / 2
-            found.append(middle if middle > ordered[last + 1] else lowest)
+            thresholds.append(middle if middle > ordered[last + 1] else lowest)
         else:
-            found.append(lowest / 2 if lowest > 0 else lowest)  # all are set, and those a little lower would be
-    return found
+            thresholds.append(lowest / 2 if lowest > 0 else lowest)  # all are set, and those a little lower would be
+    return thresholds
 
 
 def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""How alike two models see the same texts: cosines between vectors, and nearest neighbors, with intervals."""
+"""Metrics of text vectors: agreement of two models on which texts are near, and ranks in a search; with intervals."""
 
 from __future__ import annotations
 
@@ -10,22 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import (
-    REPLICATES,
-    Bootstrap,
-    Floats,
-    Metrics,
-    Replicates,
-    Score,
-    drawn,
-    interval,
-    share,
-)
+from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Replicates, drawn
 
 MOST = 512  # texts whose pairs are compared: 130,816 of them
 
 
-class SimilarityMetrics:
+class SimilarityMetrics(Metrics):
     """Vectors of the same texts by two models, whose widths may differ; the first `most` texts are compared."""
 
     def __init__(self, most: int = MOST, seed: int = 0) -> None:
@@ -38,15 +28,14 @@ class SimilarityMetrics:
             self.predicted.append(np.asarray(predicted, dtype=np.float64))
             self.gold.append(np.asarray(gold, dtype=np.float64))
 
-    def result(self) -> dict[str, Score]:
+    def sampled(self) -> dict[str, Replicates]:
         """spearman and pearson of the cosines of all pairs; neighbors: the share of nearest texts that are the same.
 
         Texts are resampled, not pairs: those of one text hang together. Ranks stay those of the whole.
         """
         count = len(self.gold)
         if count < 3:
-            some = f"{count} text{'s are' if count != 1 else ' is'}"
-            raise UserError(f"{some} too few to judge by how near texts are to each other: 3 are the least")
+            raise UserError(f"similarities of texts need at least 3 texts, not {count}")
         ours, theirs = _cosines(self.predicted), _cosines(self.gold)
         pairs = np.triu_indices(count, 1)
         weights = np.ones((REPLICATES + 1, count))
@@ -55,21 +44,21 @@ class SimilarityMetrics:
         sizes = weights.sum(1)
         near = np.divide(weights @ same, sizes, out=np.full(len(sizes), math.nan), where=sizes > 0)
         rank, other = (_square(_ranked(each[pairs]), pairs, count) for each in (ours, theirs))
-        found = {"spearman": _correlations(rank, other, weights), "pearson": _correlations(ours, theirs, weights)}
-        return {name: interval(values, count) for name, values in {**found, "neighbors": near}.items()}
-
-    def table(self) -> list[Any]:
-        """There is nothing to say of single labels."""
-        return []
+        spearman, pearson = _correlations(rank, other, weights), _correlations(ours, theirs, weights)
+        return {
+            "spearman": Replicates(spearman, count),
+            "pearson": Replicates(pearson, count),
+            "neighbors": Replicates(near, count),
+        }
 
 
 def _cosines(vectors: Sequence[NDArray[Any]]) -> Floats:
     """n n, 0 between a text and itself."""
     all_of = np.stack(vectors)
     unit = all_of / np.maximum(np.linalg.norm(all_of, axis=1, keepdims=True), 1e-12)
-    found = unit @ unit.T
-    np.fill_diagonal(found, 0.0)
-    return found
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, 0.0)
+    return cosines
 
 
 def _ranked(values: Floats) -> Floats:
@@ -79,9 +68,9 @@ def _ranked(values: Floats) -> Floats:
 
 
 def _square(values: Floats, pairs: tuple[NDArray[Any], NDArray[Any]], count: int) -> Floats:
-    found = np.zeros((count, count))
-    found[pairs] = values
-    return found + found.T
+    upper = np.zeros((count, count))
+    upper[pairs] = values
+    return upper + upper.T
 
 
 def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
@@ -97,19 +86,19 @@ def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean_a, mean_b = total(a) / n, total(b) / n
         spread_a, spread_b = total(a * a) / n - mean_a**2, total(b * b) / n - mean_b**2
-        found = (total(a * b) / n - mean_a * mean_b) / np.sqrt(spread_a * spread_b)
+        correlations = (total(a * b) / n - mean_a * mean_b) / np.sqrt(spread_a * spread_b)
     if not spread_a[0] > 1e-24 or not spread_b[0] > 1e-24:  # one of them sees no difference between texts
         return np.zeros(len(weights))
-    return np.clip(found, -1, 1)
+    return np.clip(correlations, -1, 1)
 
 
 def _same_neighbors(ours: Floats, theirs: Floats, nearest: int) -> Floats:
     """n: of each text's nearest others, the share that both have."""
-    found = np.zeros(len(ours))
+    shares = np.zeros(len(ours))
     for number, rows in enumerate(zip(ours, theirs, strict=True)):
         one, other = (_near(row, number, nearest) for row in rows)
-        found[number] = len(one & other) / nearest
-    return found
+        shares[number] = len(one & other) / nearest
+    return shares
 
 
 def _near(row: Floats, number: int, nearest: int) -> set[int]:
@@ -117,31 +106,23 @@ def _near(row: Floats, number: int, nearest: int) -> set[int]:
     return set(order[order != number][:nearest].tolist())
 
 
-class RankingMetrics(Metrics):
-    """How far up the one right text stands among all texts."""
+class RankingMetrics(MeanMetrics):
+    """mrr (the mean of 1 / rank), ndcg and recall within the first `at`, and recall@1, where one text is right."""
 
     def __init__(self, at: int = 10, seed: int = 0) -> None:
+        super().__init__(("mrr", f"ndcg@{at}", "recall@1", f"recall@{at}"), seed)
         self.at = at
-        self.sums = Bootstrap(4, seed)
 
     def add(self, place: int | None) -> None:
-        """Take in the place of the right text of the next question, from 1; None where it was not found."""
+        """Take in the rank of the right text of the next question, from 1; None where it is not among the results."""
         self.add_many([place])
 
     def add_many(self, places: Iterable[int | None]) -> None:
-        """Take in the places of the right texts of the next questions."""
+        """Take in the ranks of the right texts of the next questions."""
         places = list(places)
         if any(place is not None and place < 1 for place in places):
             raise UserError(f"place {min(p for p in places if p is not None)}: the first place is 1")
         place = np.array([math.inf if place is None else place for place in places], dtype=np.float64)
         # One text is right, so the best possible gain is 1 and needs no dividing by.
         near = place <= self.at
-        gains = np.stack([1 / place, near / np.log2(1 + place), place <= 1, near])  # 4 n
-        keys, rows = np.indices(gains.shape)
-        self.sums.add(len(places), rows.ravel(), keys.ravel(), gains.ravel())
-
-    def sampled(self) -> dict[str, Replicates]:
-        """mrr (the mean of 1 / place), ndcg and recall within the first so many, and recall@1."""
-        totals = self.sums.totals()
-        names = ("mrr", f"ndcg@{self.at}", "recall@1", f"recall@{self.at}")
-        return {name: totals.sampled(share(sums, totals.sizes)) for name, sums in zip(names, totals.sums, strict=True)}
+        self.add_values(np.stack([1 / place, near / np.log2(1 + place), place <= 1, near]))  # 4 n

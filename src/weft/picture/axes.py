@@ -42,9 +42,9 @@ def log_ticks(low: float, high: float, about: int) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = math.ceil((last - first) / about)
     digits = (1, 2, 5) if last - first <= about / 2 else (1,)
-    found = [tens(digit, power) for power in range(first, last + stride, stride) for digit in digits]
-    begin, end = max(value for value in found if value <= low), min(value for value in found if value >= high)
-    return [value for value in found if begin <= value <= end]
+    values = [tens(digit, power) for power in range(first, last + stride, stride) for digit in digits]
+    begin, end = max(value for value in values if value <= low), min(value for value in values if value >= high)
+    return [value for value in values if begin <= value <= end]
 
 
 def short(value: float) -> str:

@@ -13,7 +13,7 @@ UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # 
 
 def safe(text: str) -> str:
     """Words from outside, fit for the text and the attributes of HTML and SVG."""
-    return html.escape(UNFIT.sub(lambda found: repr(found[0])[1:-1], text))
+    return html.escape(UNFIT.sub(lambda match: repr(match[0])[1:-1], text))
 
 
 def wide(text: str) -> float:

@@ -28,8 +28,8 @@ from weft.pruning.vocabulary import Coverage, chosen_for, coverage, most_used, w
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
+from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
-from weft.tasks.judging import judged
 from weft.tasks.model import Model, load
 from weft.tasks.seq2seq import SequenceTask
 from weft.text.tokenizers.pruning import pruned_tokenizer
@@ -252,7 +252,9 @@ class _Judge:
                 for layer in stayed:
                     few = tuple(each for each in stayed if each != layer)
                     smaller = with_layers(opened, few)
-                    found = judged(task, smaller, framing_for(smaller), rows).scores[task.default_metric].value
+                    found = (
+                        evaluate_examples(task, smaller, framing_for(smaller), rows).scores[task.default_metric].value
+                    )
                     scores[few] = (found if found == found else float("-inf"), layer)
                     told(1)
                 stayed = max(scores, key=lambda few: scores[few])  # of equals the upper one goes

@@ -28,7 +28,7 @@ from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
-from weft.tasks.judging import Judgement, judged
+from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.model import Model
 from weft.text.tfidf import LARGEST, SparseRows, Tfidf
 from weft.text.windows import Framing
@@ -221,16 +221,18 @@ def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> 
 
 def judged_again(
     model: Model, name: str, dataset: Dataset[Example], framing: Framing, device: torch.device
-) -> Judgement:
+) -> EvaluationResult:
     """A saved model on the held-out rows."""
     model.to(device)
     try:
-        return judged(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
+        return evaluate_examples(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
     finally:
         model.to("cpu")
 
 
-def compare_baselines(run: Run, judgement: Judgement, baselines: Sequence[Baseline], metric: str, log: Log) -> None:
+def compare_baselines(
+    run: Run, judgement: EvaluationResult, baselines: Sequence[Baseline], metric: str, log: Log
+) -> None:
     """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
     model = judgement.metrics.sampled()[metric]
     by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(baseline.metrics.result()[metric].value, nan=-9.0))
@@ -278,7 +280,7 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
     return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
 
 
-def _never_predicted(judgement: Judgement) -> list[str]:
+def _never_predicted(judgement: EvaluationResult) -> list[str]:
     """Labels that held-out rows have and the model gave to none of them."""
     task = judgement.task
     if not isinstance(task, TextTask) or task.kind != "label":

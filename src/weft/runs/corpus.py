@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +36,7 @@ def text_of(recipe: Recipe) -> TextFiles:
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
-def documents_found(recipe: Recipe, log: Log) -> str:
+def resolved_documents(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
@@ -47,8 +49,8 @@ def documents_found(recipe: Recipe, log: Log) -> str:
 
 
 @dataclass(frozen=True)
-class Material:
-    """What a run trains with: tokens, rows and labels."""
+class TextDataset:
+    """What a run over text trains with: tokens, rows and labels."""
 
     source: ExampleSource
     short: ExampleSource | None  # the rows of the first steps, where they are shorter
@@ -56,6 +58,37 @@ class Material:
     prepare: Callable[[Drawn], Batch]
     corpus: Corpus
     dev: Corpus | None
+
+
+def tokens_of(
+    text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool, stop: Stop, log: Log, progress: Progress
+) -> Corpus:
+    """The tokens of a text, from the cache or made now; `what`: for the progress bar."""
+    skipped = Skipped()
+    with progress(f"tokenizing {what}", "characters") as advance:
+        watched = stop.watched(advance, "stopped while tokenizing; what is done is kept")
+        waiting = "weft: note: another process is tokenizing this text; waiting for it"
+        corpus = tokenized(text, tokenizer, sentences, watched, lambda: log(waiting), skipped)
+    log_notes(skipped.lines(), log)
+    if not corpus.size:
+        raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
+    return corpus
+
+
+def _corpora(
+    recipe: Recipe, tokenizer: Tokenizer, sentences: bool, stop: Stop, log: Log, progress: Progress
+) -> tuple[Corpus, Corpus | None]:
+    """The tokens to learn from, and those that are held out."""
+    text = text_of(recipe)
+    corpus = tokens_of(text, tokenizer, "the text", sentences, stop, log, progress)
+    if recipe.text.dev:
+        dev = replace(text, files=recipe.text.dev)
+        return corpus, tokens_of(dev, tokenizer, "the held-out text", sentences, stop, log, progress)
+    if recipe.text.holdout:
+        train, held_out = corpus.split(recipe.text.holdout)
+        if train.size >= 2 and held_out.size >= 2:
+            return train, held_out
+    return corpus, None
 
 
 def gather(
@@ -68,37 +101,14 @@ def gather(
     log: Log,
     progress: Progress,
     filled: bool = False,
-) -> Material:
-    """What a run of this objective reads; `begin`: the token that an encoder-decoder's writing begins from.
+) -> TextDataset:
+    """The dataset of a run with this objective; `begin`: the token that the output of an encoder-decoder begins with.
 
-    `filled`: full rows have a number of labels that their size alone decides, for passes of one shape.
+    `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
     aim = recipe.objective
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
-    pairs = name in ("mlm+nsp", "mlm+sop")
-
-    def tokens_of(text: TextFiles, what: str) -> Corpus:
-        skipped = Skipped()
-        with progress(f"tokenizing {what}", "characters") as read:
-
-            def heard(more: int) -> None:
-                stop.check("stopped while tokenizing; what is done is kept")
-                read(more)
-
-            waiting = "another process is tokenizing this text; waiting for it"
-            found = tokenized(text, tokenizer, pairs, heard, lambda: log(f"weft: note: {waiting}"), skipped)
-        log_notes(skipped.lines(), log)
-        if not found.size:
-            raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
-        return found
-
-    corpus = tokens_of(text_of(recipe), "the text")
-    dev: Corpus | None = None
-    if recipe.text.dev:
-        dev = tokens_of(replace(text_of(recipe), files=recipe.text.dev), "the held-out text")
-    elif recipe.text.holdout:
-        rest, dev = corpus.split(recipe.text.holdout)
-        corpus, dev = (rest, dev) if rest.size >= 2 and dev.size >= 2 else (corpus, None)
+    corpus, dev = _corpora(recipe, tokenizer, name in ("mlm+nsp", "mlm+sop"), stop, log, progress)
     count = len(corpus.documents) - 1
     if name == "mlm+nsp" and count < 2:
         raise UserError("a single document has no text of another to put in: give --documents block, or mlm+sop")
@@ -107,30 +117,34 @@ def gather(
             f"weft: note: documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
             "longer text, say --documents block or --documents file"
         )
-    seed = recipe.seed
-    few = aim.short
     # Less is read than the text has, so the text of a row is longer than the row.
     raw = (lambda size: size) if spans is None else spans.raw
-    source = _rows(recipe, name, corpus, tokenizer, raw(length), seed)
-    short = None if few is None else _rows(recipe, name, corpus, tokenizer, raw(few), seed)
+    source = _rows(recipe, name, corpus, tokenizer, raw(length), recipe.seed)
+    short = None if aim.short is None else _rows(recipe, name, corpus, tokenizer, raw(aim.short), recipe.seed)
     held_out = _rows(recipe, name, dev, tokenizer, raw(length), None) if dev else None
     # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
+    prepare: Callable[[Drawn], Batch]
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
-        silent = None if start == end else start
-        return Material(source, short, held_out, lambda drawn: shift(drawn, longest, silent), corpus, dev)
-    if spans is not None:
-        row = np.array([raw(length)])
-        if spans.wanted(row)[1] > len(spans.sentinels):
-            log(
-                f"weft: note: rows of {length} tokens would have {spans.wanted(row)[1][0]} gaps; the vocabulary has "
-                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
-            )
-        return Material(source, short, held_out, lambda drawn: spans.apply(drawn, longest), corpus, dev)
-    masking = Masking.of(tokenizer, aim.mask, aim.whole_words, seed)
-    filled = filled and source.even
-    return Material(source, short, held_out, lambda drawn: masking.apply(drawn, longest, filled), corpus, dev)
+        prepare = partial(shift, longest=longest, start=None if start == end else start)
+    elif spans is not None:
+        _note_sentinels(spans, length, log)
+        prepare = partial(spans.apply, longest=longest)
+    else:
+        masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
+        prepare = partial(masking.apply, longest=longest, filled=filled and source.even)
+    return TextDataset(source, short, held_out, prepare, corpus, dev)
+
+
+def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
+    """A note where rows would have more gaps than the vocabulary has sentinels."""
+    wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
+    if wanted > len(spans.sentinels):
+        log(
+            f"weft: note: rows of {length} tokens would have {wanted} gaps; the vocabulary has "
+            f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
+        )
 
 
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
@@ -167,11 +181,11 @@ def _rows(
     elif name == "spans":
         frame = Frame()  # as published: documents follow each other with nothing between them
     else:
-        found = pair_frame(tokenizer)
-        if found is None:
+        around = pair_frame(tokenizer)
+        if around is None:
             raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return SentencePairs(corpus, PairFrame(*map(tuple, found)), length, kind, recipe.seed, rows != "documents")
+        return SentencePairs(corpus, PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
     if rows == "carried":
@@ -179,3 +193,9 @@ def _rows(
     if rows == "documents":
         return DocumentRows(framed, length, extra)
     return PackedRows(framed, length, extra, rows == "apart", seed)
+
+
+def texts_of(dataset: TextDataset) -> dict[str, Any]:
+    """The texts of a run, as `run.json` names them."""
+    corpora = {"text": dataset.corpus, "held_out": dataset.dev}
+    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}

@@ -27,9 +27,8 @@ from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather
+from weft.runs.corpus import gather, texts_of
 from weft.runs.driver import card_of, record
-from weft.runs.language import texts_of
 from weft.runs.recipes import Aim, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -76,9 +75,9 @@ def count_text(
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = frame_of(tokenizer)
     aim = replace(recipe.objective, rows="documents")
-    material = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
-    corpus, dev = material.corpus, material.dev
-    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(material))
+    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
+    corpus, dev = dataset.corpus, dataset.dev
+    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written
         log(f"{run.folder}: this run has finished already")
         return load(run.folder)

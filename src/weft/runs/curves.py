@@ -16,8 +16,7 @@ from weft.errors import UserError
 from weft.files import read_text, write_text
 from weft.metrics.bootstrap import Score
 from weft.picture import ChartLine, Point, entries, heading, line_chart, page, paragraph, table
-from weft.tasks.evaluate import Evaluation
-from weft.tasks.evaluation_page import evaluation_parts
+from weft.tasks.evaluate import Evaluation, evaluation_parts
 from weft.tasks.registry import WRITES
 from weft.training.log import time_left
 from weft.training.run import Run

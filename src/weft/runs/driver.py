@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,11 +30,15 @@ from weft.scratch import temporary_folder
 from weft.tasks.model import device_of
 from weft.training.log import RunLog
 from weft.training.loop import Exploded, quick_arithmetic, train
+from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop, listening
 from weft.training.state import Checkpoints, State, Unreadable
 from weft.training.watching import Watch, draw_gradients
+
+P = TypeVar("P", bound=Training)
+NAMES = {"held_out": "held-out text"}  # of keys of run.json
 
 
 class Altered(UserError):
@@ -106,6 +110,23 @@ def pass_tokens(device: torch.device) -> int:
     return 1 << 16 if device.type == "cuda" else 1 << 14
 
 
+def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
+    """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
+    return replace(
+        plan,
+        steps=steps,
+        epochs=None,
+        batch=batch,
+        pass_tokens=plan.pass_tokens or pass_tokens(device),
+        learning_rate=plan.learning_rate or learning_rate,
+        evaluate_every=every,
+        save_every=plan.save_every or every,
+        log_every=min(plan.log_every, steps or plan.log_every),
+        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
+        threads=plan.threads or torch.get_num_threads(),
+    )
+
+
 def record(
     run: Run,
     recipe: Any,
@@ -131,9 +152,6 @@ def record(
     if any(before[key] != value for key, value in about.items()):
         write_json(run.about, values_of(replace(info, **about)))
     return False
-
-
-NAMES = {"held_out": "held-out text"}  # of keys of run.json
 
 
 def card_of(run: Run, card: Card, seed: int) -> Card:
@@ -178,11 +196,12 @@ class Job:
     recipe: Any  # with every open choice made; it has a seed and says whether TensorBoard is written
     model: LoadedModel  # with its card, but for recipe and date
     setup: Setup
-    data: str  # hash of what the model is judged by, for its metrics
     same: Mapping[str, Any]  # of run.json: what must not change when the run is resumed
     about: Mapping[str, Any] = field(default_factory=dict)  # of run.json besides
+    split: Mapping[str, Any] | None = None  # run/split.json: which rows were held out
     announce: Callable[[State], None]  # logs what is about to be trained; called with where the run stands
-    save: Callable[[LoadedModel, dict[str, float]], None] | None = None  # the best model so far and its losses
+    save: Callable[[LoadedModel, dict[str, float]], None] | None = None  # saves the best model; its losses are given
+    data: str = ""  # hash of the held-out data, for the losses of a model that `drive` itself saves
     metric: str = "loss"  # which decides what is kept
 
 
@@ -191,6 +210,8 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
     setup, plan = job.setup, job.setup.plan
     parameters = sum(parameter.numel() for parameter in setup.network.parameters())
     record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)
+    if job.split is not None:
+        write_json(run.inside / "split.json", dict(job.split))
     start = begin(run, plan.keep, plan.pass_tokens or 0, log)
     state = start.state
     model = replace(job.model, card=card_of(run, job.model.card, job.recipe.seed))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.checkpoint.card import Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
@@ -23,7 +24,6 @@ from weft.data.pairs import Sequences
 from weft.data.reading import Dataset
 from weft.data.tables import RunRows
 from weft.errors import UserError, one_of
-from weft.files import write_json
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
 from weft.runs.baseline import BASELINES, Baseline, announce_baselines, compare_baselines, judged_again, train_baselines
@@ -140,44 +140,21 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
 def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.training.threads)
-    if recipe.training.compile and device.type == "cpu":
-        raise UserError(
-            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
-        )
-    if recipe.training.watch_gradients:
-        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+    _check_training(recipe.training, device)
     task, dataset = gather(recipe, log, progress, stop)
     metric = _metric(recipe, task, log)
     recipe, beginning = _beginning(run, recipe, task, dataset, stop, log, progress)
     model, card = beginning.opened, beginning.opened.card
-    if note := task.swap_note(dataset.train, "the rows, beside those of the base", card.profiles):
-        log(f"weft: note: {note}")
-    task = task.prepare(model, dataset.train, beginning.fresh)
-    if recipe.task.freeze is not None:
-        freeze(model.network, recipe.task.freeze)
+    task = _prepared(recipe, task, dataset, beginning, log)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     announce_long(dataset.examples, framing, log)
     capture = device.type == "cuda" and not recipe.training.compile
     train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, stop, log, progress)
-    # Later on the recipe has the choices, or none where there were none yet.
-    new_head = beginning.fresh and not run.about.exists()
-    plan = resolved(recipe, train, model, task, len(dataset.dev), new_head, device)
+    plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
-    base = recipe.model.get("base")
-    model = replace(
-        model,
-        card=replace(
-            task.to_card(card),
-            task=work.name,
-            window=task.card_window(window, train),
-            pooling=None,
-            normalize=None,
-            columns={**dataset.columns, **recipe.data.columns},
-            base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
-        ),
-    )
+    model = replace(model, card=_card(recipe, task.to_card(card), task.card_window(window, train), dataset.columns))
     data = dataset.hashes.get("dev", dataset.hashes["data"])
     selection = Selection(run, task, model, framing, dataset.dev, metric, data, name=work.name)
     setup = Setup(
@@ -196,9 +173,7 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     baselines = list[Baseline]()
 
     def start(state: State) -> None:
-        announce(run, recipe, model, task, dataset, train, framing, plan.steps or 1, log)
-        if dataset.held_out is not None:
-            write_json(run.inside / "split.json", {"split": recipe.data.split, "held_out": dataset.held_out})
+        announce(run, recipe, model, task, dataset, train, framing, log)
         if not (state.finished and (run.inside / BASELINES).exists()):
             baselines.extend(train_baselines(recipe, task, dataset, model, card, device, progress))
             announce_baselines(baselines, metric, log)
@@ -207,9 +182,9 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
         recipe=recipe,
         model=model,
         setup=setup,
-        data=data,
         same={"data": dataset.hashes, "tokenizer": tokenizer_hash(model)},
         about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
+        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
         announce=start,
         save=selection.save,
         metric=metric,
@@ -221,6 +196,29 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
         judgement = selection.best or judged_again(trained, work.name, dataset, framing, device)
         compare_baselines(run, judgement, baselines, metric, log)
     return trained
+
+
+def _check_training(plan: Tuning, device: torch.device) -> None:
+    if plan.compile and device.type == "cpu":
+        raise UserError(
+            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
+        )
+    if plan.watch_gradients:
+        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
+
+
+def _card(recipe: TaskRecipe, card: Card, window: Window, columns: Mapping[str, str]) -> Card:
+    """The card of the model that the run makes."""
+    base = recipe.model.get("base")
+    return replace(
+        card,
+        task=recipe.task.name,
+        window=window,
+        pooling=None,
+        normalize=None,
+        columns={**columns, **recipe.data.columns},
+        base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
+    )
 
 
 def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
@@ -259,6 +257,17 @@ def _beginning(
     if start is not None:
         fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, log)
     return recipe, beginning
+
+
+def _prepared(recipe: TaskRecipe, task: Task, dataset: Dataset[Example], beginning: Beginning, log: Log) -> Task:
+    """The task as this model learns it, and the model as it is trained."""
+    model = beginning.opened
+    if note := task.swap_note(dataset.train, "the rows, beside those of the base", model.card.profiles):
+        log(f"weft: note: {note}")
+    task = task.prepare(model, dataset.train, beginning.fresh)
+    if recipe.task.freeze is not None:
+        freeze(model.network, recipe.task.freeze)
+    return task
 
 
 def _tokenized(

@@ -60,7 +60,7 @@ def ladder(
         given = merged(_read(recipe), given)
     out = given.get("out")
     if not isinstance(out, str | os.PathLike):
-        raise UserError("where should the ladder go? give --out FOLDER")
+        raise UserError("no folder for the ladder: give --out FOLDER")
     place = Place(Path(out))
     if place.run.recipe.is_file():
         asked = _gone_on(place, given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -18,9 +17,8 @@ from weft.objectives.base import Objective
 from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.progress import Log, Progress
 from weft.runs.architecture import size_of
-from weft.runs.corpus import Material, gather
-from weft.runs.driver import Job, device_for
-from weft.runs.plan import settled
+from weft.runs.corpus import TextDataset, gather, texts_of
+from weft.runs.driver import Job, device_for, settled
 from weft.runs.recipes import Recipe
 from weft.tasks.forward import tokenizer_of
 from weft.training.plan import Training
@@ -52,21 +50,19 @@ def text_job(
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None
     device = device_for(recipe.device, recipe.training.threads)
-    length = aim.length or model.family.row or model.config.context
-    if length > model.config.context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {model.config.context}")
+    length = _length(recipe, model)
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    material = gather(recipe, name, tokenizer_of(model), length, model.config.begin, stop, log, progress, filled)
-    plan = _resolved(recipe, material, model, device, share)
-    if isinstance(material.source, Streams):
-        material = replace(material, source=material.source.of(plan.batch or 1))
+    dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, stop, log, progress, filled)
+    plan = _resolved(recipe, dataset, model, device, share)
+    if isinstance(dataset.source, Streams):
+        dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))
         objective = CarriedToken(StreamStates(plan.batch or 1))
-    _check(recipe, plan, material, device)
+    _check(recipe, plan, dataset, device)
     recipe = replace(recipe, training=plan, device=str(device))
-    feed = Feed(material.source, material.prepare, recipe.seed, plan.batch or 1)
-    if material.short is not None:
-        feed = in_two_phases(feed, material.short, round(aim.short_share * (plan.steps or 1)))
+    feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
+    if dataset.short is not None:
+        feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     card = replace(
         model.card,
         task="fill" if name == "spans" else model.family.task,  # what was learned; a T5 is for more than that
@@ -77,45 +73,47 @@ def text_job(
         network=model.network,
         objective=objective,
         feed=feed,
-        held_out=material.held_out,
+        held_out=dataset.held_out,
         plan=plan,
         device=device,
         decode=tokenizer_of(model).decode,
         evaluate_first=evaluate_first,
         # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=(capture or model.network.CARRIES) and material.source.even and not plan.compile,
+        capture=(capture or model.network.CARRIES) and dataset.source.even and not plan.compile,
     )
     return Job(
         recipe=recipe,
         model=replace(model, card=card),
         setup=setup,
-        data=material.dev.hash if material.dev else material.corpus.hash,
-        same=texts_of(material),
-        announce=lambda state: _announce(run, recipe, model, material, setup, state, log),
+        data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
+        same=texts_of(dataset),
+        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, log),
     )
 
 
-def texts_of(material: Material) -> dict[str, Any]:
-    """The texts of a run, as `run.json` names them."""
-    corpora = {"text": material.corpus, "held_out": material.dev}
-    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}
+def _length(recipe: Recipe, model: LoadedModel) -> int:
+    """Tokens of a row."""
+    length, context = recipe.objective.length or model.family.row or model.config.context, model.config.context
+    if length > context:
+        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
+    return int(length)
 
 
-def _check(recipe: Recipe, plan: Training, material: Material, device: torch.device) -> None:
-    if plan.patience is not None and material.held_out is None:
+def _check(recipe: Recipe, plan: Training, dataset: TextDataset, device: torch.device) -> None:
+    if plan.patience is not None and dataset.held_out is None:
         raise UserError("patience needs held-out text to judge by")
-    if plan.compile and device.type == "cpu" and not material.source.even:
+    if plan.compile and device.type == "cpu" and not dataset.source.even:
         rows = "" if recipe.objective.rows == "stream" else "give --rows stream, or "
         raise UserError(f"on the CPU only full rows can be compiled, and these are not: {rows}leave out --compile")
-    if material.short is not None and plan.minutes is not None:
+    if dataset.short is not None and plan.minutes is not None:
         raise UserError("objective.short needs --steps or --epochs, not --minutes")
 
 
-def _resolved(recipe: Recipe, material: Material, model: LoadedModel, device: torch.device, share: float) -> Training:
+def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: torch.device, share: float) -> Training:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
-    plan, source = recipe.training, material.source
-    if material.held_out is not None:
-        _ = material.held_out.count  # whether there is anything to judge by is said now, not after an hour
+    plan, source = recipe.training, dataset.source
+    if dataset.held_out is not None:
+        _ = dataset.held_out.count  # whether there is anything to judge by is said now, not after an hour
     batch = plan.batch or max(1, round(8192 / source.mean))
     in_epoch = source.count / batch
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
@@ -126,13 +124,13 @@ def _resolved(recipe: Recipe, material: Material, model: LoadedModel, device: to
     return settled(plan, device, batch, steps, every, share * usual)
 
 
-def _why_short(recipe: Recipe, material: Material) -> str:
+def _why_short(recipe: Recipe, dataset: TextDataset) -> str:
     """Why rows are under half of the length asked for, and what to do about it; nothing where they are not."""
-    length, tokens = recipe.objective.length or 0, material.corpus.size
-    if 2 * material.source.mean >= length:
+    length, tokens = recipe.objective.length or 0, dataset.corpus.size
+    if 2 * dataset.source.mean >= length:
         return ""
     if recipe.objective.rows == "documents" and tokens >= length:
-        size = tokens / (len(material.corpus.documents) - 1)
+        size = tokens / (len(dataset.corpus.documents) - 1)
         return (
             f"\nrows are under half of --length {length}: each is one document, of {size:.0f} tokens on average; "
             "--rows stream fills rows with several documents"
@@ -141,25 +139,25 @@ def _why_short(recipe: Recipe, material: Material) -> str:
 
 
 def _announce(
-    run: Run, recipe: Recipe, model: LoadedModel, material: Material, setup: Setup, state: State, log: Log
+    run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State, log: Log
 ) -> None:
-    feed, corpus, minutes = setup.feed, material.corpus, setup.plan.minutes if state.steps is None else None
+    feed, corpus, minutes = setup.feed, dataset.corpus, setup.plan.minutes if state.steps is None else None
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     first = ""
     if feed.first is not None:
         short = feed.first
         first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
-    held_out = f", held out {material.dev.size:,}" if material.dev is not None else ""
+    held_out = f", held out {dataset.dev.size:,}" if dataset.dev is not None else ""
     if held_out and recipe.objective.name == "next":
         held_out += " (its perplexity counts the ends of documents too)"
     steps = state.steps or setup.steps
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
-    epochs = f", {steps * feed.rows / material.source.count:.1f} epochs" if minutes is None else ""
+    epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
     log(
         f"{run.folder}: {model.family.name}, {size_of(model.config)}, "
         f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{held_out}\n"
-        f"plan: {amount} of {feed.rows} rows of about {material.source.mean:.0f} tokens{epochs}{first}"
+        f"plan: {amount} of {feed.rows} rows of about {dataset.source.mean:.0f} tokens{epochs}{first}"
         + (f"; from step {state.step:,}" if state.step else "")
-        + _why_short(recipe, material)
+        + _why_short(recipe, dataset)
     )

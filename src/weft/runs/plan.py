@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 
@@ -13,12 +12,11 @@ from weft.data.examples import Examples
 from weft.data.pairs import Sequences, VectorSide
 from weft.data.reading import Dataset
 from weft.progress import Log
-from weft.runs.driver import half_precision, pass_tokens
+from weft.runs.driver import settled
 from weft.runs.recipes import TaskRecipe, Tuning
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, special_tokens
-from weft.training.plan import Training
 from weft.training.run import Run
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
@@ -28,7 +26,6 @@ BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a ste
 STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
 JUDGES = 50  # held-out rows from which on a metric can stop a run
 PATIENCE = 5  # evaluations, of ten
-P = TypeVar("P", bound=Training)
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 
 
@@ -119,23 +116,6 @@ def decided(
     return settled(plan, device, batch, steps, every, usual_learning_rate)
 
 
-def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
-    """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
-    return replace(
-        plan,
-        steps=steps,
-        epochs=None,
-        batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
-        learning_rate=plan.learning_rate or learning_rate,
-        evaluate_every=every,
-        save_every=plan.save_every or every,
-        log_every=min(plan.log_every, steps or plan.log_every),
-        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
-        threads=plan.threads or torch.get_num_threads(),
-    )
-
-
 def pairs_plan(train: Sequences) -> tuple[int, float]:
     """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
     together = 4096 * train.count / max(1, train.writes)  # about so many tokens to write in a step
@@ -165,7 +145,6 @@ def announce(
     dataset: Dataset[Example],
     train: Examples | Sequences,
     framing: Framing,
-    steps: int,
     log: Log,
 ) -> None:
     """What is about to be learned, from what and how, in three lines."""
@@ -186,6 +165,7 @@ def announce(
     if task.writes and recipe.task.metric != "loss":
         written = len(task.sample(dataset.dev))
         held += f", of which {written:,} are written out" if written < len(dataset.dev) else ""
+    steps = recipe.training.steps or 1
     epochs = steps * (recipe.training.batch or 1) / max(1, rows)
     log(
         f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "

@@ -17,7 +17,7 @@ from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
 from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
-from weft.runs.corpus import documents_found, text_of
+from weft.runs.corpus import resolved_documents, text_of
 from weft.runs.counts import check_counting, count_text
 from weft.runs.driver import begun, check_tensorboard, device_for, drive
 from weft.runs.language import text_job
@@ -47,7 +47,7 @@ def pretrain(
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
     if recipe.out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+        raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
     _family(recipe)  # all that can be wrong without reading the text is said before anything is made
@@ -61,7 +61,7 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
-    recipe = changed(recipe, {"text": {"documents": documents_found(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
     with begun(run, recipe) as stop:
         return go(run, recipe, stop, log, progress_of(progress))
 

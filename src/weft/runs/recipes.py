@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar
 
 from weft.config import build, comma_list, merged, option, section
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
 from weft.runs.sections import TableSection, TrainingRecipe, Vocabulary, Words, model_section
-from weft.tasks.registry import WRITES
+from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
 
 T = TypeVar("T")
@@ -70,9 +70,6 @@ class Recipe(TrainingRecipe):
 
 # ------------------------------------------------------------------------------------------------------ fine-tuning
 
-TaskName = Literal[
-    "classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "summarize", "rewrite", "describe"
-]
 # The family that serves a task best from nothing; what is not here needs weights to begin with.
 FROM_SCRATCH = {
     **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
@@ -104,7 +101,7 @@ class Work:
     """`[task]`: what is learned."""
 
     panel: ClassVar = "Task"
-    name: TaskName = option(MISSING, "--task", help=f"What to learn: {', '.join(get_args(TaskName))}.", metavar="TASK")
+    name: str = option(MISSING, "--task", help=f"What to learn: {', '.join(SUPERVISED)}.", metavar="TASK")
     labels: tuple[str, ...] = option(
         (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
     )
@@ -137,6 +134,9 @@ class Work:
     judged: int = 500  # pairs at most that are written out to judge a model in training
 
     def __post_init__(self) -> None:
+        if self.name not in (known := supervised_names(self.name)):
+            near = did_you_mean(self.name, known)
+            raise UserError(f"name must be one of {', '.join(known)}, not {self.name!r}{near}")
         for name, share in (("smoothing", self.smoothing), ("own", self.own)):
             if not 0 <= share < 1:
                 raise UserError(f"{name} must be at least 0 and below 1, not {share}")
@@ -160,7 +160,7 @@ class Tuning(Training):
     )
     minutes: float | None = None
     batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
-    rate: float | None = option(
+    learning_rate: float | None = option(
         None,
         "--learning-rate",
         "--lr",
@@ -273,8 +273,7 @@ def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
 def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
     """The recipe of a fine-tuning run; its task must be given by either."""
     if name is None and "name" not in settings.get("task", {}):
-        known = get_args(TaskName)
-        raise UserError(f"which task? give --task {', '.join(known[:-1])} or {known[-1]}")
+        raise UserError(f"which task? give --task {', '.join(SUPERVISED[:-1])} or {SUPERVISED[-1]}")
     return read_recipe(name, settings, TaskRecipe)
 
 

@@ -59,7 +59,7 @@ def with_seeds(
         raise UserError(f"seeds must be between 2 and 1000, not {count}")
     plan = read_recipe(recipe, settings, TaskRecipe)
     if plan.out is None:
-        raise UserError("where should the runs go? give --out FOLDER")
+        raise UserError("no folder for the runs: give --out FOLDER")
     folder = Path(plan.out)
     note = folder / "seeds.json"
     sweep(folder)

@@ -9,8 +9,7 @@ from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.metrics.bootstrap import Score
 from weft.tasks.base import Example, Task
-from weft.tasks.evaluate import evaluation_of
-from weft.tasks.judging import Judgement, judged
+from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
 from weft.text.windows import Framing
 from weft.training.run import Run
 from weft.training.setup import HeldOutMetrics
@@ -31,12 +30,12 @@ class Selection:
     data: str  # hash of the examples
     scores: Callable[[Scores], Scores] = dict  # which metrics are kept, and under which names
     name: str | None = None  # of the task, where an evaluation page is written
-    last: Judgement | None = None
-    best: Judgement | None = None
+    last: EvaluationResult | None = None
+    best: EvaluationResult | None = None
 
     def evaluate(self) -> HeldOutMetrics:
         """The metrics of the model as it is, with thresholds tuned on the same examples."""
-        self.last = judged(self.task, self.model, self.framing, self.task.sample(self.examples), tune=True)
+        self.last = evaluate_examples(self.task, self.model, self.framing, self.task.sample(self.examples), tune=True)
         return HeldOutMetrics({n: score.value for n, score in self.scores(self.last.scores).items()}, self.metric)
 
     def save(self, model: LoadedModel, losses: Mapping[str, float]) -> None:

@@ -72,7 +72,7 @@ def learn_vectors(
     if not isinstance(recipe, VectorsRecipe):
         recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
     if recipe.out is None:
-        raise UserError("where should the run go? give --out FOLDER")
+        raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
     paths = _text(recipe).paths()
@@ -295,7 +295,7 @@ class _Driver:
                 begin = time.monotonic()
                 losses.append(step(self.state.step))
                 if not math.isfinite(losses[-1]):
-                    raise UserError(f"the vectors have exploded at step {self.state.step}; try a lower --rate")
+                    raise UserError(f"the vectors have exploded at step {self.state.step}; try a lower --learning-rate")
                 self.state.step += 1
                 self.state.seconds += time.monotonic() - begin
                 if self.state.step % every == 0 or self.state.step == self.steps:

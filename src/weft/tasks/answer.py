@@ -234,12 +234,12 @@ class AnswerTask(Task):
         spans, nothing = self.probabilities(candidates)
         return nothing if self.span(candidates) is None else float(spans[0])
 
-    def answer(self, prediction: Prediction, input: tuple[str, ...], best: int = 3, **options: Any) -> Answer:
+    def answer(self, prediction: Prediction, input: tuple[str, ...], top: int = 3, **options: Any) -> Answer:
         candidates, context = prediction.output, input[1]
         probabilities, nothing = self.probabilities(candidates)
         choices = tuple(
             Choice(text=context[start:end], start=start, end=end, score=float(probability))
-            for (_, start, end), probability in zip(candidates.spans[:best], probabilities[:best], strict=True)
+            for (_, start, end), probability in zip(candidates.spans[:top], probabilities[:top], strict=True)
         )
         start, end = self.span(candidates) or (0, 0)
         return Reply(

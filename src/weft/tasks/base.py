@@ -388,6 +388,10 @@ class Task(ABC):
         """The task with what held-out rows decide, such as thresholds."""
         return self
 
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        """What an evaluation shows beside the metrics: by_label, labels, confusion, points, signature, by_length."""
+        return {}
+
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
         return None

@@ -17,20 +17,20 @@ from weft.text.sentences import sentence_spans
 
 
 def central(
-    opened: LoadedModel, texts: Sequence[str], *, k: int = 3, pooling: str | None = None, layers: str | int = "last"
+    opened: LoadedModel, texts: Sequence[str], *, top: int = 3, pooling: str | None = None, layers: str | int = "last"
 ) -> list[Central]:
-    """The `k` most central sentences of each text, in text order: those most like all the others."""
-    if k < 1:
-        raise UserError(f"k must be 1 or more, not {k}")
+    """The `top` most central sentences of each text, in text order: those most like all the others."""
+    if top < 1:
+        raise UserError(f"top must be 1 or more, not {top}")
     embedder = Embedder(opened, pooling=pooling, normalize=True, layers=layers)
-    return [_central(embedder, text, k) for text in texts]
+    return [_central(embedder, text, top) for text in texts]
 
 
-def _central(embedder: Embedder, text: str, k: int) -> Central:
+def _central(embedder: Embedder, text: str, top: int) -> Central:
     spans = [span for begin, end in sentence_spans(text) if (span := _bare(text, begin, end)) is not None]
     found = list(embedder.chunks(text[begin:end] for begin, end in spans))
     scores = centrality(torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in found)])).tolist()
-    best = sorted(range(len(spans)), key=lambda number: -scores[number])[:k]  # the earlier one where two are equal
+    best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # the earlier one where two are equal
     return Central(
         sentences=tuple(
             Sentence(text=text[begin:end], start=begin, end=end, score=scores[number])

@@ -212,19 +212,19 @@ def judge(
     opened: LoadedModel,
     questions: Iterable[Question],
     *,
-    told: Callable[[Question, Chosen], None] | None = None,
+    on_answer: Callable[[Question, Chosen], None] | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Score:
-    """The share of questions whose right choice was chosen; `told` hears of each, `options` are those of `choose`."""
+    """The share of questions whose right choice was chosen; `on_answer` gets each, `options` are those of `choose`."""
     sums, waiting = Bootstrap(1, seed), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(opened, [(question.prompt, question.choices) for question in some], **options)
         right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]
         sums.add(len(some), right, [0] * len(right))
         for question, answer in zip(some, answers, strict=True):
-            if told is not None:
-                told(question, answer)
+            if on_answer is not None:
+                on_answer(question, answer)
     totals = sums.totals()
     return totals.score(share(totals.sums[0], totals.sizes))
 

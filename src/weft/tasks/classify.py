@@ -35,6 +35,7 @@ from weft.text.windows import Framing, TextWindow, pieces
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
+POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 CHARACTERS = 1 << 22  # that are tokenized at a time
 
 
@@ -321,6 +322,18 @@ class TextTask(Task):
         probabilities = np.stack([self.probabilities(each) for each in predictions])
         best = best_thresholds(probabilities, self.targets(examples).astype(bool))
         return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
+
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        if self.kind == "value":
+            points = [
+                pair for pair in zip(metrics.gold, metrics.predicted, strict=True) if all(map(math.isfinite, pair))
+            ]
+            some = range(len(points)) if len(points) <= POINTS else (n * len(points) // POINTS for n in range(POINTS))
+            return {"points": [list(points[number]) for number in some]}
+        by_label = [row._asdict() for row in metrics.table()]
+        if self.kind == "labels":
+            return {"by_label": by_label}
+        return {"by_label": by_label, "labels": self.labels, "confusion": metrics.confusion().tolist()}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         shown = {"where": example.where, "text": " | ".join(example.texts)}

@@ -14,8 +14,8 @@ from weft.tasks.answers import Text
 from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
+from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.translate import around, limit_of
-from weft.tasks.unseen import unseen_in_words
 from weft.tasks.vector_inputs import VectorInputs, limit_for, vectors_of
 from weft.text.windows import frame
 

@@ -20,7 +20,7 @@ from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.finite import check_finite
+from weft.tasks.output_checks import check_finite
 from weft.text.records import Record
 from weft.text.windows import Cut, Framing, cut, frame
 

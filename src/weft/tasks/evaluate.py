@@ -1,11 +1,11 @@
-"""`model.evaluate(data)`: scores with intervals, a table by label, what is taken for what, and the worst mistakes."""
+"""`model.evaluate(data)`: metrics with confidence intervals, tables, the worst mistakes, and a page of them."""
 
 from __future__ import annotations
 
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,21 +18,28 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.metrics.regression import RegressionMetrics
-from weft.picture import heading, page, paragraph
+from weft.metrics.worst_rows import WorstRows
+from weft.picture import ChartLine, entries, heading, heat_map, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
-from weft.tasks.base import Example
-from weft.tasks.evaluation_page import MATRIX, bounded, cell, evaluation_parts
-from weft.tasks.forward import framing_for
-from weft.tasks.judging import Judgement, judged
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
+from weft.text.windows import Framing
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
-POINTS = 1000  # predicted and true values that are kept for a scatter
+MATRIX = 40  # labels; of more, the most frequent confusions are listed instead of drawn
+LISTED = 20  # confusions in that list
+SHOWN = {
+    "target": "true",
+    "prediction": "predicted",
+    "near": "similarity",
+    "where": "row",
+}  # names of what mistakes hold
+LONGEST = 100_000  # characters of one text on a page; what is longer is truncated, and the page says so
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Evaluation:
     scores: dict[str, Score]
     by_label: list[dict[str, Any]]
     labels: tuple[str, ...]  # of the confusion matrix
-    confusion: list[list[int]]  # how often each label (row) was taken for each (column)
+    confusion: list[list[int]]  # how often each label (row) was predicted as each (column)
     worst: list[dict[str, str]]
     examples: int
     n_tokens: int
@@ -144,6 +151,84 @@ def _short(text: str, most: int = 100) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+# -------------------------------------------------------------------------------------------------------- evaluating
+
+
+@dataclass
+class ReadCounts:
+    """How much was read."""
+
+    examples: int = 0
+    tokens: int = 0
+    windows: int = 0
+    in_windows: int = 0  # texts that took more than one
+    truncated: int = 0
+
+    def add(self, prediction: Prediction) -> None:
+        self.examples += 1
+        self.tokens += prediction.n_tokens
+        self.windows += prediction.n_windows
+        self.in_windows += prediction.n_windows > 1
+        self.truncated += prediction.truncated
+
+    def __str__(self) -> str:
+        cut = f"{self.truncated:,} texts were cut" if self.truncated else "nothing was cut"
+        return (
+            f"{self.examples:,} examples, {self.tokens:,} tokens in {self.windows:,} windows "
+            f"({self.in_windows:,} took more than one); {cut}"
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The metrics of a model on some examples."""
+
+    task: Task  # with what was tuned
+    scores: dict[str, Score]
+    metrics: Any  # whose tables say more
+    worst: list[dict[str, str]]
+    reading: ReadCounts
+
+
+def evaluate_examples(
+    task: Task,
+    model: LoadedModel,
+    framing: Framing,
+    examples: Iterable[Example],
+    tune: bool = False,
+    progress: Callable[[int], None] = lambda more: None,
+) -> EvaluationResult:
+    """Evaluate a model; with `tune`, thresholds are first chosen on these same examples, which are then all held."""
+    reading, worst = ReadCounts(), WorstRows(10)
+    held: list[tuple[list[Prediction], list[Example]]] = []
+    metrics: Any = None
+
+    def add(predictions: list[Prediction], chunk: list[Example]) -> None:
+        nonlocal metrics
+        metrics = metrics or task.metrics()
+        task.add(metrics, predictions, chunk)
+        for prediction, example in zip(predictions, chunk, strict=True):
+            if (mistake := task.mistake(prediction, example)) is not None:
+                worst.add(*mistake)
+
+    for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+        predictions = task.predict(model, framing, [task.inputs(example) for example in chunk])
+        progress(len(chunk))
+        for prediction in predictions:
+            reading.add(prediction)
+        if tune:
+            held.append((predictions, chunk))
+        else:
+            add(predictions, chunk)
+    if held:
+        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
+        for predictions, chunk in held:
+            add(predictions, chunk)
+    if metrics is None:
+        raise UserError("there are no rows to judge by")
+    return EvaluationResult(task, metrics.result(), metrics, worst.rows(), reading)
+
+
 def evaluate(
     opened: LoadedModel,
     name: str,
@@ -162,7 +247,7 @@ def evaluate(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Evaluation:
-    """LogitsProcessor a model on the rows of some files, streaming: nothing is held but the rows at hand.
+    """Evaluate a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
     Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
     of the search; `others` are further models of an ensemble.
@@ -187,7 +272,7 @@ def evaluate(
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None and isinstance(files, Table):  # the columns of the training data may be called otherwise here
+    if columns is None:  # the columns of the training data may be called otherwise here
         files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
     task, needed = task.columns(first, files.columns)
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
@@ -195,52 +280,128 @@ def evaluate(
         warnings.warn(note, stacklevel=2)
     skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
 
-    def read(record: Record, found: Mapping[str, str]) -> Example:
-        example = task.read(record, found)
+    def read(record: Record, columns: Mapping[str, str]) -> Example:
+        example = task.read(record, columns)
         if note := long_note(example.texts, example.where, framing.stride, framing.cutting):
             log(f"weft: note: {note}")
         task.check_format(example)
         return normalization(example)
 
-    with progress_of(progress)(f"judging on {where}", "examples") as told:
+    with progress_of(progress)(f"judging on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
-        found = judged(task, opened, framing, examples, progress=told)
+        result = evaluate_examples(task, opened, framing, examples, progress=count)
     log_notes(skipped.without_bad().lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
-    return evaluation_of(found, name, where, files.hash(), skipped)
+    return evaluation_of(result, name, where, files.hash(), skipped)
 
 
-def evaluation_of(found: Judgement, name: str, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
-    """What was reached on some data, with all that a page shows of it."""
-    task, metrics, reading = found.task, found.metrics, found.reading
-    skipped = skipped or Skipped()
-    by_label = [row._asdict() for row in metrics.table()] if hasattr(metrics, "table") else []
-    confusion = metrics.confusion().tolist() if hasattr(metrics, "confusion") else []
-    points = list(zip(metrics.gold, metrics.predicted, strict=True)) if isinstance(metrics, RegressionMetrics) else []
-    points = [point for point in points if all(map(math.isfinite, point))]
-    some = [points[n * len(points) // POINTS] for n in range(POINTS)] if len(points) > POINTS else points
+def evaluation_of(
+    result: EvaluationResult, name: str, data: str, hash: str, skipped: Skipped | None = None
+) -> Evaluation:
+    """The metrics of a model with all that a page shows of them."""
+    reading, skipped = result.reading, skipped or Skipped()
     return Evaluation(
         task=name,
         data=data,
         hash=hash,
-        scores=found.scores,
-        by_label=by_label,
-        labels=task.labels if confusion else (),
-        confusion=confusion,
-        worst=found.worst,
+        scores=result.scores,
+        worst=result.worst,
         examples=reading.examples,
         n_tokens=reading.tokens,
         n_windows=reading.windows,
         n_truncated=reading.truncated,
         reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
         skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
-        signature=getattr(metrics, "signature", None),
-        by_length=metrics.by_length() if task.writes else [],
-        points=[list(point) for point in some],
+        **{"by_label": [], "labels": (), "confusion": [], **result.task.tables(result.metrics)},
     )
 
 
 def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...]:
     several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
     return tuple(os.fspath(each) for each in several)
+
+
+# ------------------------------------------------------------------------------------------------------------- pages
+
+
+def evaluation_parts(evaluation: Evaluation) -> list[str]:
+    """What a page shows of an evaluation, each part a section."""
+    intro = paragraph(f"{evaluation.data}: {evaluation.reading}") + (
+        paragraph(evaluation.signature) if evaluation.signature else ""
+    )
+    parts = [heading("Scores") + intro + scores_table(evaluation)]
+    if evaluation.points:
+        parts.append(heading("Predicted against true") + scatter(evaluation.points))
+    if len(evaluation.labels) >= 2 and evaluation.confusion:
+        parts.append(heading("Confusion") + confusion(evaluation.labels, evaluation.confusion))
+    if evaluation.by_label:
+        parts.append(heading("By type" if evaluation.task == "tag" else "By label") + rows_table(evaluation.by_label))
+    if evaluation.by_length:
+        parts.append(heading("By words of the source") + rows_table(evaluation.by_length))
+    if evaluation.worst:
+        parts.append(heading("Worst mistakes") + "".join(map(mistake, evaluation.worst)))
+    return parts
+
+
+def scores_table(evaluation: Evaluation) -> str:
+    """Every score with the 95 % confidence interval."""
+    rows = [[name, figure(s.value), figure(s.low), figure(s.high)] for name, s in evaluation.scores.items()]
+    return table_of(["score", "value", "95 % from", "to"], rows)
+
+
+def rows_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows that are dictionaries of the same keys."""
+    header = list(rows[0])
+    return table_of(header, [[cell(row[name]) for name in header] for row in rows])
+
+
+def cell(value: Any) -> str:
+    """A number or a text as tables show it."""
+    return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def figure(value: float) -> str:
+    """A score in few characters: errors of values in the thousands need no four decimals."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """How often each label was predicted for each: a heat map, shaded by the share of the true label's rows."""
+    if len(labels) > MATRIX:
+        pairs = sorted(
+            (
+                (n, labels[row], labels[column])
+                for row, line in enumerate(counts)
+                for column, n in enumerate(line)
+                if n and row != column
+            ),
+            key=lambda pair: -pair[0],
+        )
+        rows = [[right, predicted, f"{n:,}"] for n, right, predicted in pairs[:LISTED]]
+        return paragraph(f"The most frequent of {len(pairs):,}:") + table_of(["true label", "predicted", "rows"], rows)
+    shares = [[n / max(1, sum(line)) for n in line] for line in counts]
+    cells = [[f"{n:,}" for n in line] for line in counts]
+    return heat_map("True label by row, predicted label by column", labels, labels, shares, cells)
+
+
+def scatter(points: Sequence[Sequence[float]]) -> str:
+    """Predicted against true values, and the line on which they would be equal."""
+    pairs = [(true, predicted) for true, predicted in points]
+    ends = [min(min(pair) for pair in pairs), max(max(pair) for pair in pairs)]
+    lines = [
+        ChartLine("rows", pairs, joined=False),
+        ChartLine("predicted = true", [(end, end) for end in ends], dashed=True, faint=True),
+    ]
+    return line_chart("Predicted against true values", lines, "true", "predicted")
+
+
+def mistake(row: dict[str, str]) -> str:
+    """One mistake with its whole text."""
+    return entries({SHOWN.get(name, name): bounded(text) for name, text in row.items()})
+
+
+def bounded(text: str) -> str:
+    """A text that is not endless: what is longer than a book's chapter is truncated, and says so."""
+    rest = len(text) - LONGEST
+    return text if rest <= 0 else f"{text[:LONGEST]} … ({rest:,} more characters)"

@@ -14,8 +14,8 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
 from weft.tasks.base import Task
-from weft.tasks.finite import check_finite
 from weft.tasks.gaps import fill_gaps
+from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import frame
 

@@ -15,7 +15,7 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
-from weft.tasks.finite import check_finite
+from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
 

@@ -15,8 +15,8 @@ from weft.data.spans import sentinel, sentinels_of
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
-from weft.tasks.finite import check_finite
 from weft.tasks.forward import tokenizer_of
+from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 
 LONGEST = 32  # tokens for one gap at most

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from weft.data.columns import file_of
+from weft.checkpoint.folder import LoadedModel
+from weft.data.columns import PAIRED, file_of, find_columns
 from weft.data.reading import LONG, long_note
 from weft.data.tables import Table
-from weft.errors import UserError, shown
+from weft.errors import UserError, listed, shown
 from weft.progress import log_notes, to_logger
+from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-
-if TYPE_CHECKING:
-    from weft.tasks.model import Model
 
 # What a table has, whichever package it comes from: columns of pandas and polars, of a Dataset, of Arrow.
 TABLES = ("columns", "column_names", "schema")
 
 
-def inputs_in_call(model: Model, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
+class Asked(Protocol):
+    """What has to be known of a model to ask it."""
+
+    opened: LoadedModel
+
+    @property
+    def task_object(self) -> Task: ...
+
+
+def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
     task = model.task_object
     if getattr(given, "ndim", 1) == 0:  # one text in an array of NumPy
@@ -68,7 +76,7 @@ class Row:
     problem: str | None = None
 
 
-def rows_of(model: Model, table: Table, skipped: Skipped) -> Iterator[Row]:
+def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
     """Every row of a table.
 
     With `on_bad_row="keep"` a row that cannot be read keeps its place; it is counted as skipped, as an empty one is.
@@ -80,12 +88,12 @@ def rows_of(model: Model, table: Table, skipped: Skipped) -> Iterator[Row]:
         yield row
 
 
-def input_of_each(model: Model, table: Table) -> Iterator[Any]:
+def input_of_each(model: Asked, table: Table) -> Iterator[Any]:
     """One input for each row; an empty cell is asked about like an empty line of standard input."""
     return (_input(model, record, columns) for record, columns in _with_columns(model, table, Skipped()))
 
 
-def inputs_of(model: Model, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
+def inputs_of(model: Asked, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
     """What a model reads of each row of a table that holds anything.
 
     `how`: format, delimiter, names of columns, what to do about a bad row and encoding, as of `Table`.
@@ -93,7 +101,7 @@ def inputs_of(model: Model, columns: Mapping[str, str], data: Any, *how: Any) ->
     return (row.input for row in rows_of(model, Table(data, columns, *how), Skipped()) if row.problem is None)
 
 
-def _with_columns(model: Model, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
+def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
     """Each record with its columns: called as in the training data, as `table` says, or as usual."""
     columns: dict[str, str] = {}
     before: str | None = None
@@ -103,7 +111,7 @@ def _with_columns(model: Model, table: Table, skipped: Skipped) -> Iterator[tupl
     for record in table.records(skipped):
         likely = record.likely or likely
         if record.problem is None and (file := file_of(record.where, before or "")) != before:
-            known = {ours: theirs for ours, theirs in model.card.columns.items() if theirs in record.values}
+            known = {ours: theirs for ours, theirs in model.opened.card.columns.items() if theirs in record.values}
             given = known | dict(table.columns)
             columns, before = task.find_inputs(replace(record, likely=likely), given, skipped.note), file
             log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), to_logger)
@@ -111,7 +119,7 @@ def _with_columns(model: Model, table: Table, skipped: Skipped) -> Iterator[tupl
         yield record, columns
 
 
-def _row(model: Model, record: Record, columns: Mapping[str, str], stop: bool) -> Row:
+def _row(model: Asked, record: Record, columns: Mapping[str, str], stop: bool) -> Row:
     """One row as its task takes it, or why it cannot."""
     if record.problem is not None:
         return Row({}, None, record.problem)
@@ -126,7 +134,7 @@ def _row(model: Model, record: Record, columns: Mapping[str, str], stop: bool) -
     return Row(record.values, value, None if empty is None else f"{record.where}: column {shown(empty)!r} is empty")
 
 
-def _input(model: Model, record: Record, columns: Mapping[str, str]) -> Any:
+def _input(model: Asked, record: Record, columns: Mapping[str, str]) -> Any:
     """What a model reads of one row; a long text is announced."""
     task = model.task_object
     value = task.row_input(record, columns)
@@ -135,3 +143,69 @@ def _input(model: Model, record: Record, columns: Mapping[str, str]) -> Any:
         framing = framing_for(model.opened)
         to_logger(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
     return value
+
+
+# -------------------------------------------------------------------------------------- rows with or without targets
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the rows of one file are read: those that say what is right as the task reads them, the others without."""
+
+    task: Task
+    asked: dict[str, str]  # columns of what a teacher reads: what the task calls each, and what the file calls it
+    right: dict[str, str]  # the same with those of right answers; empty where the file has none
+
+    @classmethod
+    def of(
+        cls, task: Task, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
+    ) -> Reader:
+        """By the columns that a file has."""
+        names = task.input_columns(record, given)
+        try:
+            if names == ("source",):
+                return cls(task, *sides(record, given))
+            asked = find_columns(names, {name: given[name] for name in names if name in given}, record, note)
+        except UserError as error:
+            raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
+        task, whole = task.columns(record, given)
+        there = {name.casefold() for name in record.values}
+        if names == ("text",) and not given and "text" not in there and "context" in there and "question" in there:
+            raise UserError(  # a question is a text too, but hardly the one that is meant
+                f"{file_of(record.where)}: has context and question, as rows of the task answer have; the teacher's "
+                f"task is {task.name}: say which of its columns is the text: --column text=NAME"
+            )
+        try:  # by their names alone: not every column of few values holds labels of this task
+            right = find_columns(whole, {**asked, **given}, record, guess=False)
+        except UserError:
+            if any(name in given and given[name] in record.values for name in whole if name not in names):
+                raise
+            right = {}
+        return cls(task, asked, right)
+
+    def read(self, record: Record) -> Example:
+        there = [record.values.get(theirs) for ours, theirs in self.right.items() if ours not in self.asked]
+        untagged = "tags" in self.right and there == [[]]  # a file of words alone, as CoNLL has them
+        if (
+            there
+            and not untagged
+            and all(value is not None and (self.task.empty_targets or value != "") for value in there)
+        ):
+            return self.task.read(record, self.right)
+        return self.task.read_input(record, self.asked)
+
+
+def sides(record: Record, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What a table calls its sources; and the same with its targets, nothing where it has none."""
+    try:
+        both = find_columns(("source", "target"), given, record)
+        return {"source": both["source"]}, both
+    except UserError:
+        if "target" in given:
+            raise
+    usual = dict.fromkeys(first for first, _ in PAIRED)
+    there = {name.casefold(): name for name in reversed(list(record.values))}
+    found = next((there[name] for name in usual if name in there), None)
+    if "source" in given or found is None:
+        return find_columns(("source",), {**given}, record), {}
+    return {"source": found}, {}

@@ -161,7 +161,7 @@ class Model:
         words, by_token = task.head == "words", task.by_token
         logits: list[Tensor] = []
         for hidden, batch in self._passes(texts):
-            outputs = network.words(hidden) if words else network.scores(task.head, hidden, batch.rows)
+            outputs = network.words(hidden) if words else network.logits(task.head, hidden, batch.rows)
             lengths = batch.rows.lengths().tolist()
             logits += outputs.float().cpu().split(lengths) if words or by_token else outputs.float().cpu().unbind()
         return logits

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from weft.tasks.base import Example
-
 SIDES = ("source", "target")
-ROOM = 30  # characters by which a side may always be longer than the other
 GRAMS = 60  # of a profile
 SAMPLE = 2000  # texts that a profile is counted from
 ENOUGH = 40  # pairs of letters, with fewer of which a text does not tell its language
 CLEARLY = 1.3  # how much nearer a text must be to the other side
-
-
-# --------------------------------------------------------------------------------------------------- what is left out
-
-
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callable[[str], None]) -> list[Example]:
-    """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
-
-    `ratio`: how many times as long as the other a side may be, in characters; 0: any.
-    """
-    kept, uneven, copied = [], list[str](), list[str]()
-    for example in examples:
-        source, target = example.texts[0], str(example.target)
-        short, long = sorted((len(source), len(target)))
-        if ratio and long > ratio * short + ROOM:
-            uneven.append(example.where)
-        elif not copies and source.strip() == target.strip():
-            copied.append(example.where)
-        else:
-            kept.append(example)
-    for places, what in (
-        (uneven, f"one side more than {ratio:g} times as long as the other (data.ratio)"),
-        (copied, "the same text on both sides (data.copies)"),
-    ):
-        if places:
-            told(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
-    return kept
-
-
-def _counted(pairs: int) -> str:
-    return f"{pairs:,} pair{'s' * (pairs != 1)}"
 
 
 # ---------------------------------------------------------------------------------------------- sides that are swapped

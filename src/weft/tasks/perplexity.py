@@ -137,7 +137,7 @@ def perplexity(
     count_ends: bool = False,
     budget: int = BUDGET,
     seed: int = 0,
-    heard: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Perplexity:
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
@@ -163,8 +163,8 @@ def perplexity(
         lost = nats.isinf()
         impossible += int(lost.sum())
         block.add(document, nats.masked_fill(lost, 0.0).numpy(), sums)
-        if heard is not None:
-            heard(len(counted))
+        if on_progress is not None:
+            on_progress(len(counted))
 
     if carried:
         ids = [*tokens.begin, *(token for ids in tokens.one_after_the_other(documents) for token in ids)]

@@ -34,7 +34,7 @@ class Index:
         normalize: bool = True,
         pooling: str | None = None,
         layers: str | int = "last",
-        heard: Callable[[int], None] = lambda more: None,
+        on_progress: Callable[[int], None] = lambda more: None,
     ) -> None:
         self.texts = list(texts)
         if not self.texts:
@@ -45,7 +45,7 @@ class Index:
         for some in self.embedder.chunks(self.texts):
             self.vectors[done : done + len(some.vectors)] = some.vectors
             done += len(some.vectors)
-            heard(len(some.vectors))
+            on_progress(len(some.vectors))
 
     def ask(
         self, queries: Sequence[str], *, top: int = 10, rerank: Rerank | None = None, candidates: int = 50

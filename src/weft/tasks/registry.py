@@ -33,12 +33,17 @@ SUPERVISED = ("classify", "multilabel", "regress", "pair", "tag", "answer", *WRI
 
 
 def task_names() -> tuple[str, ...]:
-    """All tasks, those of plug-ins last; none of these takes a built-in name."""
+    """All tasks, those of plug-ins last."""
     return (*CLASSES, *(name for name in plugin_names(TASKS) if name not in CLASSES))
 
 
+def supervised_names(name: str) -> tuple[str, ...]:
+    """The tasks that are learned from rows; those of plug-ins only where `name` is none of the built-in ones."""
+    return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in plugin_names(TASKS) if n not in CLASSES))
+
+
 def task_class(name: str, what: str = "task") -> type[Task]:
-    """The class of a task, imported now."""
+    """The class of a task, imported now; no plug-in takes a built-in name."""
     if name in CLASSES:
         module, _, attribute = CLASSES[name].partition(":")
         return getattr(import_module(f"weft.tasks.{module}"), attribute)

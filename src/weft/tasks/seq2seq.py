@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.parallel import profile_of, sifted, swapped, swapped_line
+from weft.tasks.parallel import profile_of, swapped, swapped_line
 from weft.tasks.translate import WIDTH, around, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
@@ -31,6 +31,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
+ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
 
 
@@ -208,15 +209,18 @@ class SequenceTask(Task):
         # BLEU asks for four words in a row: it says nothing about answers of a word or two, such as dates.
         return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
 
-    def metrics(self) -> Scores:
-        return Scores(self.name == "summarize", self.baseline)
+    def metrics(self) -> WritingMetrics:
+        return WritingMetrics(self.name == "summarize", self.baseline)
 
-    def add(self, metrics: Scores, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+    def add(self, metrics: WritingMetrics, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add(
             [each.output.text for each in predictions],
             [example.target for example in examples],
             [example.texts[0] for example in examples],
         )
+
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        return {"signature": metrics.signature, "by_length": metrics.by_length()}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         text = prediction.output.text
@@ -225,6 +229,34 @@ class SequenceTask(Task):
         near = rouge_of(text, example.target)[2] if self.name == "summarize" else chrf_near(text, example.target)
         row = {"near": f"{near:.3f}", "target": example.target, "prediction": text}
         return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
+
+
+def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callable[[str], None]) -> list[Example]:
+    """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
+
+    `ratio`: how many times as long as the other a side may be, in characters; 0: any.
+    """
+    kept, uneven, copied = [], list[str](), list[str]()
+    for example in examples:
+        source, target = example.texts[0], str(example.target)
+        short, long = sorted((len(source), len(target)))
+        if ratio and long > ratio * short + ROOM:
+            uneven.append(example.where)
+        elif not copies and source.strip() == target.strip():
+            copied.append(example.where)
+        else:
+            kept.append(example)
+    for places, what in (
+        (uneven, f"one side more than {ratio:g} times as long as the other (data.ratio)"),
+        (copied, "the same text on both sides (data.copies)"),
+    ):
+        if places:
+            told(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+    return kept
+
+
+def _counted(pairs: int) -> str:
+    return f"{pairs:,} pair{'s' * (pairs != 1)}"
 
 
 def chrf_near(text: str, right: str) -> float:
@@ -253,7 +285,7 @@ def too_long(long: list[tuple[int, Example]], length: int) -> str:
     return f"{len(long):,} pairs, the longest of {words:,} words, are {limit} (the longest: {example.where})"
 
 
-class Scores(Metrics):
+class WritingMetrics(Metrics):
     """The scores of what was written: BLEU, chrF and exact matches, or ROUGE beside that of the first sentences."""
 
     def __init__(self, summaries: bool, baseline: bool) -> None:

@@ -317,6 +317,9 @@ class TagTask(Task):
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])
 
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        return {"by_label": [row._asdict() for row in metrics.table()]}
+
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         tags, gold = self.tags(prediction), example.target.tags
         wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]

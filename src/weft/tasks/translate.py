@@ -20,9 +20,9 @@ from weft.generation.rules import Rules
 from weft.generation.search import generate
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
-from weft.tasks.finite import naming
 from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.tasks.generation import check_beam_size
+from weft.tasks.output_checks import naming
 from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizers.tokenizer import Tokenizer

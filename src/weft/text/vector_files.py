@@ -26,6 +26,22 @@ from weft.text.tokenizers.limits import LONGEST_TOKEN
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
 LONGEST = LONGEST_TOKEN  # bytes of a word
 ROWS = 1 << 13  # rows that are put together
+WIDEST = 1 << 16  # numbers of a word; far above any that is published
+MOST = 1 << 26  # words
+LOOK = 64  # lines that show the width of a file
+LONGEST_LINE = LONGEST_TOKEN + 32 * WIDEST  # characters
+BLOCK = 1 << 22  # characters that are turned into numbers at once
+
+Floats = NDArray[numpy.float32]
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Words and their vectors, in the order of the file."""
+
+    words: list[str]
+    matrix: Floats  # n d
+    repeated: int = 0  # lines left out, since their word stood there before
 
 
 def read_file(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
@@ -62,7 +78,7 @@ def _is_binary(path: Path) -> bool:
 
 
 def read_binary(path: Path) -> WordVectors:
-    """The vectors of word2vec's binary format; how many are told is checked against the file before memory is asked."""
+    """The vectors of word2vec's binary format; its claimed size is checked before memory is taken."""
     for source in open_sources(path):
         try:
             return _binary(source, path)
@@ -86,24 +102,24 @@ def _binary(source: TextSource, path: Path) -> WordVectors:
         raise UserError(f"{name}: {count} words of {width} numbers need {least} bytes at least; the file has {size}")
     if 4 * count * width > memory_here():
         raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}  # an ordered set
     blocks: list[Floats] = []
     rows: list[bytes] = []
     reader = io.BufferedReader(stream, 1 << 20)
     for number in range(1, count + 1):
         word, row = _row(reader, name, number, count, 4 * width)
-        if word not in found:
-            found[word] = None
+        if word not in words:
+            words[word] = None
             rows.append(row)
         if len(rows) == ROWS or number == count:
-            blocks.append(_numbers(rows, width))
+            blocks.append(numpy.frombuffer(b"".join(rows), "<f4").reshape(-1, width).astype(numpy.float32))
             rows = []
     matrix = numpy.concatenate(blocks)
     bad = ~numpy.isfinite(matrix).all(1)
     if bad.any():
         first = int(bad.argmax())
-        raise UserError(f"{name} word {first + 1}: {shown(list(found)[first], 30)!r}: holds what is not a number")
-    return WordVectors(list(found), matrix, count - len(found))
+        raise UserError(f"{name} word {first + 1}: {shown(list(words)[first], 30)!r}: holds what is not a number")
+    return WordVectors(list(words), matrix, count - len(words))
 
 
 def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[str, bytes]:
@@ -131,13 +147,6 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
         ) from None
 
 
-def _numbers(rows: list[bytes], width: int) -> Floats:
-    return numpy.frombuffer(b"".join(rows), "<f4").reshape(-1, width).astype(numpy.float32)
-
-
-# --------------------------------------------------------------------------------------------------------- writing
-
-
 def write_file(path: Path, words: Sequence[str], matrix: NDArray[Any], format: str) -> None:
     """The file whole, or what was there before."""
     one_of(format, FORMATS, "format")
@@ -159,31 +168,13 @@ def _written(words: Sequence[str], matrix: NDArray[Any], format: str) -> Iterato
             yield f"{word} {' '.join(map(str, row.astype(numpy.float32)))}\n".encode()
 
 
-WIDEST = 1 << 16  # numbers of a word; far above any that is published
-MOST = 1 << 26  # words
-LOOK = 64  # lines from which the width of a file is told
-LONGEST_LINE = LONGEST_TOKEN + 32 * WIDEST  # characters
-BLOCK = 1 << 22  # characters that are turned into numbers at once
-
-Floats = NDArray[numpy.float32]
-
-
-@dataclass(frozen=True)
-class WordVectors:
-    """Words and their vectors, in the order of the file."""
-
-    words: list[str]
-    matrix: Floats  # n d
-    repeated: int = 0  # lines left out, since their word stood there before
-
-
 def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
     """The vectors of a GloVe or word2vec text file, plain or compressed, with or without word2vec's first line."""
     one_of(on_bad_row, ("stop", "skip"), "on_bad_row")
-    found: dict[str, None] = {}  # an ordered set
+    known: dict[str, None] = {}  # an ordered set
     blocks: list[Floats] = []
     lines_read = size = bad = 0
-    for name, width, told, lines in _opened(path):
+    for name, width, claimed, lines in _opened(path):
         for block in _blocks(lines, name):
             lines_read += len(block)
             words, matrix, faults = _parsed(block, name, width)
@@ -193,16 +184,16 @@ def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None =
                 bad += 1
                 if skipped is not None:
                     skipped.add(str(fault))
-            new = [place for place, word in enumerate(words) if word not in found and found.setdefault(word) is None]
+            new = [place for place, word in enumerate(words) if word not in known and known.setdefault(word) is None]
             blocks.append(matrix if len(new) == len(words) else matrix[new])
             size += 2 * blocks[-1].nbytes  # twice: the blocks are put together at the end
             if size > memory_here():
                 raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
-        if told is not None and told != lines_read:
-            raise UserError(f"{name}: line 1 says that {told} words follow, but there are {lines_read}")
-        if not found:
+        if claimed is not None and claimed != lines_read:
+            raise UserError(f"{name}: line 1 says that {claimed} words follow, but there are {lines_read}")
+        if not known:
             raise UserError(f"{name}: holds no vector")
-    return WordVectors(list(found), numpy.concatenate(blocks), lines_read - bad - len(found))
+    return WordVectors(list(known), numpy.concatenate(blocks), lines_read - bad - len(known))
 
 
 def looks_like_vectors(path: Path) -> bool:
@@ -216,7 +207,7 @@ def looks_like_vectors(path: Path) -> bool:
 
 
 def _opened(path: Path) -> Iterator[tuple[str, int, int | None, Iterator[Line]]]:
-    """The one text that a path stands for: its name, its width, the words that its first line tells of, its lines."""
+    """The one text that a path stands for: its name, its width, the count of words in its first line, its lines."""
     file, member = zip_and_member(path)
     inside = find_members(file, "*") if file.suffix.lower() == ".zip" and member is None and file.is_file() else []
     if len(inside) > 1:
@@ -224,8 +215,8 @@ def _opened(path: Path) -> Iterator[tuple[str, int, int | None, Iterator[Line]]]
     for source in open_sources(path):
         lines = _short(read_lines(source), source.name)
         first = list(islice(lines, LOOK))
-        width, told = _width(first, source.name)
-        yield source.name, width, told, chain(first[1:] if told is not None else first, lines)
+        width, count = _width(first, source.name)
+        yield source.name, width, count, chain(first[1:] if count is not None else first, lines)
 
 
 def _short(lines: Iterator[Line], name: str) -> Iterator[Line]:
@@ -269,10 +260,10 @@ def _numbers_at_the_end(text: str) -> int:
 def _number(field: str) -> float | None:
     """A field as a number; None where it is none, or no finite one."""
     try:
-        found = float(field)
+        number = float(field)
     except ValueError:
         return None
-    return found if abs(found) <= 3.4e38 and "_" not in field and field.strip() == field else None
+    return number if abs(number) <= 3.4e38 and "_" not in field and field.strip() == field else None
 
 
 def _blocks(lines: Iterator[Line], name: str) -> Iterator[list[Line]]:

@@ -134,9 +134,9 @@ class Cbow(Word2Vec[CbowBatch]):
 
     def _step(self, batch: CbowBatch, learning_rate: float) -> None:
         groups = torch.arange(len(batch.centers)).chunk(self.threads)
-        pushes = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
-        hidden = torch.cat([one[0] for one in pushes]).flatten(0, 1)
-        centers, noises = [one[1] for one in pushes], [one[2] for one in pushes]
+        moved = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
+        hidden = torch.cat([one[0] for one in moved]).flatten(0, 1)
+        centers, noises = [one[1] for one in moved], [one[2] for one in moved]
         work = (
             lambda: self._move_inner(batch, hidden, learning_rate),
             lambda: move(self.outer, [*centers, *noises], learning_rate),
@@ -158,12 +158,8 @@ class Cbow(Word2Vec[CbowBatch]):
         return hidden, centers, noise, (counts > 0).to(hidden.dtype)
 
     def _pushes(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Moved, Moved]:
-        sums = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
-        return (
-            sums.hidden,
-            (batch.centers[begin:end], sums.centers),
-            (batch.noise[begin:end], sums.noise),
-        )
+        pushes = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
+        return pushes.hidden, (batch.centers[begin:end], pushes.centers), (batch.noise[begin:end], pushes.noise)
 
     def _loss(self, batch: CbowBatch) -> float:
         some = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))

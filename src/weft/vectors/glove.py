@@ -158,8 +158,8 @@ class Glove:
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        names = ("inner", "outer", "inner_squares", "outer_squares")
-        return {name: getattr(self, name) for name in names}
+        squares = {"inner_squares": self.inner_squares, "outer_squares": self.outer_squares}
+        return {"inner": self.inner, "outer": self.outer, **squares}
 
     def load(self, stored: Mapping[str, Tensor]) -> None:
         for name, tensor in self.tensors().items():

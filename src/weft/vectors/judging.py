@@ -90,15 +90,16 @@ def _number(field: str) -> float | None:
 
 
 def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> list[Judged]:
-    """Spearman's correlation of cosines with judgments of people, or the accuracy of each section and of all."""
+    """Spearman's correlation of cosines with human scores, or the accuracy of each section and of all."""
     if questions.pairs:
         return [_pairs(space, questions)]
     sections = [_section(space, name, some, multiply) for name, some in questions.sections.items()]
-    right = sum(count for _, count in sections)
-    used, asked = sum(one.used for one, _ in sections), sum(one.asked for one, _ in sections)
-    missing = tuple(dict.fromkeys(word for one, _ in sections for word in one.missing))
-    whole = Judged(questions.name, "accuracy", wilson(right, used), used, asked, missing)
-    return [*(replace(one, part=True) for one, _ in sections), whole] if len(sections) > 1 else [sections[0][0]]
+    parts = [part for part, _ in sections]
+    used, asked = sum(part.used for part in parts), sum(part.asked for part in parts)
+    missing = tuple(dict.fromkeys(word for part in parts for word in part.missing))
+    score = wilson(sum(right for _, right in sections), used)
+    whole = Judged(questions.name, "accuracy", score, used, asked, missing)
+    return [*(replace(part, part=True) for part in parts), whole] if len(parts) > 1 else parts
 
 
 def _pairs(space: WordSpace, questions: Questions) -> Judged:

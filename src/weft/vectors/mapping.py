@@ -136,11 +136,11 @@ class Map:
 def _nearness(rows: Floats, others: Floats) -> Floats:
     """The mean cosine of each row with the nearest of some others."""
     most = min(NEIGHBOURS, len(others))
-    parts = [
+    means = [
         np.partition(rows[begin : begin + TOGETHER] @ others.T, -most, axis=1)[:, -most:].mean(1)
         for begin in range(0, len(rows), TOGETHER)
     ]
-    return np.concatenate(parts)
+    return np.concatenate(means)
 
 
 def split(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> tuple[list[Any], list[Any]]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from weft.config import option
 from weft.errors import UserError, shown
 
-# The defaults: word2vec's are those of the first program and of gensim; GloVe's are its own.
+# Defaults: word2vec's are those of the first program and of gensim; GloVe's are its own.
 USUAL = {"word2vec": {"window": 5, "epochs": 5}, "glove": {"window": 10, "epochs": 25}}
 RATES = {"skip-gram": 0.1, "cbow": 0.1, "glove": 0.05}
 

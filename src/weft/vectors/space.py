@@ -46,7 +46,7 @@ def unit(matrix: Floats) -> Floats:
 
 
 class WordSpace:
-    """Word vectors; a word stored in lower case alone also matches its capitalized spelling."""
+    """Word vectors to ask; a word in capitals is looked up in small letters too."""
 
     def __init__(self, words: Sequence[str], matrix: Floats, name: str = "these vectors") -> None:
         """`name` is what messages call the vectors; the word for all unknown ones is no word here."""
@@ -146,7 +146,7 @@ class WordSpace:
     def odd(self, words: Sequence[str]) -> list[Near]:
         """The words with how near each is to the mean of the others, the odd one first."""
         if len(words) < 3:
-            raise UserError(f"the odd one out needs three words or more, not {len(words)}")
+            raise UserError(f"the odd word out needs at least three words, not {len(words)}")
         rows = self.unit[[self.place(word) for word in words]].astype(np.float64)
         rest = unit(((rows.sum(0) - rows) / (len(rows) - 1)).astype(np.float32))
         scores = (rest * rows).sum(1)

@@ -219,8 +219,8 @@ class SkipGram(Word2Vec[Some]):
     def _pushes(self, some: Some) -> tuple[Moved, Moved, Moved]:
         """What moves in the inner table, what in the outer, and the noise there."""
         centers, places, wrong, near, (center, words, drawn) = self._gathered(some)
-        gradients = skip_gram(centers, places, wrong, near, self.plan.negatives)
-        return (center, gradients.centers), (words, gradients.places), (drawn, gradients.noise)
+        pushes = skip_gram(centers, places, wrong, near, self.plan.negatives)
+        return (center, pushes.centers), (words, pushes.places), (drawn, pushes.noise)
 
 
 @dataclass(frozen=True)

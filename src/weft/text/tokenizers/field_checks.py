@@ -1,8 +1,8 @@
-"""Checks of single values from a JSON file; each error names the field, the value and what would be right."""
+"""Checks of values from a JSON file; each error names the field, the value and what would be right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -17,51 +17,45 @@ def value_shown(value: Any) -> str:
     return shown(repr(value) if isinstance(value, str) else str(value))
 
 
-def whole(least: int, most: int) -> Check:
-    """A whole number in a range."""
-
+def _check(is_right: Callable[[Any], bool], wanted: str) -> Check:
     def check(value: Any, where: str) -> None:
-        if type(value) is not int or not least <= value <= most:
-            wanted = f"not a whole number from {least} to {most}" if least < most else f"and only {least} is supported"
+        if not is_right(value):
             raise UserError(f"{where} is {value_shown(value)}, {wanted}")
 
     return check
+
+
+an_object = _check(lambda value: isinstance(value, dict), "not an object")
+a_list = _check(lambda value: isinstance(value, list), "not a list")
+a_text = _check(lambda value: isinstance(value, str), "not a text")
+flag = _check(lambda value: type(value) is bool, "neither true nor false")
+anything = _check(lambda value: True, "")  # checked elsewhere
+
+
+def whole(least: int, most: int) -> Check:
+    """A whole number in a range."""
+    wanted = f"not a whole number from {least} to {most}" if least < most else f"and only {least} is supported"
+    return _check(lambda value: type(value) is int and least <= value <= most, wanted)
+
+
+def number(least: float, most: float) -> Check:
+    """A number in a range."""
+    wanted = f"not a number from {least:g} to {most:g}"
+    return _check(lambda value: type(value) in (int, float) and least <= value <= most, wanted)
+
+
+def choice(*names: str) -> Check:
+    """One of some words."""
+    return _check(lambda value: value in names, f"not one of {', '.join(names)}")
 
 
 def text(most: int, least: int = 0) -> Check:
     """A text of some characters."""
 
     def check(value: Any, where: str) -> None:
-        if not isinstance(value, str):
-            raise UserError(f"{where} is {value_shown(value)}, not a text")
+        a_text(value, where)
         if not least <= len(value) <= most:
             raise UserError(f"{where} has {len(value)} characters, not {least} to {most}")
-
-    return check
-
-
-def choice(*names: str) -> Check:
-    """One of some words."""
-
-    def check(value: Any, where: str) -> None:
-        if value not in names:
-            raise UserError(f"{where} is {value_shown(value)}, not one of {', '.join(names)}")
-
-    return check
-
-
-def flag(value: Any, where: str) -> None:
-    """True or false."""
-    if type(value) is not bool:
-        raise UserError(f"{where} is {value_shown(value)}, neither true nor false")
-
-
-def number(least: float, most: float) -> Check:
-    """A number in a range."""
-
-    def check(value: Any, where: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise UserError(f"{where} is {value_shown(value)}, not a number from {least:g} to {most:g}")
 
     return check
 
@@ -71,21 +65,20 @@ def none_or(inner: Check) -> Check:
     return lambda value, where: None if value is None else inner(value, where)
 
 
-def anything(value: Any, where: str) -> None:
-    """Checked elsewhere."""
-
-
-def few(value: Any, where: str, most: int) -> None:
-    if not isinstance(value, list):
-        raise UserError(f"{where} is {value_shown(value)}, not a list")
+def few(value: Any, where: str, most: int, inner: Check = anything) -> None:
+    """A list of at most so many values."""
+    a_list(value, where)
     if len(value) > most:
         raise UserError(f"{where} has {len(value)} entries; at most {most} are read")
+    for place, item in enumerate(value):
+        inner(item, f"{where}.{place}")
 
 
-def check_fields(value: Any, fields: Mapping[str, Check], optional: tuple[str, ...], where: str) -> None:
-    """Check an object by the table of its fields."""
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is {value_shown(value)}, not an object")
+def check_fields(
+    value: Any, fields: Mapping[str, Check], where: str, optional: Collection[str] = (), joint: str = "."
+) -> None:
+    """Check an object by the table of its fields; what is not in the table is refused."""
+    an_object(value, where)
     for key in value:
         if key not in fields:
             raise UserError(f"{where}: unknown field {shown(key)!r}{did_you_mean(key, fields)}")
@@ -93,4 +86,9 @@ def check_fields(value: Any, fields: Mapping[str, Check], optional: tuple[str, .
     if missing:
         raise UserError(f"{where} has no {listed(missing)}")
     for key, item in value.items():
-        fields[key](item, f"{where}.{key}")
+        fields[key](item, f"{where}{joint}{key}")
+
+
+def fields_of(fields: Mapping[str, Check], optional: Collection[str] = ()) -> Check:
+    """An object with these fields and no others."""
+    return lambda value, where: check_fields(value, fields, where, optional)

@@ -26,10 +26,10 @@ def growth_of(stage: str, step: Mapping[str, Any]) -> int:
     match step["type"]:
         case "Replace":
             content = max(len(step["content"]), len(unicodedata.normalize("NFKD", step["content"])))
-            kind, found = next(iter(step["pattern"].items()))
+            kind, pattern = next(iter(step["pattern"].items()))
             if kind == "Regex":  # it may match between any two characters
                 return 1 + content
-            return max(1, -(-content // len(found)))
+            return max(1, -(-content // len(pattern)))
         case "Prepend":
             return 1 + len(unicodedata.normalize("NFKD", step["prepend"]))
         case "Precompiled":

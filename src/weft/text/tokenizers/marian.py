@@ -19,7 +19,7 @@ from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.checks import check, guarded
 from weft.text.tokenizers.limits import check_tokens
-from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, told_name
+from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, token_name
 from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer
 
 SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
@@ -86,12 +86,12 @@ class PieceNumbers:
 
     def ids(self, encoding: Encoding, code: str) -> list[int]:
         table, unknown = self.table, self.unknown_piece
-        found = [table[number] for number in encoding.ids]
+        ids = [table[number] for number in encoding.ids]
         if unknown in encoding.ids:  # what this model does not know may be a piece of the other's
             for place, (number, piece) in enumerate(zip(encoding.ids, encoding.tokens, strict=True)):
                 if number == unknown:
-                    found[place] = self.numbers.get(piece, self.unknown)
-        return [self.numbers.get(code, self.unknown), *found] if code else found
+                    ids[place] = self.numbers.get(piece, self.unknown)
+        return [self.numbers.get(code, self.unknown), *ids] if code else ids
 
 
 class MarianTokenizer(Tokenizer):
@@ -106,9 +106,9 @@ class MarianTokenizer(Tokenizer):
         where: Path,
     ) -> None:
         roles = Roles(
-            padding=told_name(settings.get("pad_token"), "pad_token", where) or "<pad>",
-            unknown=told_name(settings.get("unk_token"), "unk_token", where) or "<unk>",
-            end=told_name(settings.get("eos_token"), "eos_token", where) or "</s>",
+            padding=token_name(settings.get("pad_token"), "pad_token", where) or "<pad>",
+            unknown=token_name(settings.get("unk_token"), "unk_token", where) or "<unk>",
+            end=token_name(settings.get("eos_token"), "eos_token", where) or "</s>",
         )
         named = [name for name in (roles.unknown, roles.end, roles.padding) if name is not None]
         lacking = [name for name in named if name not in numbers]
@@ -140,7 +140,7 @@ class MarianTokenizer(Tokenizer):
         return f"{super().pipeline}{sorted(self.numbers.items())}"
 
     def id_of(self, role: str) -> int | None:
-        name: str | None = getattr(self.roles, role)
+        name: str | None = vars(self.roles)[role]
         return None if name is None else self.numbers.get(name)
 
     def id(self, token: str) -> int | None:
@@ -165,11 +165,9 @@ class MarianTokenizer(Tokenizer):
         self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
     ) -> list[Encoded]:
         cut = [_code(text) for text in texts]
-        found = super().encode_batch([rest for _, rest in cut], pairs, specials)
-        return [
-            NumberedEncoding(encoded.library_encoding, self._numbers, code)
-            for encoded, (code, _) in zip(found, cut, strict=True)
-        ]
+        batch = super().encode_batch([rest for _, rest in cut], pairs, specials)
+        codes = (code for code, _ in cut)
+        return [NumberedEncoding(a.library_encoding, self._numbers, code) for a, code in zip(batch, codes, strict=True)]
 
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]

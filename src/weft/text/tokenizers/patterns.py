@@ -70,14 +70,14 @@ def check_pattern(pattern: str, where: str, empty: bool = True) -> None:
 def _alternatives(pattern: str, where: str) -> list[str]:
     """The pattern cut at every | that stands in no group and no class."""
     parser = _PatternParser(pattern, where)
-    found, start = [], 0
+    parts, start = [], 0
     while parser.place < len(pattern):
         if pattern[parser.place] == "|":
-            found.append(pattern[start : parser.place])
+            parts.append(pattern[start : parser.place])
             start = parser.place = parser.place + 1
         else:
             parser.skip()
-    return [*found, pattern[start:]]
+    return [*parts, pattern[start:]]
 
 
 class _PatternParser:
@@ -143,13 +143,13 @@ class _PatternParser:
 
     def _repeated(self, depth: int) -> PatternPart:
         part = self._atom(depth)
-        found = REPEAT.match(self.pattern, self.place)
-        if found is None:
+        match = REPEAT.match(self.pattern, self.place)
+        if match is None:
             return part
-        self.place = found.end()
-        least, most = _times(found)
-        if found["comma"] is not None and (found["how"] or not found["least"] + found["most"]):
-            raise self.refused(f"holds {found[0]!r}")
+        self.place = match.end()
+        least, most = _times(match)
+        if match["comma"] is not None and (match["how"] or not match["least"] + match["most"]):
+            raise self.refused(f"holds {match[0]!r}")
         if REPEAT.match(self.pattern, self.place):
             raise self.refused("repeats a repeat")
         if most is not None and most < least:
@@ -181,26 +181,26 @@ class _PatternParser:
             self._class()
             return PatternPart()
         if mark == "\\":
-            found = ESCAPE.match(self.pattern, self.place)
-            if found is None:
+            match = ESCAPE.match(self.pattern, self.place)
+            if match is None:
                 raise self.refused(f"holds {shown(self.pattern[self.place : self.place + 2])!r}")
-            self.place = found.end()
-            return PatternPart(empty=found[0][1] in "bBAzZG")
+            self.place = match.end()
+            return PatternPart(empty=match[0][1] in "bBAzZG")
         if mark in "*+?{":
             raise self.refused("repeats nothing")
         self.place += 1
         return PatternPart(empty=mark in "^$")
 
     def _group(self, depth: int) -> PatternPart:
-        found = GROUP.match(self.pattern, self.place)
-        if found is None:
+        match = GROUP.match(self.pattern, self.place)
+        if match is None:
             raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
-        self.place = found.end()
+        self.place = match.end()
         part = self._choices(depth + 1)
         if self.place >= len(self.pattern):
             raise self.refused("has a bracket that is not closed")
         self.place += 1
-        if found["kind"] in ("=", "!", "<=", "<!"):
+        if match["kind"] in ("=", "!", "<=", "<!"):
             if part.open:
                 raise self.refused("looks ahead or behind without an end")
             return PatternPart(part.ways, empty=True)
@@ -212,8 +212,8 @@ class _PatternParser:
         while self.place < len(self.pattern):
             mark = self.pattern[self.place]
             if mark == "\\":
-                found = ESCAPE.match(self.pattern, self.place)
-                self.place = found.end() if found else self.place + 2
+                match = ESCAPE.match(self.pattern, self.place)
+                self.place = match.end() if match else self.place + 2
                 continue
             self.place += 1
             if mark == "[" and self.pattern[self.place : self.place + 1] == ":":
@@ -231,11 +231,11 @@ class _PatternParser:
         raise self.refused("has a class that is not closed")
 
 
-def _times(found: re.Match[str]) -> tuple[int, int | None]:
+def _times(match: re.Match[str]) -> tuple[int, int | None]:
     """How often at least and at most; None: without an end."""
-    if found["comma"] is None:
-        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[found[0][0]]
-    least = int(found["least"] or 0)
-    if not found["comma"]:
+    if match["comma"] is None:
+        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[match[0][0]]
+    least = int(match["least"] or 0)
+    if not match["comma"]:
         return least, least
-    return least, int(found["most"]) if found["most"] else None
+    return least, int(match["most"]) if match["most"] else None

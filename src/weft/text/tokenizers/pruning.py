@@ -36,14 +36,14 @@ class Anatomy:
 
     def closed(self, keep: Iterable[int]) -> set[int]:
         """These tokens and all that they need, with those that always stay."""
-        found: set[int] = set()
+        kept: set[int] = set()
         waiting = [*self.always, *keep]
         while waiting:
             number = waiting.pop()
-            if number not in found:
-                found.add(number)
+            if number not in kept:
+                kept.add(number)
                 waiting += self.parts.get(number, ())
-        return found
+        return kept
 
 
 def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
@@ -173,35 +173,38 @@ def _merged(model: Mapping[str, Any], left: str, right: str) -> str:
     return left + right.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
+def _processors(part: Any) -> Iterator[dict[str, Any]]:
+    """The processors that put tokens around a text, those inside a Sequence one by one."""
+    if isinstance(part, dict):
+        yield part
+        for inner in part.get("processors") or ():
+            yield from _processors(inner)
+
+
 def _around(part: Any) -> Iterator[int]:
     """The ids of the tokens that are put around a text."""
-    if not isinstance(part, dict):
-        return
-    for inner in part.get("processors") or ():
-        yield from _around(inner)
-    yield from (part[end][1] for end in ("sep", "cls") if isinstance(part.get(end), list))
-    special = part.get("special_tokens")
-    for token in special.values() if isinstance(special, dict) else ():
-        yield from token["ids"]
+    for step in _processors(part):
+        yield from (step[end][1] for end in ("sep", "cls") if isinstance(step.get(end), list))
+        yield from (number for token in _template_tokens(step) for number in token["ids"])
 
 
 def _renumber_around(part: Any, new: Mapping[int, int]) -> None:
-    if not isinstance(part, dict):
-        return
-    for inner in part.get("processors") or ():
-        _renumber_around(inner, new)
-    for end in ("sep", "cls"):
-        if isinstance(part.get(end), list):
-            part[end] = [part[end][0], new[part[end][1]]]
-    special = part.get("special_tokens")
-    for token in special.values() if isinstance(special, dict) else ():
-        token["ids"] = [new[number] for number in token["ids"]]
+    for step in _processors(part):
+        for end in ("sep", "cls"):
+            if isinstance(step.get(end), list):
+                step[end] = [step[end][0], new[step[end][1]]]
+        for token in _template_tokens(step):
+            token["ids"] = [new[number] for number in token["ids"]]
+
+
+def _template_tokens(step: Mapping[str, Any]) -> list[dict[str, Any]]:
+    special = step.get("special_tokens")
+    return list(special.values()) if isinstance(special, dict) else []
 
 
 def _renumbered_settings(settings: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
-    found = dict(settings)
-    told = found.get("added_tokens_decoder")
-    if isinstance(told, dict):
-        numbered = {int(key): token for key, token in told.items() if str(key).isdecimal()}
-        found["added_tokens_decoder"] = {str(new[key]): token for key, token in numbered.items() if key in new}
-    return found
+    decoder = settings.get("added_tokens_decoder")
+    if not isinstance(decoder, dict):
+        return dict(settings)
+    numbered = {int(key): token for key, token in decoder.items() if str(key).isdecimal()}
+    return {**settings, "added_tokens_decoder": {str(new[key]): numbered[key] for key in numbered if key in new}}

@@ -60,9 +60,9 @@ def vocabulary_file(folder: Path) -> Path | None:
     if is_marian(folder):
         return folder / SOURCE
     names = ["tokenizer.json", "vocab.txt", *(first for first, second in PAIRS if (folder / second).exists())]
-    found = [folder / name for name in (*names, *SENTENCEPIECE) if (folder / name).is_file()]
-    if found:
-        return found[0]
+    for name in (*names, *SENTENCEPIECE):
+        if (folder / name).is_file():
+            return folder / name
     models_here = sorted(folder.glob("*.spm"))
     if len(models_here) > 1:
         raise UserError(f"{folder}: holds {listed(file.name for file in models_here)}; load one of them by its name")

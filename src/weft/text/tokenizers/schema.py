@@ -14,10 +14,12 @@ from typing import Any
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.text.tokenizers.field_checks import (
     Check,
+    an_object,
     anything,
     check_fields,
     choice,
     few,
+    fields_of,
     flag,
     none_or,
     number,
@@ -81,19 +83,19 @@ def named_id(value: Any, where: str) -> None:
     whole(0, NUMBER)(value[1], where)
 
 
+def template_piece(value: Any, where: str) -> None:
+    """One text, or one special token."""
+    kind = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else None
+    if kind not in ("Sequence", "SpecialToken"):
+        raise UserError(f"{where} is neither a Sequence nor a SpecialToken")
+    name = choice("A", "B") if kind == "Sequence" else text(LONGEST_TOKEN, 1)
+    check_fields(value[kind], {"id": name, "type_id": whole(0, 255)}, f"{where}.{kind}")
+
+
 def template(value: Any, where: str) -> None:
     """Special tokens around the texts: A alone, or A and B, each once."""
-    few(value, where, MOST_TEMPLATE)
-    seen = []
-    for place, piece in enumerate(value):
-        here = f"{where}.{place}"
-        kind = next(iter(piece)) if isinstance(piece, dict) and len(piece) == 1 else None
-        if kind not in ("Sequence", "SpecialToken"):
-            raise UserError(f"{here} is neither a Sequence nor a SpecialToken")
-        check_fields(piece[kind], {"id": text(LONGEST_TOKEN, 1), "type_id": whole(0, 255)}, (), f"{here}.{kind}")
-        if kind == "Sequence":
-            choice("A", "B")(piece[kind]["id"], f"{here}.Sequence.id")
-            seen.append(piece[kind]["id"])
+    few(value, where, MOST_TEMPLATE, template_piece)
+    seen = [piece["Sequence"]["id"] for piece in value if "Sequence" in piece]
     texts = ["A", "B"] if where.endswith("pair") else ["A"]
     if sorted(seen) != texts:
         raise UserError(f"{where} holds the texts {listed(seen) or 'none'}, not {' and '.join(texts)} once")
@@ -101,16 +103,16 @@ def template(value: Any, where: str) -> None:
 
 def template_tokens(value: Any, where: str) -> None:
     """The special tokens of a template by name."""
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is {value_shown(value)}, not an object")
+    an_object(value, where)
     few(list(value), where, MOST_TEMPLATE)
+    fields: dict[str, Check] = {
+        "id": text(LONGEST_TOKEN, 1),
+        "ids": lambda ids, place: few(ids, place, MOST_TEMPLATE, whole(0, NUMBER)),
+        "tokens": lambda names, place: few(names, place, MOST_TEMPLATE, text(LONGEST_TOKEN)),
+    }
     for name, token in value.items():
         here = f"{where}.{shown(name)}"
-        check_fields(token, {"id": text(LONGEST_TOKEN, 1), "ids": anything, "tokens": anything}, (), here)
-        for key, inside in (("ids", whole(0, NUMBER)), ("tokens", text(LONGEST_TOKEN))):
-            few(token[key], f"{here}.{key}", MOST_TEMPLATE)
-            for place, item in enumerate(token[key]):
-                inside(item, f"{here}.{key}.{place}")
+        check_fields(token, fields, here)
         if len(token["ids"]) != len(token["tokens"]):
             raise UserError(f"{here} has {len(token['ids'])} ids for {len(token['tokens'])} tokens")
 
@@ -216,36 +218,42 @@ ADDED = {
     "content": text(LONGEST_TOKEN, 1),
     **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), flag),
 }
+DIRECTION = choice("Left", "Right")
 TRUNCATION = {
     "max_length": whole(0, NUMBER),
     "stride": whole(0, NUMBER),
     "strategy": choice("LongestFirst", "OnlyFirst", "OnlySecond"),
-    "direction": choice("Left", "Right"),
+    "direction": DIRECTION,
 }
+
+
+def padding_strategy(value: Any, where: str) -> None:
+    """BatchLongest, or a fixed length."""
+    if value != "BatchLongest":
+        check_fields(value, {"Fixed": whole(0, NUMBER)}, where)
+
+
 PADDING = {
-    "strategy": anything,
-    "direction": choice("Left", "Right"),
+    "strategy": padding_strategy,
+    "direction": DIRECTION,
     "pad_to_multiple_of": none_or(whole(0, NUMBER)),
     "pad_id": whole(0, NUMBER),
     "pad_type_id": whole(0, NUMBER),
     "pad_token": text(LONGEST_TOKEN),
 }
-PARTS = ("version", "truncation", "padding", "added_tokens", *COMPONENTS, "model")
 
 
 def check_pipeline(data: dict[str, Any], file: str) -> None:
     """Refuse a tokenizer.json with anything in it that the tables do not have; the type of its model is filled in."""
-    for key in data:
-        if key not in PARTS:
-            raise UserError(f"{file}: unknown key {shown(key)!r}{did_you_mean(key, PARTS)}")
-    choice("1.0")(data.get("version", "1.0"), f"{file}: version")
-    for key, fields in (("truncation", TRUNCATION), ("padding", PADDING)):
-        if data.get(key) is not None:
-            check_fields(data[key], fields, tuple(fields), f"{file}: {key}")
-    strategy = (data.get("padding") or {}).get("strategy", "BatchLongest")
-    if strategy != "BatchLongest":
-        check_fields(strategy, {"Fixed": whole(0, NUMBER)}, (), f"{file}: padding.strategy")
-    check_added(data.get("added_tokens"), f"{file}: added_tokens")
+    parts: dict[str, Check] = {
+        "version": choice("1.0"),
+        "truncation": none_or(fields_of(TRUNCATION, TRUNCATION)),
+        "padding": none_or(fields_of(PADDING, PADDING)),
+        "added_tokens": none_or(lambda value, where: few(value, where, MOST_ADDED_TOKENS, fields_of(ADDED))),
+        **dict.fromkeys(COMPONENTS, anything),
+        "model": anything,
+    }
+    check_fields(data, parts, file, parts, joint=": ")
     growth = 1
     for stage in COMPONENTS:
         steps = list(_steps(stage, data.get(stage), f"{file}: {stage}"))
@@ -266,14 +274,13 @@ def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple
     """The checked components of a stage in their order, those inside a Sequence one by one."""
     if value is None and depth == 0:
         return
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is {value_shown(value)}, not an object")
+    an_object(value, where)
     inside, components = COMPONENTS[stage]
     kind = value.get("type")
     if kind == "Sequence":
         if depth >= MOST_NESTED:
             raise UserError(f"{where}: more than {MOST_NESTED} sequences inside each other")
-        check_fields(value, {"type": anything, inside: anything}, (), where)
+        check_fields(value, {"type": anything, inside: anything}, where)
         few(value[inside], f"{where}.{inside}", MOST_STEPS)
         for place, step in enumerate(value[inside]):
             yield from _steps(stage, step, f"{where}.{inside}.{place}", depth + 1)
@@ -282,43 +289,27 @@ def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple
         near = did_you_mean(kind, components) if isinstance(kind, str) else ""
         raise UserError(f"{where}: type {value_shown(kind)} is not one of {listed(components, 20)}, Sequence{near}")
     optional = tuple(name for name in OPTIONAL if name not in REQUIRED.get(kind, ()))
-    check_fields(value, {"type": anything, **components[kind]}, optional, where)
+    check_fields(value, {"type": anything, **components[kind]}, where, optional)
     if kind == "TemplateProcessing":
-        used = [
-            piece["SpecialToken"]["id"]
-            for side in ("single", "pair")
-            for piece in value[side]
-            if "SpecialToken" in piece
-        ]
-        unknown = [name for name in used if name not in value["special_tokens"]]
+        tokens = [piece["SpecialToken"] for piece in (*value["single"], *value["pair"]) if "SpecialToken" in piece]
+        unknown = [token["id"] for token in tokens if token["id"] not in value["special_tokens"]]
         if unknown:
             raise UserError(f"{where}: its template uses {listed(map(shown, unknown))}, which it does not define")
     yield value, where
 
 
-def check_added(value: Any, where: str) -> None:
-    """The added tokens, one by one."""
-    if value is None:
-        return
-    few(value, where, MOST_ADDED_TOKENS)
-    for place, token in enumerate(value):
-        check_fields(token, ADDED, (), f"{where}.{place}")
-
-
 def check_model(model: Any, where: str) -> None:
     """The model with its vocabulary; old files do not say of which type it is."""
-    if not isinstance(model, dict):
-        raise UserError(f"{where} is {value_shown(model)}, not an object")
+    an_object(model, where)
     kind = model.setdefault("type", _type_of(model))
     if not isinstance(kind, str) or kind not in MODELS:
         raise UserError(f"{where}: type {value_shown(kind)} is not one of {listed(MODELS)}")
-    check_fields(model, {"type": anything, **MODELS[kind]}, MODEL_OPTIONAL.get(kind, ()), where)
+    check_fields(model, {"type": anything, **MODELS[kind]}, where, MODEL_OPTIONAL.get(kind, ()))
     vocabulary = model["vocab"]
     if kind == "Unigram":
         _check_unigram(vocabulary, model.get("unk_id"), bool(model.get("byte_fallback")), where)
         return
-    if not isinstance(vocabulary, dict):
-        raise UserError(f"{where}.vocab is {value_shown(vocabulary)}, not an object")
+    an_object(vocabulary, f"{where}.vocab")
     check_tokens(vocabulary, f"{where}.vocab")
     if not all(type(place) is int and 0 <= place <= NUMBER for place in vocabulary.values()):
         for token, place in vocabulary.items():

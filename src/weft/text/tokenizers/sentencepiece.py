@@ -42,7 +42,7 @@ class SentencePieceModel:
     scores: list[float]
     types: list[int]
     model: int = UNIGRAM
-    padding: str | None = None  # the names of the pieces that the trainer was told to use for these
+    padding: str | None = None  # the pieces that the trainer used for these
     start: str | None = None
     end: str | None = None
     charsmap: bytes = b""
@@ -126,11 +126,11 @@ def without(data: bytes, names: Collection[str], where: str) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     while value >= 128:
-        found.append(value & 127 | 128)
+        data.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*data, value])
 
 
 def build(pieces: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
@@ -211,9 +211,8 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
     target = np.where(leaf, 0, np.arange(len(units), dtype=np.uint32) ^ offset)
     outside = bool((target >= len(units)).any())
     if not outside:
-        starts = (
-            units[target[has_leaf & ~leaf]] & 0x7FFFFFFF
-        )  # of texts; none may begin outside them or inside a character
+        # Starts of texts; none may begin outside them or inside a character.
+        starts = units[target[has_leaf & ~leaf]] & 0x7FFFFFFF
         outside = bool((starts >= texts).any())
         outside = outside or bool((np.frombuffer(charsmap, "u1", texts, 4 + size)[starts] & 0xC0 == 0x80).any())
     if outside:

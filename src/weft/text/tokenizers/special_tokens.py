@@ -36,7 +36,7 @@ class Roles:
     end: str | None = None
 
 
-# Where a role is told, best first, and by which well-known names it is found where nobody tells.
+# The settings that name the token of a role, best first, and its well-known names where none does.
 KEYS = {
     "padding": ("pad_token",),
     "unknown": ("unk_token",),
@@ -57,14 +57,14 @@ WELL_KNOWN = {
 
 def find_roles(settings: dict[str, Any], library: Library, where: Path | str) -> Roles:
     """The special tokens that the settings name, else those with well-known names, where the vocabulary has them."""
-    found: dict[str, str | None] = {}
+    roles: dict[str, str | None] = {}
     for role, keys in KEYS.items():
-        told = [told_name(settings.get(key), key, where) for key in keys]
-        names = [name for name in (*told, *WELL_KNOWN[role]) if name is not None]
-        found[role] = next((name for name in names if library.token_to_id(name) is not None), None)
-    if found["separator"] is None and found["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
-        found["separator"] = "</s>"  # RoBERTa's
-    return Roles(**found)
+        named = [token_name(settings.get(key), key, where) for key in keys]
+        names = [name for name in (*named, *WELL_KNOWN[role]) if name is not None]
+        roles[role] = next((name for name in names if library.token_to_id(name) is not None), None)
+    if roles["separator"] is None and roles["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
+        roles["separator"] = "</s>"  # RoBERTa's
+    return Roles(**roles)
 
 
 def spaced(more: Sequence[decoders.Decoder] = ()) -> decoders.Decoder:
@@ -84,12 +84,12 @@ def surround(library: Library, roles: Roles, family: str) -> None:
     """Put the family's special tokens around each text, where the vocabulary has them."""
     single, pair = (text.split() for text in AROUND[family])
     used = [role for role in ("start", "separator", "end") if any(part.startswith("{" + role) for part in single)]
-    names = {role: getattr(roles, role) for role in used}
+    names = {role: vars(roles)[role] for role in used}
     if None not in names.values():
         library.post_processor = processors.TemplateProcessing(
             single=[part.format(**names) for part in single],
             pair=[part.format(**names) for part in pair],
-            special_tokens=[_numbered(library, name) for name in names.values()],
+            special_tokens=[numbered(library, name) for name in names.values()],
         )
 
 
@@ -109,13 +109,13 @@ def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: st
             )
 
 
-def _numbered(library: Library, name: str) -> tuple[str, int]:
+def numbered(library: Library, name: str) -> tuple[str, int]:
     number = library.token_to_id(name)
     assert number is not None, f"{name} was looked up before"
     return name, number
 
 
-def told_name(value: Any, key: str, where: Path | str) -> str | None:
+def token_name(value: Any, key: str, where: Path | str) -> str | None:
     """A special token as settings name it: a string, or an object with its content."""
     name = value.get("content") if isinstance(value, dict) else value
     if name is None or isinstance(name, str):

@@ -111,7 +111,7 @@ class Tokenizer:
 
     def id_of(self, role: str) -> int | None:
         """The id of the special token with this role: `id_of("mask")`."""
-        name: str | None = getattr(self.roles, role)
+        name: str | None = vars(self.roles)[role]
         return None if name is None else self.library.token_to_id(name)
 
     def id(self, token: str) -> int | None:
@@ -155,10 +155,10 @@ class Tokenizer:
         _check_lengths([*texts, *(pairs or ())], LONGEST // 2)
         try:
             self._check_long([*texts, *(pairs or ())])
-            found = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
+            encodings = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
         except BaseException as error:
             raise _explained(error, texts, pairs, words) from None
-        return [Encoded(encoding) for encoding in found]
+        return [Encoded(encoding) for encoding in encodings]
 
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         """Only the ids of many texts: the fastest way for bulk text."""
@@ -166,7 +166,7 @@ class Tokenizer:
         _check_lengths(texts, LONGEST)
         if not words and not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts):
             return [self._long_ids(text) for text in texts]
-        found = list[list[int]]()
+        ids = list[list[int]]()
         for some in by_budget(texts, _size, TOGETHER):
             inputs: Sequence[Any] = some
             try:
@@ -174,8 +174,8 @@ class Tokenizer:
                 encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
             except BaseException as error:
                 raise _explained(error, texts, None, words) from None
-            found += [encoding.ids for encoding in encoded]
-        return found
+            ids += [encoding.ids for encoding in encoded]
+        return ids
 
     def _long_ids(self, text: Text) -> list[int]:
         """The ids of a long text, a part at a time: the library takes some hundred bytes for each character."""

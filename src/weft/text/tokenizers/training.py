@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -30,20 +31,42 @@ SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
     "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
     "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
-    "word": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
-    "whitespace": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
-    "character": Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"),
+    **dict.fromkeys(
+        ("word", "whitespace", "character"), Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>")
+    ),
 }
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
 MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalizer takes it out of any text
 THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another number rounds differently
 EVERY = 1000  # texts between two reports of progress
-
-
+NO_TEXT = "there is no text to learn a vocabulary from"
 LONGEST_WORD = 1000  # characters
 ENDLESS = re.compile(rf"\S{{{LONGEST_WORD}}}")
 ENDLESS_SPACE = re.compile(rf"(\s{{{LONGEST_WORD}}})\s+")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked of a trainer."""
+
+    size: int
+    lowercase: bool
+    minimum: int  # times that a token must be seen
+    roles: Roles
+    names: list[str]  # special tokens, the first ids
+
+    @property
+    def unknown(self) -> str:
+        assert self.roles.unknown is not None
+        return self.roles.unknown
+
+    def special_tokens(self) -> list[AddedToken]:
+        return [AddedToken(name, special=True, normalized=False) for name in self.names]
+
+    def need(self, least: int, why: str) -> None:
+        if self.size < least:
+            raise UserError(f"a vocabulary of {self.size} is too small: {why} need at least {least}")
 
 
 def learn(
@@ -63,14 +86,13 @@ def learn(
     lowercase: wordpiece does by default, the others do not. minimum_count: how often a merge (wordpiece, bpe), a word
     or a character must be seen, 2 by default and 1 for characters; unigram weighs its pieces by likelihood instead.
     specials: the special tokens by role, the first ids; a mapping also says in which order. around: the family (of
-    `vocabularies.AROUND`) whose special tokens are put around each text. extra: more special tokens, the last ids.
+    `special_tokens.AROUND`) whose special tokens are put around each text. extra: more special tokens, the last ids.
     """
     one_of(kind, KINDS, "vocabulary kind")
-    found = SPECIALS[kind] if specials is None else specials
-    roles = found if isinstance(found, Roles) else Roles(**found)
-    order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(found, Roles) else found
-    names = list(dict.fromkeys(name for role in order if (name := getattr(roles, role)) is not None))
-    room = size - len(extra)
+    given = SPECIALS[kind] if specials is None else specials
+    roles = given if isinstance(given, Roles) else Roles(**given)
+    order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
+    names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
     if size > LARGEST:
         raise UserError(f"a vocabulary of {size} tokens is larger than any that can be learned ({LARGEST} at most)")
     if kind != "bpe" and roles.unknown is None:
@@ -79,7 +101,8 @@ def learn(
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
     minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
-    library = MAKERS[kind](_counted(texts, progress), room, lowercase, minimum, roles, names)
+    request = _Request(size - len(extra), lowercase, minimum, roles, names)
+    library = TRAINERS[kind](_counted(texts, progress), request)
     library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
     if around is not None:
         surround(library, roles, around)
@@ -90,18 +113,10 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
-    _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
-    minimum = _minimum(minimum_count, 1)
-    assert like.kind in ("word", "whitespace") and roles.unknown is not None
-    library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
-    library.normalizer, library.pre_tokenizer = like.library.normalizer, like.library.pre_tokenizer
-    library.decoder = like.library.decoder
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
-    )
-    library.train_from_iterator(_counted(texts, None), trainer)
-    if library.get_vocab_size() == len(names):
-        raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
+    assert like.kind in ("word", "whitespace")
+    request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
+    model = like.library
+    library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
@@ -128,69 +143,62 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
         progress(number)
 
 
-def _enough(size: int, least: int, why: str) -> None:
-    if size < least:
-        raise UserError(f"a vocabulary of {size} is too small: {why} need at least {least}")
-
-
-def _wordpiece(
-    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
-) -> Library:
+def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     """BERT's. Ids: special tokens, the characters alone, the characters inside words, then pieces as merged."""
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    names, roles = request.names, request.roles
+    normalizer = normalizers.BertNormalizer(lowercase=request.lowercase)
     cutter = pre_tokenizers.BertPreTokenizer()
     learner = Library(models.BPE())
     learner.normalizer = normalizer
     learner.pre_tokenizer = pre_tokenizers.Sequence([cutter, pre_tokenizers.Metaspace(MARK, "always", False)])
     # Each character costs two tokens here and at most two in BPE (itself, and merged with the mark); the mark is one.
-    trainer = trainers.BpeTrainer(vocab_size=max(size, 0) + 1, min_frequency=minimum, show_progress=False)
+    size = max(request.size, 0) + 1
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=request.minimum, show_progress=False)
     learner.train_from_iterator(texts, trainer)
     learned = json.loads(learner.to_str())["model"]
     alphabet = sorted(token for token in learned["vocab"] if len(token) == 1 and token != MARK)
     if not alphabet:
-        raise UserError("there is no text to learn a vocabulary from")
-    least = len(names) + 2 * len(alphabet)
-    _enough(size, least, f"{len(alphabet)} characters, each alone and inside a word, and {len(names)} special tokens")
+        raise UserError(NO_TEXT)
+    why = f"{len(alphabet)} characters, each alone and inside a word, and {len(names)} special tokens"
+    request.need(len(names) + 2 * len(alphabet), why)
     merged = [left + right for left, right in learned["merges"]]
     pieces = [piece[1:] if piece.startswith(MARK) else "##" + piece for piece in merged]
     tokens = [*names, *alphabet, *("##" + character for character in alphabet), *pieces]
-    vocabulary = list(dict.fromkeys(tokens))[:size]
-    assert roles.unknown is not None
-    library = Library(
-        models.WordPiece({token: number for number, token in enumerate(vocabulary)}, unk_token=roles.unknown)
-    )
+    vocabulary = {token: number for number, token in enumerate(list(dict.fromkeys(tokens))[: request.size])}
+    library = Library(models.WordPiece(vocabulary, unk_token=request.unknown))
     library.normalizer, library.pre_tokenizer = normalizer, cutter
     library.decoder = decoders.WordPiece(prefix="##")
-    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    library.add_tokens(request.special_tokens())
     if roles.start is not None and roles.separator is not None:
         surround(library, roles, "bert")
     return library
 
 
-def _bpe(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+def _bpe(texts: Iterator[str], request: _Request) -> Library:
     """GPT-2's: merges of bytes, so nothing is unknown. Ids: special tokens, the 256 bytes, then pieces as merged."""
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    _enough(size, len(names) + len(alphabet), f"{len(alphabet)} bytes and {len(names)} special tokens")
+    alphabet, names, mask = pre_tokenizers.ByteLevel.alphabet(), request.names, request.roles.mask
+    least = len(names) + len(alphabet)
+    request.need(least, f"{len(alphabet)} bytes and {len(names)} special tokens")
     library = Library(models.BPE())
-    if lowercase:
+    if request.lowercase:
         library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        min_frequency=minimum,
+        vocab_size=request.size,
+        min_frequency=request.minimum,
         initial_alphabet=sorted(alphabet),
         # A token has the space before it in it, and so has the mask that stands for it.
-        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == roles.mask) for name in names],
+        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == mask) for name in names],
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer)
-    if library.get_vocab_size() == len(names) + len(alphabet) < size:
-        raise UserError(f"there is no text to learn a vocabulary from: no two bytes stand together {minimum} times")
+    if library.get_vocab_size() == least < request.size:
+        raise UserError(f"{NO_TEXT}: no two bytes stand together {request.minimum} times")
     return library
 
 
-def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+def _unigram(texts: Iterator[str], request: _Request) -> Library:
     """T5's, learned by sentencepiece from counted words. Ids: padding, end, unknown, other special tokens, pieces."""
     try:
         import sentencepiece as trainer
@@ -200,13 +208,14 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
     for text in texts:
         words.update(text.split())
     if not words:
-        raise UserError("there is no text to learn a vocabulary from")
-    first = [role for role in T5_ORDER[:4] if getattr(roles, role) is not None]
-    first.sort(key=lambda role: names.index(getattr(roles, role)))
-    told: dict[str, Any] = {}
+        raise UserError(NO_TEXT)
+    names, tokens = request.names, vars(request.roles)
+    first = [role for role in T5_ORDER[:4] if tokens[role] is not None]
+    first.sort(key=lambda role: names.index(tokens[role]))
+    settings: dict[str, Any] = {}
     for role, short in (("padding", "pad"), ("end", "eos"), ("unknown", "unk"), ("start", "bos")):
-        told[f"{short}_id"] = first.index(role) if role in first else -1
-        told |= {f"{short}_piece": getattr(roles, role)} if role in first else {}
+        settings[f"{short}_id"] = first.index(role) if role in first else -1
+        settings |= {f"{short}_piece": tokens[role]} if role in first else {}
     counted = sorted(words.items(), key=lambda item: (-item[1], item[0]))
     model = io.BytesIO()
     try:
@@ -215,101 +224,85 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool, minimum: int, rol
             input_format="tsv",
             model_writer=model,
             model_type="unigram",
-            vocab_size=size,
+            vocab_size=request.size,
             hard_vocab_limit=False,  # where the text has less to give, fewer
             character_coverage=1.0,
             max_sentence_length=1 << 24,  # longer ones would be left out in silence
-            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
-            control_symbols=[name for name in names if name not in [getattr(roles, role) for role in first]],
+            normalization_rule_name="nmt_nfkc_cf" if request.lowercase else "nmt_nfkc",
+            control_symbols=[name for name in names if name not in [tokens[role] for role in first]],
             num_threads=THREADS,
             minloglevel=3,
-            **told,
+            **settings,
         )
     except (RuntimeError, OSError) as error:
         small = re.search(r"smaller than required_chars. (\d+) vs (\d+)", str(error))
         if small:
-            _enough(size, int(small[2]), "the characters of this text and the special tokens")
+            request.need(int(small[2]), "the characters of this text and the special tokens")
         raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
     library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
-    if roles.end is not None:
-        surround(library, roles, "t5")
+    if request.roles.end is not None:
+        surround(library, request.roles, "t5")
     return library
 
 
-def _word(texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]) -> Library:
+def _word(texts: Iterator[str], request: _Request) -> Library:
     """Whole words and single marks, most frequent first; nothing is put around a text."""
-    return _words(texts, size, lowercase, minimum, roles, names, pre_tokenizers.Split(Regex(WORDS), "removed", True))
+    lower = normalizers.Lowercase() if request.lowercase else None
+    return _words(texts, request, lower, pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced())
 
 
-def _whitespace(
-    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
-) -> Library:
+def _whitespace(texts: Iterator[str], request: _Request) -> Library:
     """What stands between spaces, most frequent first, for text that was cut into words before: mr. and 's stay whole.
 
     Special tokens may stand in the text: the <unk> of a corpus with a closed vocabulary is the unknown token.
     """
-    special = set(names)
+    special = set(request.names)
     # They have their ids already; the trainer would take them for words and give them others.
     plain = (" ".join(word for word in text.split() if word not in special) for text in texts)
-    return _words(plain, size, lowercase, minimum, roles, names, pre_tokenizers.WhitespaceSplit())
+    lower = normalizers.Lowercase() if request.lowercase else None
+    joined = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
+    return _words(plain, request, lower, pre_tokenizers.WhitespaceSplit(), joined)
 
 
-def _words(
-    texts: Iterator[str],
-    size: int,
-    lowercase: bool,
-    minimum: int,
-    roles: Roles,
-    names: list[str],
-    cutter: pre_tokenizers.PreTokenizer,
-) -> Library:
-    """The words that a pre-tokenizer cuts."""
-    _enough(size, len(names) + 1, f"{len(names)} special tokens and one word")
-    assert roles.unknown is not None
-    library = Library(models.WordLevel({roles.unknown: 0}, unk_token=roles.unknown))
-    if lowercase:
-        library.normalizer = normalizers.Lowercase()
-    library.pre_tokenizer = cutter
-    library.decoder = (
-        spaced()
-        if isinstance(cutter, pre_tokenizers.Split)
-        else decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
-    )
+def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any) -> Library:
+    """The words that a pre-tokenizer cuts, most frequent first."""
+    names = request.names
+    request.need(len(names) + 1, f"{len(names)} special tokens and one word")
+    library = Library(models.WordLevel({request.unknown: 0}, unk_token=request.unknown))
+    if normalizer is not None:
+        library.normalizer = normalizer
+    library.pre_tokenizer, library.decoder = cutter, decoder
     trainer = trainers.WordLevelTrainer(
-        vocab_size=size, min_frequency=minimum, special_tokens=names, show_progress=False
+        vocab_size=request.size, min_frequency=request.minimum, special_tokens=names, show_progress=False
     )
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
-        raise UserError(f"there is no text to learn a vocabulary from: no word is there {minimum} times")
+        raise UserError(f"{NO_TEXT}: no word is there {request.minimum} times")
     return library
 
 
-def _character(
-    texts: Iterator[str], size: int, lowercase: bool, minimum: int, roles: Roles, names: list[str]
-) -> Library:
+def _character(texts: Iterator[str], request: _Request) -> Library:
     """Every character a token, spaces and line ends too, most frequent first; nothing is put around a text."""
-    _enough(size, len(names) + 1, f"{len(names)} special tokens and one character")
-    assert roles.unknown is not None
-    lower = normalizers.Lowercase() if lowercase else None
+    request.need(len(request.names) + 1, f"{len(request.names)} special tokens and one character")
+    lower = normalizers.Lowercase() if request.lowercase else None
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(lower.normalize_str(text) if lower else text)
-    seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= minimum]
+    seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= request.minimum]
     if not seen:
-        raise UserError(f"there is no text to learn a vocabulary from: no character is there {minimum} times")
-    vocabulary = list(dict.fromkeys([*names, *seen]))[:size]
-    library = Library(
-        models.WordLevel({token: number for number, token in enumerate(vocabulary)}, unk_token=roles.unknown)
-    )
+        raise UserError(f"{NO_TEXT}: no character is there {request.minimum} times")
+    tokens = list(dict.fromkeys([*request.names, *seen]))[: request.size]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    library = Library(models.WordLevel(vocabulary, unk_token=request.unknown))
     if lower:
         library.normalizer = lower
     library.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTERS), "isolated")
     library.decoder = decoders.Fuse()
-    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    library.add_tokens(request.special_tokens())
     return library
 
 
-MAKERS = {
+TRAINERS = {
     "wordpiece": _wordpiece,
     "bpe": _bpe,
     "unigram": _unigram,

@@ -16,11 +16,11 @@ from weft.text.tokenizers.limits import MOST_ADDED_TOKENS, MOST_MERGES, MOST_TOK
 from weft.text.tokenizers.special_tokens import (
     AROUND,
     Roles,
-    _numbered,
     check_added_tokens,
     find_roles,
+    numbered,
     surround,
-    told_name,
+    token_name,
 )
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
@@ -41,7 +41,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
-    unknown = told_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
+    unknown = token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
     library = Library(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(
         lowercase=bool(_flag(settings, "do_lower_case", True, file)),
@@ -68,7 +68,7 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
         raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
     merges = _read_merges(merges_file, vocabulary, file)
     if family == "openaigpt":
-        unknown = told_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
+        unknown = token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
         model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
         library = Library(model)
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -85,14 +85,14 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     if family == "deberta":
         surround(library, roles, family)
     elif around and roles.start is not None and roles.separator is not None:
-        start, separator = _numbered(library, roles.start), _numbered(library, roles.separator)
+        start, separator = numbered(library, roles.start), numbered(library, roles.separator)
         library.post_processor = processors.RobertaProcessing(separator, start, True, prefix)
     elif _flag(settings, "add_bos_token", False, file) and roles.start is not None:
         template = [f"{roles.start}:0", "$A:0"]
         library.post_processor = processors.TemplateProcessing(
             single=template,
             pair=[*template, f"{roles.start}:1", "$B:1"],
-            special_tokens=[_numbered(library, roles.start)],
+            special_tokens=[numbered(library, roles.start)],
         )
     return library
 
@@ -119,11 +119,11 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
         if _flag(settings, "do_lower_case", family == "albert", file):
             before.append(normalizers.Lowercase())
     library = sentencepiece.build(pieces, str(file), before)
-    told = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
-    extra = settings.get("extra_ids", 100 if family == "t5" and not told else 0)
+    listed = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
+    extra = settings.get("extra_ids", 100 if family == "t5" and not listed else 0)
     if type(extra) is not int or not 0 <= extra <= 10_000:
         raise UserError(f"{file}: extra_ids in its settings is {shown(str(extra))}, not a number from 0 to 10000")
-    if not told:  # sentinels count down, so that <extra_id_0> is the last token
+    if not listed:  # sentinels count down, so that <extra_id_0> is the last token
         names = [f"<extra_id_{number}>" for number in reversed(range(extra))] + ["[MASK]"] * (family == "debertav2")
         library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     roles = _add_tokens(library, settings, file, mask_takes_space=True)
@@ -156,14 +156,14 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
     listed: dict[str, tuple[int, AddedToken]] = {}
     extra = file.parent / "added_tokens.json"
     more = settings.get("additional_special_tokens") or []
-    more = {told_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
+    more = {token_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
     for name, number in (read_json(extra) if extra.is_file() else {}).items():
         listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
-    told = settings.get("added_tokens_decoder") or {}
-    if not isinstance(told, dict) or not all(key.isdecimal() and isinstance(told[key], dict) for key in told):
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in decoder.items()):
         raise UserError(f"{file.parent / 'tokenizer_config.json'}: added_tokens_decoder does not map ids to objects")
-    for key, token in told.items():
-        name = told_name(token, "added_tokens_decoder", file) or ""
+    for key, token in decoder.items():
+        name = token_name(token, "added_tokens_decoder", file) or ""
         flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):

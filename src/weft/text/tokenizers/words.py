@@ -33,7 +33,7 @@ PARTED = r"\w+|[^\w\s]"
 def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Tokenizer:
     """A tokenizer whose ids are the places of these words; `<unk>` must be one of them.
 
-    What the vocabulary shows of the way its own texts were cut decides how text is cut: small letters (unless said),
+    What the vocabulary shows of the way its own texts were cut decides how text is cut: small letters (unless given),
     contractions, abbreviations and runs of marks.
     """
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -61,8 +61,8 @@ def learned_words(
             vocab_size=most or LARGEST, min_frequency=minimum_count, special_tokens=[], show_progress=False
         )
         library.train_from_iterator(texts(), trainer)
-        found = library.get_vocab()
-        words = [word for word in sorted(found, key=lambda word: found[word]) if word != UNKNOWN]
+        numbers = library.get_vocab()
+        words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
         if not words:
             raise UserError(f"there is no text to learn from: no word is there {minimum_count} times")
         before, rules = rules, _rules(dict.fromkeys(words, 0), lowercase)

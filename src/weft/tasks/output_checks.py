@@ -1,4 +1,4 @@
-"""What a model puts out, checked before it becomes an answer: a number, or one line that names the model's folder."""
+"""Outputs of a network, checked before they become answers; an error is one line that a user understands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import NotFinite
+from weft.errors import NotFinite, UserError, shown
+from weft.models.ngram import UNSEEN, UnseenContext
 
 
 def check_finite(opened: LoadedModel, values: Tensor) -> Tensor:
@@ -33,3 +34,14 @@ def naming(folder: Path | None) -> Iterator[None]:
         yield
     except NotFinite:
         raise NotFinite(folder) from None
+
+
+@contextmanager
+def unseen_in_words(opened: LoadedModel) -> Iterator[None]:
+    """An error about tokens becomes one about words."""
+    try:
+        yield
+    except UnseenContext as error:
+        tokenizer = opened.tokenizer
+        words = None if tokenizer is None else " ".join(tokenizer.token(token) or "?" for token in error.tokens)
+        raise UserError(str(error) if words is None else f"the context {shown(words, 200)!r} {UNSEEN}") from None

@@ -1,0 +1,170 @@
+"""`weft prune`, `quantize`, `export`: a model made smaller, faster, or ready for another engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.checks import check_choices, check_rows, check_written
+from weft.cli.inputs import best_device
+from weft.cli.options import READING, TABLE, Flags, Folder, Given, Json, LabeledRows, Opening, OutFolder, Runtime
+from weft.cli.show import leaving_at_once, progress, table
+from weft.config import comma_list
+from weft.errors import escaped
+
+Seconds = Annotated[float, typer.Option(help="Time limit of each speed measurement.", metavar="SECONDS")]
+Kinds = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
+
+
+def prune(
+    folder: Folder,
+    rows: LabeledRows,
+    runtime: Runtime,
+    layers: Annotated[int | None, typer.Option(help="Layers to keep.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(metavar="[even|importance]", help="Which layers: evenly spaced, or the most important on --data."),
+    ] = "even",
+    heads: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of all heads to remove, least important first: 0.3.")
+    ] = None,
+    heads_each: Annotated[int | None, typer.Option(help="Heads to remove from each layer.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Tokens to keep: those that the texts use most.")] = None,
+    characters: Annotated[
+        bool, typer.Option(help="Keep every single character, or only those of the texts and of English.")
+    ] = True,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Texts in which tokens are counted. Default: those of --data."),
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(metavar="POINTS", help="Write nothing when the score drops by more than this.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Model folder to write, new or empty.")] = None,
+    costs: Annotated[bool, typer.Option(help="Also measure size and speed.")] = True,
+    seconds: Seconds = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Remove layers, heads or tokens from a model, and measure the loss.
+
+    With fewer layers or tokens transformers still opens the folder; with fewer heads only Weft does. weft finetune or
+    weft distill recover part of the loss.
+
+    Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
+
+    Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
+    """
+    from weft.pruning.options import check_pruning
+
+    data, source, target = rows.pop("files", None), rows.get("source"), rows.get("target")
+    wanted: dict[str, Any] = {
+        "layers": layers, "by": by, "heads": heads, "heads_each": heads_each, "vocabulary": vocabulary,
+        "max_drop": max_drop,
+    }  # fmt: skip
+    check_pruning(**wanted, rows=bool(data or source or target), text=bool(text))
+    check_written(folder, out, runtime.get("online", False))
+    check_rows(rows, data, text, source, target)
+    with leaving_at_once():
+        from weft.pruning.prune import prune as run
+
+    report = run(
+        folder, out=out, **wanted, characters=characters, data=data, text=text or (), costs=costs, seconds=seconds,
+        **rows, **{"device": best_device(), **runtime}, progress=progress,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(report.values(), indent=2, ensure_ascii=False))
+        return
+    for line in report.lines():
+        print(line)
+    for title, header, cells in report.tables():
+        print(f"\n{title}\n{table(header, cells)}")
+
+
+def quantize(
+    folder: Folder,
+    out: OutFolder,
+    rows: Annotated[Given, Flags(TABLE, only=("files", "source", "target", *READING))],
+    runtime: Opening,
+    max_drop: Annotated[
+        float, typer.Option(metavar="POINTS", help="Largest loss of score: 0.5 is from 0.920 to 0.915.")
+    ] = 0.5,
+    prefer: Annotated[
+        str, typer.Option(metavar="[fast|small]", help="Which of the candidates that pass to write.")
+    ] = "fast",
+    kinds: Annotated[str | None, typer.Option(metavar="A,B,...", help=f"Candidates, of {Kinds}.")] = None,
+    texts: Annotated[int, typer.Option(help="Texts to time at most; all are evaluated.")] = 256,
+    seconds: Seconds = 20.0,
+) -> None:
+    """Make a model smaller and faster, if it stays as good.
+
+    Each candidate is evaluated on your data and timed beside the model. It is refused when it loses more than
+    --max-drop points and the paired 95 % interval of the loss lies above --max-drop too; a loss within noise passes,
+    with a warning. The fastest of those that pass (with --prefer small, the smallest) is written. When none passes,
+    nothing is written and the exit status is 2. The folder has a report in run/quantize.html.
+
+    Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
+    """
+    check_written(folder, out, runtime.get("online", False))
+    data = rows.pop("files", None)
+    check_rows(rows, data, rows.get("source"), rows.get("target"))
+    with leaving_at_once():
+        from weft.quantization.quantize import Quantized, Refused
+        from weft.quantization.quantize import quantize as run
+
+    def show(report: Quantized) -> None:
+        print(f"{report.summary()}\n")
+        title, header, cells = report.comparison.tables()[0]
+        print(
+            escaped(f"{report.comparison.data}: {report.comparison.reading}") + f"\n\n{title}\n{table(header, cells)}"
+        )
+        print(f"\nThe gate\n{table(*report.rows())}")
+
+    try:
+        report = run(
+            folder, data, out=out, max_drop=max_drop, prefer=prefer, kinds=None if kinds is None else comma_list(kinds),
+            texts=texts, seconds=seconds, **rows, **runtime, progress=progress,
+        )  # fmt: skip
+    except Refused as refused:
+        show(refused.found)
+        raise
+    show(report)
+    for line in report.warnings():
+        print(f"weft: warning: {line}", file=sys.stderr)
+    print(f"\n{out}: {report.chosen}")
+
+
+def export(
+    folder: Folder,
+    out: OutFolder,
+    rows: Annotated[Given, Flags(TABLE, only=("files", "columns"))],
+    runtime: Opening,
+    to: Annotated[str, typer.Option(metavar="[onnx|ctranslate2|transformers]", help="The engine.")] = "onnx",
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="The task of a folder that has several: embed, fill.")
+    ] = None,
+) -> None:
+    """Write a model for ONNX Runtime, CTranslate2 or transformers, if its answers stay the same.
+
+    Answers are compared on --data, or on made-up texts. ONNX is for encoders, CTranslate2 for encoders and for models
+    that generate. weft.load and weft predict open the folder like any other, on the CPU.
+
+    Example: weft export runs/reviews --to onnx --data dev.csv --out runs/reviews-onnx
+
+    Example: weft export runs/translator --to ctranslate2 --out runs/translator-ct2
+    """
+    check_choices(("--to", to, ("onnx", "ctranslate2", "transformers")))
+    check_written(folder, out, runtime.get("online", False))
+    data = rows.pop("files", None)
+    check_rows(rows, data)
+    with leaving_at_once():
+        from weft.exporters.export import export as write
+
+    report = write(folder, to, out=out, data=data, task=task, **rows, **runtime)
+    print(
+        f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
+        f"scores at most {report.apart:.1e} of the largest apart"
+    )
