@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,13 +32,13 @@ from weft.training.signals import Stop
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 
-def text_of(recipe: Recipe) -> TextFiles:
+def text_of(recipe: Any) -> TextFiles:
     t = recipe.text
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def resolved_documents(recipe: Recipe, log: Log) -> str:
-    """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
+    """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
     kinds = look_for_documents(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
@@ -73,6 +74,17 @@ def tokens_of(
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
     return corpus
+
+
+@contextmanager
+def named_files(files: tuple[str, ...]) -> Iterator[None]:
+    """Errors in the block name the files that were read, unless they do so themselves."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(files):
+            raise
+        raise UserError(f"{listed(files, 2)}: {error}") from None
 
 
 def _corpora(
