@@ -134,12 +134,9 @@ def _shown(value: Any) -> str:
 
 def values_of(config: Any) -> dict[str, Any]:
     """A config as plain values, ready for JSON or TOML; what is None is left out."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if value is not None:
-            found[field.name] = _plain(value)
-    return found
+    values = vars(config)
+    fields = [field.name for field in dataclasses.fields(config)]
+    return {name: _plain(values[name]) for name in fields if values[name] is not None}
 
 
 def _plain(value: Any) -> Any:

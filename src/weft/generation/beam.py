@@ -55,8 +55,8 @@ class Beam:
         if not -PENALTY <= self.length_penalty <= PENALTY:  # NaN is neither
             raise UserError(f"length_penalty must be between -{PENALTY} and {PENALTY}, not {self.length_penalty}")
         for name in ("coverage", "diversity"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be 0 or more, not {getattr(self, name)}")
+            if not 0.0 <= (value := vars(self)[name]) < math.inf:
+                raise UserError(f"{name} must be 0 or more, not {value}")
         if not 1 <= self.n <= self.width:
             raise UserError(f"a beam of {self.width} gives 1 to {self.width} texts, not {self.n}")
         if self.groups < 1 or self.width % self.groups:

@@ -76,7 +76,7 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         names = {"ban": "banned word", "allow": "allowed word", "choices": "choice", "stop": "stop string"}
         for name, what in names.items():
-            words: str | Sequence[str] = getattr(self, name)
+            words: str | Sequence[str] = vars(self)[name]
             words = (words,) if isinstance(words, str) else tuple(words)
             if any(not isinstance(word, str) or not word for word in words):
                 raise UserError(f"a {what} cannot be empty")
@@ -84,7 +84,7 @@ class GenerationOptions:
 
     def given(self, names: Sequence[str]) -> dict[str, Any]:
         """Those of these options that have a value."""
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: value for name in names if (value := vars(self)[name]) is not None}
 
     def seeds(self, count: int) -> list[int]:
         """The seed of each of so many prompts."""

@@ -34,7 +34,7 @@ class Sampling:
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
         for name in ("top_p", "min_p", "typical"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is not None and not 0.0 < value <= 1.0:
                 raise UserError(f"{name} must be above 0 and at most 1, not {value}")
         if self.n < 1:
