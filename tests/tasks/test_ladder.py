@@ -26,7 +26,7 @@ from weft.runs.ladder import beginning_of, ladder, split, subwords
 from weft.runs.ladder_page import page_of, verdict
 from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import Recipe
-from weft.runs.rung_run import Place, _recipe
+from weft.runs.rung_run import LadderFolder, _recipe
 from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
 from weft.training.signals import Interrupted
@@ -279,9 +279,9 @@ def test_recipes_of_rungs() -> None:
 
 def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
     recipe = LadderRecipe(rungs={"lstm": {"training": {"steps": 7}}})
-    own = _recipe(Place(whole), recipe, "lstm").training
+    own = _recipe(LadderFolder(whole), recipe, "lstm").training
     assert own.steps == 7 and own.minutes is None
-    assert _recipe(Place(whole), recipe, "transformer").training.minutes == 3.0
+    assert _recipe(LadderFolder(whole), recipe, "transformer").training.minutes == 3.0
 
 
 def test_a_page_of_nothing_yet() -> None:
