@@ -68,7 +68,7 @@ def train_baselines(
     progress: Progress,
 ) -> list[Baseline]:
     """The baselines of a run, where its task has some; the base still is as it was, and so is its `card`."""
-    if not recipe.task.baseline or not isinstance(task, TextTask):
+    if not (recipe.task.baseline and task.linear_baseline):
         return []
     opened.network.to(device)
     base = replace(opened, card=card) if "base" in recipe.model else None
@@ -76,7 +76,7 @@ def train_baselines(
 
 
 def linear_models(
-    task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
+    task: Any, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
@@ -282,8 +282,7 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
 
 def _never_predicted(judgement: EvaluationResult) -> list[str]:
     """Labels that held-out rows have and the model gave to none of them."""
-    task = judgement.task
-    if not isinstance(task, TextTask) or task.kind != "label":
-        return []
-    both = judgement.metrics.confusion()
-    return [label for number, label in enumerate(task.labels) if both[number].sum() and not both[:, number].sum()]
+    tables = judgement.task.tables(judgement.metrics)
+    counts = np.array(tables.get("confusion", []))
+    labels = enumerate(tables.get("labels", ()))
+    return [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]

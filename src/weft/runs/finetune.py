@@ -38,7 +38,7 @@ from weft.runs.word_vectors_start import Start, begun_from, fill_table
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.registry import FROM_TEXT
+from weft.tasks.registry import task_class
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
 from weft.training.freezing import freeze
@@ -113,7 +113,7 @@ def _saved(model: Model) -> Path:
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
     check_model(recipe)
-    data, from_text = recipe.data, recipe.task.name in FROM_TEXT
+    data, from_text = recipe.data, task_class(recipe.task.name).parallel
     if not (data.files or data.source or data.target):
         two = ", or --source FILE and --target FILE" if from_text else ""
         raise UserError(f"no data: give --data FILE{two}; in Python, a file or rows as the first argument")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, reordered
 from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.text.column_names import folded
@@ -56,6 +57,7 @@ class TextTask(Task):
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
+    linear_baseline = True
     overlap = 0.125
 
     # ---------------------------------------------------------------------------------------------------------- data
@@ -286,6 +288,69 @@ class TextTask(Task):
         logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
         return replace(predictions[0], output=logits)
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    averages = True
+
+    def align(self, labels: Sequence[str]) -> TextTask:
+        return replace(self, labels=tuple(labels))
+
+    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
+        return prediction if self.kind == "value" else reordered(prediction, labels, self.labels)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        answer: Any = self.answer(prediction)
+        if self.kind == "value":
+            return round(answer.value, 9)
+        return answer.label if self.kind == "label" else frozenset(answer.labels)
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        if self.kind == "value":
+            return abs(float(prediction.output[0]) - float(reference.output[0]))
+        shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
+        return super().distance(prediction, reference, example, task) + float(shift.sum()) / (2 * len(shift))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        answer: Any = self.answer(prediction)
+        if self.kind == "value":
+            return f"{answer.value:.4g}"
+        return f"{answer.label} {answer.score:.3f}" if self.kind == "label" else ", ".join(answer.labels) or "none"
+
+    def describe_target(self, example: Example) -> str:
+        if self.kind == "value":
+            return f"{example.target:g}"
+        return str(example.target) if self.kind == "label" else ", ".join(example.target) or "none"
+
+    def agreement(self) -> Any:
+        return RegressionMetrics() if self.kind == "value" else super().agreement()
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        if self.kind == "value":
+            counts.add([float(prediction.output[0])], [float(reference.output[0])])
+        else:
+            super().agree(counts, prediction, reference, example, task)
+
+    @property
+    def chance_metric(self) -> str:
+        return {"label": "mcc", "labels": "micro_f1", "value": "pearson"}[self.kind]
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        return example.target if self.kind == "labels" else ()
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """The best that one and the same set of labels for every text would reach."""
+        best, total = 0.0, counts.total()
+        for size, taken in enumerate(accumulate(count for _, count in counts.most_common()), 1):
+            best = max(best, 2 * taken / (rows * size + total))
+        return best
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+        return self.combine(predictions)
+
+    @property
+    def unbounded(self) -> bool:  # type: ignore[override]
+        return self.kind == "value"
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -399,7 +464,7 @@ def can_shift(network: Any) -> bool:
     if last_linear(network.heads["classify"]).bias is not None:
         return True
     alone = set(network.heads) == {"classify"} and network.mix is None
-    return alone and getattr(last_norm(network), "bias", None) is not None
+    return alone and "bias" in dict(last_norm(network).named_parameters())
 
 
 def last_linear(head: torch.nn.Module) -> torch.nn.Linear:

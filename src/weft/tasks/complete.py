@@ -11,15 +11,16 @@ from weft.errors import UserError
 from weft.generation.options import options_of
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
-from weft.tasks.base import Task
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
+from weft.tasks.likelihood import NextWordTask
 from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.translate import around, limit_of
 from weft.tasks.vector_inputs import VectorInputs, limit_for, vectors_of
 from weft.text.windows import frame
 
 ENDLESS = 1 << 20  # tokens: a context that no text fills
+TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
 
 
@@ -101,14 +102,14 @@ def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
     if opened.family.numbers:
         return [[vector] for vector in vectors_of(opened, texts)]
     before, after = around(opened)
-    found = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
-    for number, ids in enumerate(found, 1):
+    sources = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
+    for number, ids in enumerate(sources, 1):
         if len(ids) > opened.config.context:
             raise UserError(
                 f"prompt {number} has {len(ids)} tokens, more than the model's context of {opened.config.context}; "
                 "weft translate reads long texts in pieces"
             )
-    return list(found)
+    return list(sources)
 
 
 def _prefixed(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
@@ -121,17 +122,16 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")
     begin = end if begin is None else begin
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
-    ids = [[*before, *found] for found in tokenizer.ids(list(prompts), specials=False)]
-    return [found or ([] if begin is None else [begin]) for found in ids]
+    ids = [[*before, *tokens] for tokens in tokenizer.ids(list(prompts), specials=False)]
+    return [tokens or ([] if begin is None else [begin]) for tokens in ids]
 
 
-class CompleteTask(Task):
+class CompleteTask(NextWordTask):
     """Text that continues a prompt."""
 
     name = "complete"
-    head = "words"
     writes = True
-    supervised = False
+    timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
     independent = False  # row n draws from seed + n
 
     @classmethod
@@ -140,6 +140,9 @@ class CompleteTask(Task):
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return complete(model, inputs, **options)
+
+    def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
+        return texts[0][:TIMED_CHARACTERS]
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
         return stream(model, input, **options)

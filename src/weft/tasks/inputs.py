@@ -205,7 +205,7 @@ def sides(record: Record, given: Mapping[str, str]) -> tuple[dict[str, str], dic
             raise
     usual = dict.fromkeys(first for first, _ in PAIRED)
     there = {name.casefold(): name for name in reversed(list(record.values))}
-    found = next((there[name] for name in usual if name in there), None)
-    if "source" in given or found is None:
+    source = next((there[name] for name in usual if name in there), None)
+    if "source" in given or source is None:
         return find_columns(("source",), {**given}, record), {}
-    return {"source": found}, {}
+    return {"source": source}, {}

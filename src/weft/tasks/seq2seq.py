@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
@@ -53,6 +55,7 @@ class SequenceTask(Task):
     head = "words"
     needs = "reads one text and writes another"
     writes = True
+    parallel = True
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -195,6 +198,34 @@ class SequenceTask(Task):
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    @property
+    def chance_metric(self) -> None:
+        return None
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        return math.isfinite(prediction.output.logprob) and math.isfinite(prediction.output.score)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return prediction.output.text.strip()
+
+    def agreement(self) -> Any:
+        return GenerationMetrics(edges=())
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        counts.add([prediction.output.text], [reference.output.text])
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        same = self.key(prediction) == task.key(reference)
+        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+
+    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
+        return replace(self, others=tuple(models))
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -231,7 +262,7 @@ class SequenceTask(Task):
         return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
 
 
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callable[[str], None]) -> list[Example]:
+def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
     """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
 
     `ratio`: how many times as long as the other a side may be, in characters; 0: any.
@@ -251,7 +282,7 @@ def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callab
         (copied, "the same text on both sides (data.copies)"),
     ):
         if places:
-            told(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+            log(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
     return kept
 
 
@@ -276,7 +307,7 @@ def end_of(writer: Tokenizer) -> int:
 
 
 def too_long(long: list[tuple[int, Example]], length: int) -> str:
-    """What is said of pairs that no model can learn from."""
+    """A note on pairs that are longer than a model can read."""
     tokens, example = max(long, key=lambda each: each[0])
     words = max(len(text.split()) for text in (*example.texts, str(example.target)))
     limit = f"longer than the model's context of {length:,} tokens: left out"
@@ -314,9 +345,9 @@ class WritingMetrics(Metrics):
 
     def by_length(self) -> list[dict[str, Any]]:
         """The scores by the words of the source, where there are several lengths."""
-        found = []
+        rows = []
         for row in [] if self.written is None else self.written.by_length():
             words = f"{row.low} to {row.high - 1}" if row.high is not None else f"{row.low} or more"
             scores = {name: score.value for name, score in row.scores.items()}
-            found.append({"words": words, "sentences": row.sentences, **scores})
-        return found if len(found) > 1 else []
+            rows.append({"words": words, "sentences": row.sentences, **scores})
+        return rows if len(rows) > 1 else []
