@@ -245,7 +245,7 @@ def test_who_won_and_why() -> None:
         return {**about, **usual, "curve": [] if counted else curve, **more}
 
     won = verdict({"rungs": [rung("ngram-5", 2.0, True), rung("lstm", 2.2, False)]})
-    assert "The 5-gram foresaw the held-out text best: 2.000" in won and "Counting won at this budget" in won
+    assert "The 5-gram predicted the held-out text best: 2.000" in won and "Counting won at this budget" in won
     assert "stopped after 0.5 passes over the text (500 tokens)" in won and "still falling, by 0.030" in won
     won = verdict({"rungs": [rung("ngram-5", 2.2, True), rung("transformer", 2.195, False)]})
     assert "Learning beat counting" in won and "intervals overlap" in won and "30 tokens" in won and "sees 4" in won
