@@ -12,11 +12,11 @@ import numpy as np
 
 from weft.data.masking import Masking, shift
 from weft.data.rows import DocumentRows, Drawn, ExampleSource, Frame, Framed, PackedRows
+from weft.data.sentence_pairs import PairFrame, SentencePairs
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.data.spans import SpanCorruption
 from weft.data.streams import Streams
 from weft.data.streams import held_out as held_out_streams
-from weft.data.text_pairs import PairFrame, SentencePairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, Progress, log_notes
@@ -160,13 +160,13 @@ def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
 
 
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
-    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows.
+    """The special tokens around a text where each token predicts the next; `stream`: texts follow each other in rows.
 
-    `lead`: the first of them has something before it too, so that all its tokens are judged.
+    `lead`: the first text has a token before it too, so that all its tokens are predicted.
     """
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
-    # One token that ends a text and begins the next need not stand there twice where texts follow each other.
+    # Where texts follow each other, one token that both ends and begins a text stands there once.
     before = () if start is None or (start == end and stream) else (start,)
     return Frame(
         before, () if end is None else (end,), lead=(start,) if lead and start is not None and not before else ()
