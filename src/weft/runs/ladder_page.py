@@ -6,31 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.picture import (
-    Bar,
-    ChartLine,
-    bar_chart,
-    heading,
-    line_chart,
-    page,
-    paragraph,
-    short,
-    table,
-    verbatim,
-)
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph, short, table, verbatim
 
 HEADER = (
-    "model",
-    "bits/byte",
-    "95 % from",
-    "to",
-    "parameters",
-    "on disk",
-    "trained",
-    "epochs",
-    "tokens/s",
-    "writes/s",
-    "useful context",
+    *("model", "bits/byte", "95 % from", "to", "parameters", "on disk"),
+    *("trained", "epochs", "tokens/s", "writes/s", "useful context"),
 )
 Rung = dict[str, Any]
 
@@ -161,7 +141,11 @@ def page_of(results: dict[str, Any]) -> str:
         heading("The figures")
         + table(list(HEADER), rows_of(results))
         + "".join(map(paragraph, failures(results)))
-        + paragraph(_columns()),
+        + paragraph(
+            "Parameters: numbers that were learned, or runs of tokens that were counted. Trained: seconds of training. "
+            "Tokens/s: how many tokens a second were read in training; writes/s: how many one stream of text is "
+            "written with. Useful context: see below."
+        ),
         heading("How they learned") + _curves(rungs, "seconds", "seconds of training"),
         _curves(rungs, "tokens", "tokens read"),
         heading("How far back they look") + _contexts(rungs),
@@ -239,14 +223,6 @@ def _sees(rung: Rung) -> str:
     if rung.get("reach") and not rung["counted"]:
         return f"the last {rung['reach']} tokens"
     return str(rung["sees"])
-
-
-def _columns() -> str:
-    return (
-        "Parameters: numbers that were learned, or runs of tokens that were counted. Trained: seconds of training. "
-        "Tokens/s: how many tokens a second were read in training; writes/s: how many one stream of text is written "
-        "with. Useful context: see below."
-    )
 
 
 def _method(results: dict[str, Any]) -> str:
