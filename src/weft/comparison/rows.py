@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from weft.data.reading import read_table
@@ -13,10 +12,9 @@ from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.inputs import Reader
+from weft.tasks.rows import Paths, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,6 @@ class ComparedRows:
     normalization: Normalization
 
 
-def named(paths: Paths | None) -> tuple[str, ...]:
-    """One path or several, as strings."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths or ())
-    return tuple(os.fspath(each) for each in several)
-
-
 def rows_of(
     task: Task,
     card_columns: Mapping[str, str],
@@ -44,34 +36,13 @@ def rows_of(
     source: Paths = (),
     target: Paths = (),
     columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
-    encoding: str | None = None,
+    **reading: Any,
 ) -> ComparedRows:
-    """The rows of files as a task reads them, with or without targets."""
-    sources, targets, given = named(source), named(target), columns or {}
-    if bool(sources or targets) == (data is not None):
-        raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    from_text = task.parallel
-    if (sources or targets) and not from_text:
-        raise UserError("only models that generate from a text have a source and a target: give --data")
-    if targets:
-        files = Table.parallel(sources, targets, on_bad_row, encoding)
-    elif sources:  # lines without targets
-        files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
-    else:
-        files = Table(data, given, format, delimiter, tuple(names), on_bad_row, encoding, "test")
-        first = next(files.records(Skipped()), None)
-        # The columns of the training data may have other names here.
-        known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
-        known |= {"source": "text"} if from_text and first and set(first.values) == {"text"} else {}
-        files = replace(files, columns={**known, **given})
+    """The rows of files as a task reads them, with or without targets; `reading`: options of `Table`."""
+    files = table_for(task, card_columns, data, source, target, columns, reading, targets=False)
     skipped, normalization = Skipped(), task.normalization()
-    return ComparedRows(
-        _read(task, files, given, skipped, normalization), files.name, files.hash(), skipped, normalization
-    )
+    examples = _read(task, files, columns or {}, skipped, normalization)
+    return ComparedRows(examples, files.name, files.hash(), skipped, normalization)
 
 
 def _read(

@@ -12,7 +12,6 @@ from typing import Any
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.hashes import record_hashes
 from weft.comparison.compare import compare
-from weft.comparison.rows import Paths
 from weft.data.tables import Table
 from weft.errors import UserError, one_of
 from weft.exporters.checks import (
@@ -28,6 +27,7 @@ from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
 from weft.tasks.inputs import inputs_of
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths
 
 
 @dataclass(frozen=True)
