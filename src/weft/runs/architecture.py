@@ -23,7 +23,7 @@ from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.training import LARGEST, learn, learn_like
+from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -159,7 +159,7 @@ def _learned(
     # A model that counts learns nothing for each word, so it may know all of them.
     every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
     usual = family.vocabulary if kind == family.tokenizer and like is None else {}
-    size = given.size or (LARGEST if every else usual.get("size", USUAL))
+    size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
     min_count = given.minimum_count
     if min_count is None:
         min_count = 1 if every else usual.get("minimum_count")

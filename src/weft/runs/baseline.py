@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.model import Model
-from weft.text.tfidf import LARGEST, SparseRows, Tfidf
+from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -84,7 +84,7 @@ def linear_models(
     texts, held_out = [_clipped(row) for row in rows], [_clipped(row) for row in dev]
     baselines = []
     begin = time.perf_counter()
-    tfidf = Tfidf(texts, min(LARGEST, max(1, WEIGHTS // task.outputs)))
+    tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
         products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
