@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from weft.data.reading import read_table
 from weft.data.tables import Table
@@ -36,33 +36,50 @@ def named(paths: Paths | None) -> tuple[str, ...]:
     return tuple(os.fspath(each) for each in several)
 
 
+class RowOptions(TypedDict, total=False):
+    """Where rows come from beside `data`, and how files are read."""
+
+    source: Paths  # of a model that generates: files of lines, and those with their targets
+    target: Paths
+    columns: Mapping[str, str] | None  # the names of columns in the file, by what the task calls them
+    format: str | None
+    delimiter: str | None
+    encoding: str | None
+    names: Sequence[str]  # of the columns of a file without a header line
+    on_bad_row: str
+
+
+def table_of(data: Any, options: RowOptions) -> Table:
+    """The files of `data`, read as the options say."""
+    return Table(
+        data,
+        options.get("columns") or {},
+        options.get("format"),
+        options.get("delimiter"),
+        tuple(options.get("names", ())),
+        options.get("on_bad_row", "stop"),
+        options.get("encoding"),
+        "test",
+    )
+
+
 def rows_of(
-    task: Task,
-    card_columns: Mapping[str, str],
-    data: Any = None,
-    *,
-    source: Paths = (),
-    target: Paths = (),
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
-    encoding: str | None = None,
+    task: Task, card_columns: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]
 ) -> ComparedRows:
     """The rows of files as a task reads them, with or without targets."""
-    sources, targets, given = named(source), named(target), columns or {}
+    sources, targets = named(options.get("source")), named(options.get("target"))
+    given, lines = options.get("columns") or {}, (options.get("on_bad_row", "stop"), options.get("encoding"))
     if bool(sources or targets) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
     from_text = task.writes and task.supervised
     if (sources or targets) and not from_text:
         raise UserError("only models that generate from a text have a source and a target: give --data")
     if targets:
-        files = Table.parallel(sources, targets, on_bad_row, encoding)
+        files = Table.parallel(sources, targets, *lines)
     elif sources:  # lines without targets
-        files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
+        files = Table(sources, {"source": "text"}, "txt", None, (), *lines)
     else:
-        files = Table(data, given, format, delimiter, tuple(names), on_bad_row, encoding, "test")
+        files = table_of(data, options)
         first = next(files.records(Skipped()), None)
         # The columns of the training data may have other names here.
         known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from weft.checkpoint.card import Made
 from weft.checkpoint.folder import LoadedModel, save_folder
@@ -16,7 +16,7 @@ from weft.comparison.compare import compared, participants_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
-from weft.comparison.rows import ComparedRows, Paths, named, rows_of
+from weft.comparison.rows import ComparedRows, Paths, RowOptions, named, rows_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
@@ -94,15 +94,7 @@ def prune(
     characters: bool = True,
     data: Paths | None = None,
     text: Paths = (),
-    source: Paths = (),
-    target: Paths = (),
     max_drop: float | None = None,
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
     costs: bool = True,
     seconds: float = SECONDS,
     device: str | None = None,
@@ -110,15 +102,16 @@ def prune(
     trust: bool = False,
     log: Log = to_logger,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Pruned:
     """Remove layers, heads or tokens from a model, and evaluate what is left; with `out`, write it there.
 
     So many `layers` stay: evenly spaced or, by importance, those whose loss costs most on the rows of `data`. Of all
     `heads` this share is removed, or `heads_each` of each layer: those that matter least there. `vocabulary` is how
     many tokens stay: those that `text`, else the rows, use most. With `max_drop` (points of the metric), a model that
-    loses more is refused, and nothing is written.
+    loses more is refused, and nothing is written. `rows` are the options of reading `data`, as of `weft.compare`.
     """
-    has_rows = data is not None or bool(named(source)) or bool(named(target))
+    has_rows = data is not None or bool(named(rows.get("source")) or named(rows.get("target")))
     check_pruning(
         layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
         rows=has_rows, text=bool(named(text)),
@@ -128,28 +121,26 @@ def prune(
     before = model if isinstance(model, Model) else load(model, device=device, online=online, trust=trust)
     if before.opened.exported:
         raise UserError(f"a model for {before.card.backend} cannot be pruned: prune the one it was made from")
-    reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
-    reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
-    rows = PruningRows(before, data, reader, progress_of(progress))
+    chooser = PruningRows(before, data, rows, progress_of(progress))
     if has_rows:
-        rows.examples()  # a file that cannot be read is refused before anything is computed
+        chooser.examples()  # a file that cannot be read is refused before anything is computed
     smaller, kept_layers, kept_heads, covered = before.opened, None, None, None
     if layers is not None:
-        kept_layers = rows.layers(layers) if by == "importance" else evenly(layers, layers_in(smaller))
+        kept_layers = chooser.layers(layers) if by == "importance" else evenly(layers, layers_in(smaller))
         smaller = _with_fewer_layers(smaller, kept_layers, layers)
     if heads is not None or heads_each is not None:
         attentions_of(smaller)  # a model without heads is refused before anything is read
-        kept_heads = tuple(map(tuple, least(rows.heads(smaller), heads, heads_each)))
+        kept_heads = tuple(map(tuple, least(chooser.heads(smaller), heads, heads_each)))
         smaller = with_heads(smaller, kept_heads)
     if vocabulary is not None:
-        smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), rows)
+        smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), chooser)
     name = "model" if isinstance(model, Model) else Path(model).name
     made = replace(before.card.made or Made(), date=datetime.now(UTC).date().isoformat())
     smaller = replace(smaller, card=replace(before.card, weft=VERSION, metrics=(), base=name, made=made))
     after, comparison = Model(smaller, before.task), None
     if has_rows:
         folder = None if isinstance(model, Model) else Path(model)
-        comparison = rows.compare(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
+        comparison = chooser.compare(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
         if max_drop is not None and comparison.refused:
             raise UserError(f"{comparison.refused[0]}: nothing was written")
         for line in comparison.refused:
@@ -195,13 +186,13 @@ def _with_fewer_tokens(
 class PruningRows:
     """The rows by which parts are chosen and models are evaluated; read anew each time, so that none need be held."""
 
-    def __init__(self, model: Model, data: Paths | None, reader: Mapping[str, Any], progress: Progress) -> None:
-        self.model, self.data, self.reader, self.progress = model, data, reader, progress
+    def __init__(self, model: Model, data: Paths | None, options: RowOptions, progress: Progress) -> None:
+        self.model, self.data, self.options, self.progress = model, data, options, progress
         self.task = model.task_object
         self.sample: list[Example] | None = None
 
     def rows(self) -> ComparedRows:
-        return rows_of(self.task, self.model.card.columns, self.data, **self.reader)
+        return rows_of(self.task, self.model.card.columns, self.data, **self.options)
 
     def examples(self) -> Iterable[Example]:
         return self.rows().examples

@@ -11,10 +11,10 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,7 +24,7 @@ from weft.checkpoint.hashes import record_hashes
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
-from weft.comparison.rows import Paths
+from weft.comparison.rows import RowOptions
 from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.checks import check_agreement, check_batch_single, logits_of
@@ -226,13 +226,6 @@ def quantize(
     max_drop: float = 0.5,
     prefer: str = "fast",
     kinds: Sequence[str] | None = None,
-    source: Paths = (),
-    target: Paths = (),
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    names: Sequence[str] = (),
     task: str | None = None,
     texts: int = TEXTS,
     seconds: float = SECONDS,
@@ -240,13 +233,14 @@ def quantize(
     trust: bool = False,
     log: Log = lambda line: None,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Quantized:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
     A candidate passes if it loses at most `max_drop` points, or if the paired 95 % interval of its loss does not
     exclude `max_drop`, and if it is faster (`prefer="fast"`) or smaller (`prefer="small"`) than the model. Points are
-    hundredths of the task's score; where the data has no labels, of how often both agree. Raises `Refused`, and writes
-    nothing, where no candidate passes.
+    hundredths of the task's metric; where the data has no labels, of how often both agree. Raises `Refused`, and
+    writes nothing, where no candidate passes. `rows` are the options of reading `data`, as of `weft.compare`.
     """
     for kind in kinds or ():
         one_of(kind, KINDS, "kind")
@@ -257,7 +251,7 @@ def quantize(
     refuse_exported(reference)
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
-    inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
+    inputs = _inputs(reference, data, rows)
     with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
         (place / BEFORE).mkdir()
         write_files(place / BEFORE, reference.opened)
@@ -269,19 +263,13 @@ def quantize(
         comparison = compare(
             [place / BEFORE, *folders.values()],
             data,
-            source=source,
-            target=target,
-            columns=columns,
-            format=format,
-            delimiter=delimiter,
-            encoding=encoding,
-            names=names,
             task=reference.task,
             memory=False,
             texts=texts,
             seconds=seconds,
             device="cpu",
             progress=progress,
+            **rows,
         )
         verdicts = [*judged(comparison, max_drop, prefer), *failed]
         best = chosen(verdicts, prefer)
@@ -299,13 +287,13 @@ def quantize(
     return result
 
 
-def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
+def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
     if model.task_object.writes:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")
-    return texts_of(model, data, columns, *how)
+    return texts_of(model, data, **options)
 
 
 def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tuple[dict[str, Path], list[Verdict]]:
