@@ -22,7 +22,7 @@ from weft.tasks.base import Example
 from weft.tasks.embed import Embedder, EmbedTask, embed
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
-from weft.text.windows import cut
+from weft.text.windows import pieces
 
 TEXTS = [*dict.fromkeys(LINES)][:16]
 LONG = [ODD, " ".join(TEXTS[:9]), "Ada", " ".join(TEXTS[4:8])]
@@ -101,8 +101,7 @@ def _by_hand(embedder: Embedder, text: str, pooling: str) -> torch.Tensor:
     """What `weft embed` works out, window by window, so that gradients can be had of it."""
     ids = embedder.tokenizer.ids([text], specials=False)[0]
     states, firsts = [], []
-    for c in cut(len(ids), embedder.size, embedder.stride):
-        piece = embedder._piece(0, ids, c)
+    for piece in pieces(embedder.framing, ids):
         ragged = Ragged.of([piece.tokens])
         hidden = embedder.network(ragged.tokens, ragged.rows)
         states.append(hidden[embedder._own(piece)])

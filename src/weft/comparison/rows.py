@@ -71,7 +71,7 @@ def rows_of(
     given, lines = options.get("columns") or {}, (options.get("on_bad_row", "stop"), options.get("encoding"))
     if bool(sources or targets) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    from_text = task.writes and task.supervised
+    from_text = task.parallel
     if (sources or targets) and not from_text:
         raise UserError("only models that generate from a text have a source and a target: give --data")
     if targets:

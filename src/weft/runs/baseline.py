@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.model import Model
-from weft.text.tfidf import LARGEST, SparseRows, Tfidf
+from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -68,7 +68,7 @@ def train_baselines(
     progress: Progress,
 ) -> list[Baseline]:
     """The baselines of a run, where its task has some; the base still is as it was, and so is its `card`."""
-    if not recipe.task.baseline or not isinstance(task, TextTask):
+    if not (recipe.task.baseline and task.linear_baseline):
         return []
     opened.network.to(device)
     base = replace(opened, card=card) if "base" in recipe.model else None
@@ -76,20 +76,20 @@ def train_baselines(
 
 
 def linear_models(
-    task: TextTask, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
+    task: Any, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
     rows = _sample(train, CHARACTERS * MANY_LABELS // max(MANY_LABELS, task.outputs))
     texts, held_out = [_clipped(row) for row in rows], [_clipped(row) for row in dev]
-    found = []
+    baselines = []
     begin = time.perf_counter()
-    tfidf = Tfidf(texts, min(LARGEST, max(1, WEIGHTS // task.outputs)))
+    tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
         products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
         less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
-        found.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
+        baselines.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
     if base is not None and base.tokenizer is not None and not task.pair:
         begin = time.perf_counter()
         rows = _sample(train, CHARACTERS // 4, EMBEDDED)
@@ -101,8 +101,8 @@ def linear_models(
         metrics = _judged(task, rows, dev, products, features[0].shape[1])
         seconds = time.perf_counter() - begin
         less = _less(len(rows), len(train), "rows")
-        found.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
-    return found
+        baselines.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
+    return baselines
 
 
 def _clipped(row: Example) -> tuple[str, ...]:
@@ -144,8 +144,8 @@ class _SparseProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         rows, values, columns = ctx.by_column
         starts = torch.searchsorted(columns, torch.arange(ctx.features))
-        found = F.embedding_bag(rows, gradients[0].contiguous(), starts, mode="sum", per_sample_weights=values)
-        return found, None, None
+        gradient = F.embedding_bag(rows, gradients[0].contiguous(), starts, mode="sum", per_sample_weights=values)
+        return gradient, None, None
 
 
 def _dense(features: Tensor) -> Product:
@@ -282,8 +282,7 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
 
 def _never_predicted(judgement: EvaluationResult) -> list[str]:
     """Labels that held-out rows have and the model gave to none of them."""
-    task = judgement.task
-    if not isinstance(task, TextTask) or task.kind != "label":
-        return []
-    both = judgement.metrics.confusion()
-    return [label for number, label in enumerate(task.labels) if both[number].sum() and not both[:, number].sum()]
+    tables = judgement.task.tables(judgement.metrics)
+    counts = np.array(tables.get("confusion", []))
+    labels = enumerate(tables.get("labels", ()))
+    return [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]

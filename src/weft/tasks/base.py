@@ -76,6 +76,8 @@ class Task(ABC):
     pair: bool = False  # it reads two texts at a time
     writes: ClassVar[bool] = False  # its output is generated text
     supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
+    parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
+    linear_baseline: ClassVar[bool] = False  # a linear model can be trained for it
     by_token: ClassVar[bool] = False  # its head gives an output for each token
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
@@ -327,7 +329,7 @@ class Task(ABC):
 
     def encode(self, inputs: Sequence[Any], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         """The inputs as windows of tokens."""
-        raise NotImplementedError
+        raise UserError(f"a model for {self.name} makes no predictions before its answers")
 
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
         """A prediction for each input, by the outputs of its windows."""
@@ -498,3 +500,14 @@ def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str
     known = [number for number, label in enumerate(order) if label in places]
     logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
     return replace(prediction, output=logits)
+
+
+class UnsupervisedTask(Task):
+    """A task of a pretrained model, with no labels and no rows to learn from."""
+
+    supervised = False
+    independent = False
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> Task:
+        return cls()

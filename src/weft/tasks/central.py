@@ -27,8 +27,8 @@ def central(
 
 def _central(embedder: Embedder, text: str, top: int) -> Central:
     spans = [span for begin, end in sentence_spans(text) if (span := _bare(text, begin, end)) is not None]
-    found = list(embedder.chunks(text[begin:end] for begin, end in spans))
-    scores = centrality(torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in found)])).tolist()
+    embedded = list(embedder.chunks(text[begin:end] for begin, end in spans))
+    scores = centrality(torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in embedded)])).tolist()
     best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # the earlier one where two are equal
     return Central(
         sentences=tuple(
@@ -36,8 +36,8 @@ def _central(embedder: Embedder, text: str, top: int) -> Central:
             for number, (begin, end) in enumerate(spans)
             if number in set(best)
         ),
-        n_tokens=sum(count for some in found for count in some.n_tokens),
-        n_windows=sum(count for some in found for count in some.n_windows),
+        n_tokens=sum(count for some in embedded for count in some.n_tokens),
+        n_windows=sum(count for some in embedded for count in some.n_windows),
     )
 
 

@@ -13,7 +13,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Option
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
@@ -64,11 +64,11 @@ def choose(
     if normalize == "prior":
         every = list(dict.fromkeys(choice for _, some in asked for choice in some))
         plain = _lines(tokenizer, prior, every, between, opened.config.context, False, "the prior")
-        found = _logprobs(opened, [line.reading for line in plain], budget)
-        after_prior = dict(zip(every, found, strict=True))
-    answers, told = list[Chosen](), iter(zip(lines, logprobs, strict=True))
+        prior_logprobs = _logprobs(opened, [line.reading for line in plain], budget)
+        after_prior = dict(zip(every, prior_logprobs, strict=True))
+    answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
     for number, (_, some) in enumerate(asked, 1):
-        here = list(islice(told, len(some)))
+        here = list(islice(scored, len(some)))
         scores = list[float]()
         for choice, (line, logprob) in zip(some, here, strict=True):
             by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalize, 1)
@@ -156,10 +156,10 @@ def _space(prompt: str, choice: str, between: str | None) -> str:
 
 def _logprobs(opened: LoadedModel, readings: Sequence[Reading], budget: int) -> list[float]:
     """The log of each continuation's chance."""
-    found = list[float]()
+    logprobs = list[float]()
     for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
-        found += [-float(nats.sum()) for nats in surprises(opened, batch)]
-    return found
+        logprobs += [-float(nats.sum()) for nats in surprises(opened, batch)]
+    return logprobs
 
 
 # ------------------------------------------------------------------------------------------------ questions in files
@@ -229,18 +229,12 @@ def judge(
     return totals.score(share(totals.sums[0], totals.sizes))
 
 
-class ChooseTask(Task):
+class ChooseTask(UnsupervisedTask):
     """The continuation that fits a prompt best."""
 
     name = "choose"
     head = "words"
     takes_tuples = True  # a prompt with its own choices
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> ChooseTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return choose(model, inputs, **options)

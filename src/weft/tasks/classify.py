@@ -55,6 +55,7 @@ class TextTask(Task):
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
 
     head = "classify"
+    linear_baseline = True
     overlap = 0.125
 
     # ---------------------------------------------------------------------------------------------------------- data
@@ -446,7 +447,7 @@ def can_shift(network: Any) -> bool:
     if last_linear(network.heads["classify"]).bias is not None:
         return True
     alone = set(network.heads) == {"classify"} and network.mix is None
-    return alone and getattr(last_norm(network), "bias", None) is not None
+    return alone and "bias" in dict(last_norm(network).named_parameters())
 
 
 def last_linear(head: torch.nn.Module) -> torch.nn.Linear:

@@ -102,14 +102,14 @@ def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
     if opened.family.numbers:
         return [[vector] for vector in vectors_of(opened, texts)]
     before, after = around(opened)
-    found = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
-    for number, ids in enumerate(found, 1):
+    sources = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
+    for number, ids in enumerate(sources, 1):
         if len(ids) > opened.config.context:
             raise UserError(
                 f"prompt {number} has {len(ids)} tokens, more than the model's context of {opened.config.context}; "
                 "weft translate reads long texts in pieces"
             )
-    return list(found)
+    return list(sources)
 
 
 def _prefixed(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
@@ -122,8 +122,8 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")
     begin = end if begin is None else begin
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
-    ids = [[*before, *found] for found in tokenizer.ids(list(prompts), specials=False)]
-    return [found or ([] if begin is None else [begin]) for found in ids]
+    ids = [[*before, *tokens] for tokens in tokenizer.ids(list(prompts), specials=False)]
+    return [tokens or ([] if begin is None else [begin]) for tokens in ids]
 
 
 class CompleteTask(NextWordTask):

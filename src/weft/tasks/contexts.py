@@ -54,16 +54,16 @@ def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
     farthest = min(longest, max(1, reach))
     contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
-    found = np.empty((len(contexts), len(places)))
+    losses = np.empty((len(contexts), len(places)))
     for row, context in enumerate(contexts):
         readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
-        losses = list[float]()
+        row_losses = list[float]()
         for batch in by_budget(readings, lambda reading: len(reading.tokens), BUDGET):
-            losses += [float(nats[0]) for nats in surprises(opened, batch)]
-        found[row] = losses
-    errors = found.std(axis=1, ddof=1) / math.sqrt(len(places))
-    nats = tuple(found.mean(axis=1).tolist())
-    best = contexts[useful(found)] if reach else 0
+            row_losses += [float(nats[0]) for nats in surprises(opened, batch)]
+        losses[row] = row_losses
+    errors = losses.std(axis=1, ddof=1) / math.sqrt(len(places))
+    nats = tuple(losses.mean(axis=1).tolist())
+    best = contexts[useful(losses)] if reach else 0
     return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
 
 

@@ -21,6 +21,7 @@ from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
+from weft.tasks.complete import generator_of
 from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.translate import together, writer_of
@@ -68,13 +69,9 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
-    return TextGenerator(
-        decoder=networks[0] if len(networks) == 1 else Ensemble(networks),
-        tokenizer=writer_of(opened),
-        context=min(each.config.context for each in (opened, *others)),
-        device=opened.device,
-        never=opened.never,
-        folder=opened.folder,
+    decoder: Any = networks[0] if len(networks) == 1 else Ensemble(networks)
+    return replace(
+        generator_of(opened), decoder=decoder, context=min(each.config.context for each in (opened, *others))
     )
 
 
@@ -85,6 +82,7 @@ class DescribeTask(VectorInputs, SequenceTask):
     features: int = 0  # numbers of a vector, once that is known
 
     needs = "writes from vectors"
+    parallel = False
     whole_groups = True
     independent = False  # row n draws from seed + n
     default_metric = "bleu"

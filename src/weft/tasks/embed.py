@@ -26,7 +26,7 @@ from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.output_checks import check_finite
 from weft.text.records import Record
-from weft.text.windows import Cut, Framing, cut, frame
+from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
 TEXTS = 256  # texts that go through together, fewer where they are long
@@ -79,15 +79,15 @@ class Layers:
             return Layers(None)
         if re.fullmatch(r"-?[0-9]{1,4}", word) and -layers - 1 <= int(word) <= layers:
             return Layers((int(word) % (layers + 1),))
-        found = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
-        count = layers + 1 if found is None or found[1] is None else int(found[1])
-        if found is None or not 1 <= count <= layers + 1:
+        match = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
+        count = layers + 1 if match is None or match[1] is None else int(match[1])
+        if match is None or not 1 <= count <= layers + 1:
             raise UserError(
                 f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
                 f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
                 f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
             )
-        return Layers(tuple(range(layers + 1 - count, layers + 1)), found[2])
+        return Layers(tuple(range(layers + 1 - count, layers + 1)), match[2])
 
     def parts(self, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
         """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
@@ -100,15 +100,6 @@ class Layers:
         for state in chosen[1:]:
             total = total + state
         return [total / len(chosen) if self.together == "mean" else total]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One window over a text: its tokens with the special ones around them, and which of them count here."""
-
-    text: int
-    tokens: list[int]
-    own: tuple[int, int]  # those from .. to are its own; what lies around them is another window's
 
 
 class Embedder:
@@ -138,10 +129,8 @@ class Embedder:
         self.width = width * side_by_side
         self.before, self.after = frame(opened.tokenizer)
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
-        self.size = min(window.length, context) - len(self.before) - len(self.after)
-        if self.size < 1:
-            raise UserError(f"a window of {window.length} tokens has no room beside the special tokens")
-        self.stride = min(window.stride, self.size)
+        before, after, length = tuple(self.before), tuple(self.after), min(window.length, context)
+        self.framing = Framing(before, after, None, False, length, window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
         """The vectors of any number of texts, in order, in memory that does not grow with their number."""
@@ -154,59 +143,52 @@ class Embedder:
     def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
         """The vectors of a few texts, of which `done` have gone before."""
         ids = self.tokenizer.ids(list(texts), specials=False)
-        pieces: list[Piece] = []
-        for number, found in enumerate(ids):
-            if not found and not self.before and not self.after:
-                raise UserError(f"text {done + number + 1} is empty, and this model puts no tokens around a text")
-            pieces += [self._piece(number, found, c) for c in cut(len(found), self.size, self.stride)]
+        extra = len(self.before) + len(self.after)
+        for number, tokens in enumerate(ids, done + 1):
+            if not tokens and not extra:
+                raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
+        windows = [pieces(self.framing, tokens) for tokens in ids]
         training = self.network.training
         self.network.eval()  # whoever asks in the middle of training wants no dropout
         try:
-            vectors = self._pooled(pieces, len(texts))
+            vectors = self._pooled(windows)
         finally:
             self.network.train(training)
         if self.normalize:
             vectors = torch.nn.functional.normalize(vectors)
         vectors = check_finite(self.opened, vectors.float())
-        windows = torch.bincount(torch.tensor([piece.text for piece in pieces]), minlength=len(texts)).tolist()
-        extra = len(self.before) + len(self.after)
-        return Embedded(vectors, [len(found) + extra for found in ids], windows)
+        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
 
-    def _piece(self, number: int, ids: list[int], c: Cut) -> Piece:
-        first = len(self.before)
-        own = first + c.first - c.start, first + c.last - c.start
-        return Piece(number, [*self.before, *ids[c.start : c.end], *self.after], own)
-
-    def _pooled(self, pieces: list[Piece], texts: int) -> Tensor:
+    def _pooled(self, windows: list[list[TextWindow]]) -> Tensor:
         """One vector for each text from those of its windows, in float64: the order of the windows leaves no trace."""
-        device = self.device
         start = -torch.inf if self.pooling == "max" else 0.0
-        vectors = torch.full((texts, self.width), start, dtype=torch.float64)
-        counts = torch.zeros(texts, dtype=torch.float64)
-        # Windows of one length go together: attention then has nothing to fill up.
-        for batch in by_budget(sorted(pieces, key=lambda piece: len(piece.tokens)), lambda piece: len(piece.tokens)):
-            ragged = Ragged.of([piece.tokens for piece in batch], device)
-            own = torch.cat([self._own(piece) for piece in batch])
+        vectors = torch.full((len(windows), self.width), start, dtype=torch.float64)
+        counts = torch.zeros(len(windows), dtype=torch.float64)
+        flat = [(number, window) for number, some in enumerate(windows) for window in some]
+        flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
+        for batch in by_budget(flat, lambda item: len(item[1].tokens)):
+            ragged = Ragged.of([window.tokens for _, window in batch], self.device)
+            own = [self._own(window) for _, window in batch]
             states: list[Tensor] | None = None if self.layers.numbers is None else []
             hidden = self.network(ragged.tokens, ragged.rows, states=states)
-            parts = self.layers.parts(hidden, states or [])
-            found = torch.cat([self._pool(part, ragged.rows, own.to(device)).double().cpu() for part in parts], 1)
-            numbers = torch.tensor([piece.text for piece in batch])
+            mask = torch.cat(own).to(self.device)
+            parts = [self._pool(part, ragged.rows, mask) for part in self.layers.parts(hidden, states or [])]
+            pooled = torch.cat([part.double().cpu() for part in parts], 1)
+            numbers = torch.tensor([number for number, _ in batch])
             if self.pooling == "max":
-                vectors.scatter_reduce_(0, numbers[:, None].expand_as(found), found, "amax")
+                vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
                 continue
-            vectors.index_add_(0, numbers, found)
-            around = len(self.before) + len(self.after)
-            pooled = [1 if self.pooling == "first" else around + piece.own[1] - piece.own[0] for piece in batch]
-            counts.index_add_(0, numbers, torch.tensor(pooled, dtype=torch.float64))
+            vectors.index_add_(0, numbers, pooled)
+            sizes = [1 if self.pooling == "first" else int(tokens.sum()) for tokens in own]
+            counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
         return vectors if self.pooling == "max" else vectors / counts[:, None]
 
-    def _own(self, piece: Piece) -> Tensor:
+    def _own(self, window: TextWindow) -> Tensor:
         """Which tokens of a window count: its own and its frame, not those that another window answers for."""
-        own = torch.zeros(len(piece.tokens), dtype=torch.bool)
+        own = torch.zeros(len(window.tokens), dtype=torch.bool)
         own[: len(self.before)] = True
-        own[len(piece.tokens) - len(self.after) :] = True
-        own[piece.own[0] : piece.own[1]] = True
+        own[len(window.tokens) - len(self.after) :] = True
+        own[window.lead + window.cut.first - window.cut.start : window.lead + window.cut.last - window.cut.start] = True
         return own
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ class Evaluation:
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
         left_out = ("reading", "points")
-        found = asdict(self)
-        return {name: value for name, value in found.items() if name not in left_out and value not in ([], (), None)}
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name not in left_out and value not in ([], (), None)}
 
     def save(self, path: Path) -> None:
         """All of it as one JSON file, which `read` reads; what is not finite is null, and no text is endless."""
@@ -80,18 +80,18 @@ class Evaluation:
         values = read_json(path, MAX_EVALUATION)
         for name in ("scores", "points"):  # what was not finite is null
             values[name] = _finite_or_nan(values.get(name, {} if name == "scores" else []))
-        found = build(cls, values, str(path))
-        tables = (found.by_label, found.by_length, found.worst)
+        evaluation = build(cls, values, str(path))
+        tables = (evaluation.by_label, evaluation.by_length, evaluation.worst)
         whole = all(row.keys() >= rows[0].keys() for rows in tables for row in rows)
-        size = len(found.labels)
-        square = not found.confusion or [len(line) for line in found.confusion] == [size] * size
-        if not (whole and square and all(len(point) == 2 for point in found.points)):
+        size = len(evaluation.labels)
+        square = not evaluation.confusion or [len(line) for line in evaluation.confusion] == [size] * size
+        if not (whole and square and all(len(point) == 2 for point in evaluation.points)):
             raise UserError(f"{path}: is not an evaluation: the rows of its tables do not fit each other")
-        return found
+        return evaluation
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
-        found = [
+        tables = [
             (
                 "Scores",
                 ["score", "value", "95 % from", "to"],
@@ -101,18 +101,18 @@ class Evaluation:
         if self.by_label:
             header = list(self.by_label[0])
             rows = [[cell(row[name]) for name in header] for row in self.by_label]
-            found.append(("By label", header, rows))
+            tables.append(("By label", header, rows))
         if self.by_length:
             header = list(self.by_length[0])
             rows = [[cell(row[name]) for name in header] for row in self.by_length]
-            found.append(("By words of the source", header, rows))
+            tables.append(("By words of the source", header, rows))
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
-            found.append(("Right label by row, taken for by column", ["", *self.labels], rows))
+            tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
         if self.worst:
             header = list(self.worst[0])
-            found.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
-        return found
+            tables.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
+        return tables
 
     def _repr_html_(self) -> str:
         """What a notebook shows: every table but that of mistakes."""
@@ -256,8 +256,8 @@ def evaluate(
     sides = _names(source), _names(target)
     if not task.writes and (any(sides) or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
-    if any(sides) and opened.family.numbers:
-        raise UserError("describe reads vectors: they come from a table, with a text beside each")
+    if any(sides) and not task.parallel:
+        raise UserError(f"{name} reads vectors: they come from a table, with a text beside each")
     if any(sides) == (data is not None):
         raise UserError("rows come from a table or from two files line for line: give one of them")
     wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})

@@ -46,10 +46,10 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
     around = frame(tokenizer)
     encoded = tokenizer.encode_batch(list(texts), specials=False)
     views: list[list[View]] = []
-    for number, (text, found) in enumerate(zip(texts, encoded, strict=True)):
-        if mask not in found.ids:
+    for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
+        if mask not in encoding.ids:
             raise UserError(f"no {tokenizer.roles.mask} in {shown(text)!r}: mark the gaps with it")
-        views.append(_views(number, found.ids, mask, around, opened.config.context))
+        views.append(_views(number, encoding.ids, mask, around, opened.config.context))
     gaps: list[list[tuple[Candidate, ...]]] = [[] for _ in texts]
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
         ragged = Ragged.of([view.tokens for view in batch], opened.device)
@@ -65,12 +65,12 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
     extra = sum(map(len, around))
     return [
         Words(
-            text=_filled(text, found, mask, words),
+            text=_filled(text, encoding, mask, words),
             gaps=tuple(words),
-            n_tokens=len(found) + extra,
+            n_tokens=len(encoding) + extra,
             n_windows=len(some),
         )
-        for text, found, words, some in zip(texts, encoded, gaps, views, strict=True)
+        for text, encoding, words, some in zip(texts, encoded, gaps, views, strict=True)
     ]
 
 
@@ -103,9 +103,9 @@ def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list
     return views
 
 
-def _filled(text: str, found: Encoded, mask: int, words: list[tuple[Candidate, ...]]) -> str:
+def _filled(text: str, encoding: Encoded, mask: int, words: list[tuple[Candidate, ...]]) -> str:
     """The user's own text with the best word in each gap."""
-    spans = [span for token, span in zip(found.ids, found.offsets, strict=True) if token == mask]
+    spans = [span for token, span in zip(encoding.ids, encoding.offsets, strict=True) if token == mask]
     for (start, end), gap in reversed(list(zip(spans, words, strict=True))):  # from the end, so that offsets stay right
         start = end - len(text[start:end].lstrip())  # some masks take the space before them with them
         text = text[:start] + gap[0].word + text[end:]

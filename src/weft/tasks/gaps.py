@@ -47,34 +47,34 @@ def fill_gaps(opened: LoadedModel, texts: Sequence[str]) -> list[Words]:
         raise UserError(f"this model's tokenizer has no {sentinel(0)}, so its texts have no gaps")
     encoded = tokenizer.encode_batch(list(texts), specials=False)
     views: list[list[View]] = []
-    for number, (text, found) in enumerate(zip(texts, encoded, strict=True)):
-        places = [token for token in found.ids if token in sentinels]
+    for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
+        places = [token for token in encoding.ids if token in sentinels]
         if not places or places != sentinels[: len(places)]:
             raise UserError(
                 f"{shown(text)!r}: mark the gaps with {sentinel(0)}, {sentinel(1)} and so on, in this order"
             )
-        views.append(_views(number, _read(found, tokenizer, sentinels), sentinels, end, opened.config.context))
+        views.append(_views(number, _read(encoding, tokenizer, sentinels), sentinels, end, opened.config.context))
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
         _write(opened, batch, sentinels, end)
     answers = []
-    for text, found, some in zip(texts, encoded, views, strict=True):
+    for text, encoding, some in zip(texts, encoded, views, strict=True):
         gaps: dict[int, Candidate] = {}
         for view in some:
             for gap in view.asked:
                 place = view.gaps.index(gap)
                 word = tokenizer.decode(view.spans[place]).strip()
                 gaps[gap] = Candidate(word=word, probability=math.exp(view.chances[place]))
-        marks = [span for token, span in zip(found.ids, found.offsets, strict=True) if token in sentinels]
+        marks = [span for token, span in zip(encoding.ids, encoding.offsets, strict=True) if token in sentinels]
         for gap in reversed(range(len(marks))):  # from the end, so that offsets stay right
             text = text[: marks[gap][0]] + gaps[gap].word + text[marks[gap][1] :]
         words = tuple((gaps[gap],) for gap in range(len(marks)))
-        answers.append(Words(text=text, gaps=words, n_tokens=len(found) + 1, n_windows=len(some)))
+        answers.append(Words(text=text, gaps=words, n_tokens=len(encoding) + 1, n_windows=len(some)))
     return answers
 
 
-def _read(found: Encoded, tokenizer: Tokenizer, sentinels: list[int]) -> list[int]:
+def _read(encoding: Encoded, tokenizer: Tokenizer, sentinels: list[int]) -> list[int]:
     """The tokens less the space that a vocabulary of pieces puts before whatever follows a gap: none was learned."""
-    blank, ids = tokenizer.id(BLANK), found.ids
+    blank, ids = tokenizer.id(BLANK), encoding.ids
     return [token for place, token in enumerate(ids) if token != blank or not place or ids[place - 1] not in sentinels]
 
 
@@ -114,7 +114,7 @@ def _write(opened: LoadedModel, views: list[View], sentinels: list[int], end: in
         best[:, stops] = best[:, stops].masked_fill(fresh[:, None], -math.inf)  # no gap is empty
         chosen = best.argmax(-1)
         likely = chances.gather(1, chosen[:, None])[:, 0].tolist()
-        said = []
+        written = []
         for view, token, chance, limit in zip(views, chosen.tolist(), likely, most, strict=True):
             if not view.done and (token in sentinels or token in (end, config.begin) or len(view.spans[-1]) == limit):
                 view.spans.append([])
@@ -123,11 +123,11 @@ def _write(opened: LoadedModel, views: list[View], sentinels: list[int], end: in
             elif not view.done:
                 view.spans[-1].append(token)
                 view.chances[-1] += chance
-            said.append(token)
+            written.append(token)
         if all(view.done for view in views):
             return
         keep = [row for row, view in enumerate(views) if not view.done]
         if len(keep) < len(views):
             state.pick(torch.tensor(keep, device=device))
-            views, said, most = ([some[row] for row in keep] for some in (views, said, most))
-        scores = network.step(torch.tensor(said, device=device), state)
+            views, written, most = ([some[row] for row in keep] for some in (views, written, most))
+        scores = network.step(torch.tensor(written, device=device), state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ class TextGenerator:
         """The best completion as text, with all of them where more than one was asked for."""
         texts = tuple(self._written(prompt, completion, options.stop) for completion in completions)
         return Text(
-            **{field.name: getattr(texts[0], field.name) for field in fields(Written)},
+            **vars(texts[0]),
             best=texts if options.n > 1 else (),
             n_tokens=len(prompt),
             n_windows=max(completion.windows for completion in completions),

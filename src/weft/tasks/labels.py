@@ -37,19 +37,19 @@ def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
     return labels[label]
 
 
-def check_labels(found: Counter[str], labels: Sequence[str], where: str) -> None:
+def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
     """Refuse what nothing can be learned from: one label only, or a label that no row has."""
-    empty = [label for label in labels if not found[label]]
+    empty = [label for label in labels if not counts[label]]
     if empty:
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
-    if len(found) == found.total() >= FEW:
-        raise UserError(f"{where}: each of the {len(found)} rows has a label of its own; for numbers: --task regress")
-    if found.total() >= 20 and len(found) > 0.8 * found.total():
+    if len(counts) == counts.total() >= FEW:
+        raise UserError(f"{where}: each of the {len(counts)} rows has a label of its own; for numbers: --task regress")
+    if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
         raise UserError(
-            f"{where}: {len(found):,} different labels for {found.total():,} rows, such as "
-            f"{shown(next(iter(found)))!r}: they look like ids; name the column of labels: "
+            f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
+            f"{shown(next(iter(counts)))!r}: they look like ids; name the column of labels: "
             "--column label=NAME; for numbers: --task regress"
         )
-    if len(labels) < 2 and len(found) < 2:
+    if len(labels) < 2 and len(counts) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")

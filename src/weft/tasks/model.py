@@ -171,7 +171,7 @@ class Model:
         `layers`: numbers of layers, 0 for the embeddings, negative from the end; all of them unless given. Special
         tokens are included. A text has to fit into one window.
         """
-        found: list[list[Tensor]] = []
+        by_text: list[list[Tensor]] = []
         for states, batch in self._passes(texts, states=True):
             numbers = range(len(states)) if layers is None else layers
             for number in numbers:
@@ -179,8 +179,8 @@ class Model:
                     raise UserError(f"layer {number}: this model has layers {-len(states)} to {len(states) - 1}")
             lengths = batch.rows.lengths().tolist()
             parts = [states[number].float().cpu().split(lengths) for number in numbers]
-            found += [list(of_text) for of_text in zip(*parts, strict=True)] if parts else [[] for _ in lengths]
-        return found
+            by_text += [list(of_text) for of_text in zip(*parts, strict=True)] if parts else [[] for _ in lengths]
+        return by_text
 
     def _passes(self, texts: str | Sequence[Any], states: bool = False) -> Iterator[tuple[Any, Batch]]:
         """Each text alone through the network: its hidden states, or those of all layers, and the batch."""
@@ -345,8 +345,8 @@ def new(
     if target_tokenizer is not None and (tokenizer is None or not family.reads):
         raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
     if tokenizer is not None:
-        told = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
-        config = replace(config, **told)
+        sizes = vocabularies_of(family, config, tokenizer, target_tokenizer, settings or {})
+        config = replace(config, **sizes)
     padding = tokenizer.id_of("padding") if tokenizer is not None else None
     if padding is not None and config.has("padding"):  # positions are counted from it
         config = replace(config, padding=padding)
@@ -380,20 +380,20 @@ def vocabularies_of(
 ) -> dict[str, Any]:
     """The fields of a config that its vocabularies decide, where the settings do not."""
     writer = target or tokenizer
-    found: dict[str, Any] = {"vocabulary": settings.get("vocabulary", writer.vocabulary)}
+    fields: dict[str, Any] = {"vocabulary": settings.get("vocabulary", writer.vocabulary)}
     if not family.reads:
-        return {} if "vocabulary" in settings else found
+        return {} if "vocabulary" in settings else fields
     begin = settings.get("begin", writer.id_of(family.begins))
     if begin is None:
         raise UserError(
             f"{family.name} begins to write from its {family.begins} token, and this vocabulary has none; "
             f"one that has: weft tokenizer learn --model {family.name}"
         )
-    found["begin"] = begin
+    fields["begin"] = begin
     if "source_vocabulary" not in settings and config.has("source_vocabulary"):
-        found["source_vocabulary"] = None  # one vocabulary for both, whatever the paper of a size had
+        fields["source_vocabulary"] = None  # one vocabulary for both, whatever the paper of a size had
     if target is not None and target.tokens != tokenizer.tokens:  # two vocabularies, so no table for both
-        found["source_vocabulary"] = tokenizer.vocabulary
+        fields["source_vocabulary"] = tokenizer.vocabulary
         if config.tied == "all":
-            found["tied"] = "decoder"
-    return found
+            fields["tied"] = "decoder"
+    return fields

@@ -12,7 +12,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Follows
-from weft.tasks.base import Task
+from weft.tasks.base import UnsupervisedTask
 from weft.tasks.output_checks import check_finite
 from weft.text.windows import pair_frame
 
@@ -32,7 +32,7 @@ def follows(opened: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follo
         raise UserError("this model folder has no tokenizer, so it reads no text")
     around = pair_frame(tokenizer)
     if around is None:
-        raise UserError("this model's tokenizer puts nothing between two texts, so they cannot be told apart")
+        raise UserError("this model's tokenizer puts nothing between two texts, so a model cannot tell them apart")
     before, between, after = around
     extra = len(before) + len(between) + len(after)
     room = config.context - extra
@@ -53,9 +53,9 @@ def follows(opened: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follo
             border = len(before) + len(kept) + len(between)
             segments += [0] * border + [1] * (len(rows[-1]) - border)
         ragged = Ragged.of(rows, device)
-        told_apart = config.segments > 1
-        told = torch.tensor(segments, device=device) if told_apart else None
-        hidden = opened.network(ragged.tokens, ragged.rows, told)
+        has_segments = config.segments > 1
+        segment_ids = torch.tensor(segments, device=device) if has_segments else None
+        hidden = opened.network(ragged.tokens, ragged.rows, segment_ids)
         scores = check_finite(opened, opened.network.logits("next", hidden, ragged.rows).float())
         for (first, second), chance in zip(batch, scores.softmax(-1)[:, 0].tolist(), strict=True):
             count = len(first) + len(second)
@@ -78,18 +78,12 @@ def _fitted(first: list[int], second: list[int], room: int) -> tuple[list[int], 
     return first[len(first) - kept :], second[: room - kept]
 
 
-class NextTask(Task):
+class NextTask(UnsupervisedTask):
     """Whether one text follows another."""
 
     name = "next"
     head = "next"
     pair = True
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> NextTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return follows(model, inputs, **options)

@@ -50,7 +50,7 @@ def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str,
 
 
 def swapped_line(where: str, target: bool = True) -> str:
-    """What is said then."""
+    """The note about it."""
     what = "source and target look" if target else "what is to be read looks"
     like = "as if they were swapped" if target else "like what the model has learned to write"
     return f"{where}: {what} {like}, by their letters; is it the right way round?"

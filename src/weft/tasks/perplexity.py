@@ -301,7 +301,7 @@ def _ids(tokenizer: Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
 
 def _harmless_cut(tokenizer: Tokenizer, text: str, before: int) -> int | None:
     """The last place, of the few tried, where a text may be cut without changing its tokens."""
-    places = [found.end() for found in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
+    places = [match.end() for match in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
     for place in reversed(places[-8:]):
         left, right = text[max(0, place - NEAR) : place], text[place : place + NEAR]
         whole, first, second = tokenizer.ids([left + right, left, right], specials=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
-from weft.tasks.answers import Hit, Ranked
+from weft.tasks.answers import Hit, Ranked, Value
 from weft.tasks.embed import Embedder, VectorTask
 
 SCORES = 1 << 24  # scores that are held at a time
@@ -75,9 +75,9 @@ class Index:
         """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
-            for found in self.embedder.chunks(some):
-                scores = products(found.vectors, self.vectors)
-                for row, tokens, windows in zip(scores, found.n_tokens, found.n_windows, strict=True):
+            for embedded in self.embedder.chunks(some):
+                scores = products(embedded.vectors, self.vectors)
+                for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield Scored(next(asked), row, tokens, windows)
 
 
@@ -101,8 +101,8 @@ def best(scores: Tensor, count: int) -> list[int]:
     """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
     count = min(count, len(scores))
     least = scores.topk(count).values[-1]
-    found = (scores >= least).nonzero()[:, 0]
-    return found[scores[found].argsort(descending=True, stable=True)][:count].tolist()
+    candidates = (scores >= least).nonzero()[:, 0]
+    return candidates[scores[candidates].argsort(descending=True, stable=True)][:count].tolist()
 
 
 def rank(
@@ -142,12 +142,13 @@ def pair_scores(model: Any, positive: str | None = None) -> Rerank:
 
 
 def _score(answer: Any, positive: str | None) -> float:
-    chances: dict[str, float] | None = getattr(answer, "scores", None)
-    if chances is None:
+    if isinstance(answer, Value):
         if positive is not None:
             raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
         return float(answer.value)
-    return chances[list(chances)[-1] if positive is None else one_of(positive, chances, "label")]
+    probabilities: dict[str, float] = answer.scores
+    label = list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")
+    return probabilities[label]
 
 
 class Places(NamedTuple):

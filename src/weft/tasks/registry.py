@@ -46,7 +46,7 @@ def task_class(name: str, what: str = "task") -> type[Task]:
     """The class of a task, imported now; no plug-in takes a built-in name."""
     if name in CLASSES:
         module, _, attribute = CLASSES[name].partition(":")
-        return getattr(import_module(f"weft.tasks.{module}"), attribute)
+        return vars(import_module(f"weft.tasks.{module}"))[attribute]
     one_of(name, task_names(), what)
     from weft.tasks.base import Task
 

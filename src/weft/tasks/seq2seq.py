@@ -55,6 +55,7 @@ class SequenceTask(Task):
     head = "words"
     needs = "reads one text and writes another"
     writes = True
+    parallel = True
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -261,7 +262,7 @@ class SequenceTask(Task):
         return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
 
 
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callable[[str], None]) -> list[Example]:
+def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
     """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
 
     `ratio`: how many times as long as the other a side may be, in characters; 0: any.
@@ -281,7 +282,7 @@ def sifted(examples: Iterable[Example], ratio: float, copies: bool, told: Callab
         (copied, "the same text on both sides (data.copies)"),
     ):
         if places:
-            told(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+            log(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
     return kept
 
 
@@ -306,7 +307,7 @@ def end_of(writer: Tokenizer) -> int:
 
 
 def too_long(long: list[tuple[int, Example]], length: int) -> str:
-    """What is said of pairs that no model can learn from."""
+    """A note on pairs that are longer than a model can read."""
     tokens, example = max(long, key=lambda each: each[0])
     words = max(len(text.split()) for text in (*example.texts, str(example.target)))
     limit = f"longer than the model's context of {length:,} tokens: left out"
@@ -344,9 +345,9 @@ class WritingMetrics(Metrics):
 
     def by_length(self) -> list[dict[str, Any]]:
         """The scores by the words of the source, where there are several lengths."""
-        found = []
+        rows = []
         for row in [] if self.written is None else self.written.by_length():
             words = f"{row.low} to {row.high - 1}" if row.high is not None else f"{row.low} or more"
             scores = {name: score.value for name, score in row.scores.items()}
-            found.append({"words": words, "sentences": row.sentences, **scores})
-        return found if len(found) > 1 else []
+            rows.append({"words": words, "sentences": row.sentences, **scores})
+        return rows if len(rows) > 1 else []

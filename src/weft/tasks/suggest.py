@@ -82,13 +82,13 @@ def suggest(
         with unseen_in_words(opened):
             if tokens:
                 return _tokens(opened, tokenizer, kept, top, len(prompt))
-            found = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
+            search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
         return Suggestions(
-            words=found.words(),
+            words=search.words(),
             n_tokens=len(prompt),
             truncated=len(prompt) > room,
-            exact=found.exact,
-            aside=found.aside,
+            exact=search.exact,
+            aside=search.aside,
         )
     finally:
         opened.network.train(training)
@@ -163,7 +163,7 @@ class _Begun:
 
 
 @dataclass
-class _Found:
+class _Word:
     """A word, as far as its spellings have been found."""
 
     chance: float = 0.0
@@ -181,7 +181,7 @@ class _Search:
         tokenizer = tokenizer_of(opened)
         self.tokenizer, self.spelling = tokenizer, _Spelling.of(tokenizer)
         self.prompt, self.top, self.width = prompt, top, width
-        self.known = dict[tuple[str, bool], _Found]()
+        self.known = dict[tuple[str, bool], _Word]()
         self.exact, self.aside = True, 0.0
         self.after_word = bool(text) and inside(text[-1]) and not closed
         self.longest = min(LONGEST, opened.config.context - len(prompt))
@@ -199,15 +199,15 @@ class _Search:
     def words(self) -> tuple[Suggestion, ...]:
         best = sorted(self.known.items(), key=lambda item: (-item[1].chance, item[0]))[: self.top]
         return tuple(
-            Suggestion(text=text, probability=found.chance, tokens=found.tokens, joined=joined)
-            for (text, joined), found in best
+            Suggestion(text=text, probability=word.chance, tokens=word.tokens, joined=joined)
+            for (text, joined), word in best
         )
 
     def _note(self, word: str, joined: bool, chance: float, tokens: tuple[int, ...]) -> None:
-        found = self.known.setdefault((word, joined), _Found())
-        found.chance += chance
-        if chance > found.best:
-            found.best, found.tokens = chance, tokens
+        entry = self.known.setdefault((word, joined), _Word())
+        entry.chance += chance
+        if chance > entry.best:
+            entry.best, entry.tokens = chance, tokens
 
     def _leave(self, chances: Floats) -> None:
         """Beginnings that are not followed any further."""
@@ -216,7 +216,7 @@ class _Search:
 
     def _worst(self) -> float:
         """What a word needs to be among those asked for."""
-        chances = sorted((found.chance for found in self.known.values()), reverse=True)
+        chances = sorted((entry.chance for entry in self.known.values()), reverse=True)
         return chances[self.top - 1] if len(chances) >= self.top else 0.0
 
     def _follow(self, open_ones: list[_Begun], chances: Floats, state: object) -> None:
@@ -260,13 +260,13 @@ class _Search:
         flat[best] = 0.0
         if len(best):
             self._leave(grown)
-        found = list[tuple[int, _Begun]]()
+        kept = list[tuple[int, _Begun]]()
         for place, chance in zip(best.tolist(), chances, strict=True):
             row, token = divmod(place, grown.shape[1])
             begun = open_ones[row]
             text = begun.text + self.spelling.texts[token]
-            found.append((row, _Begun((*begun.tokens, token), chance, text, self._joins(begun, token))))
-        return found
+            kept.append((row, _Begun((*begun.tokens, token), chance, text, self._joins(begun, token))))
+        return kept
 
     def _joins(self, begun: _Begun, token: int) -> bool:
         return begun.joined or (not begun.tokens and self.after_word and bool(self.spelling.goes_on[token]))

@@ -74,10 +74,10 @@ class TagNormalization(Normalization):
 def words_of(record: Record, column: str) -> list[str]:
     """Words or tags: a list, or a text with spaces between them."""
     value = list_in(record, column)
-    found = value.split() if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(item, str) for item in words):
         raise UserError(f"{record.where}: column {shown(column)!r} holds no list of words")
-    return found
+    return words
 
 
 def joined(words: Sequence[str], tags: Sequence[str] | None = None) -> Tagged:
@@ -386,7 +386,7 @@ class TagTask(Task):
 def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
     """For each word the first token that shares a character with it; None where the vocabulary reads nothing there."""
     offsets = encoded.offsets
-    found: list[int | None] = []
+    firsts: list[int | None] = []
     token = 0
     for start, end in words:
         while token < len(offsets) and offsets[token][1] <= start:
@@ -394,8 +394,8 @@ def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
         there = token
         while there < len(offsets) and offsets[there][0] < end and offsets[there][0] == offsets[there][1]:
             there += 1  # a token of no characters
-        found.append(there if there < len(offsets) and offsets[there][0] < end else None)
-    return found
+        firsts.append(there if there < len(offsets) and offsets[there][0] < end else None)
+    return firsts
 
 
 def _words_of(tagged: Tagged) -> list[str]:

@@ -62,12 +62,12 @@ TEMPLATES = {
 def filled(template: str, values: Mapping[str, str]) -> str:
     """A template with its placeholders filled, once each: braces in the values stay; {{ and }} stand for braces."""
 
-    def part(found: re.Match[str]) -> str:
-        name = found[1]
-        if found[0] in ("{{", "}}"):
-            return found[0][0]
+    def part(match: re.Match[str]) -> str:
+        name = match[1]
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
         if name is None:
-            raise UserError(f"template {shown(template)!r}: a single {found[0]!r}; write {found[0] * 2} for a brace")
+            raise UserError(f"template {shown(template)!r}: a single {match[0]!r}; write {match[0] * 2} for a brace")
         if name not in PLACEHOLDERS:
             known = listed(f"{{{known}}}" for known in PLACEHOLDERS)
             raise UserError(
@@ -111,13 +111,13 @@ def prompt_of(
 
     `text` is also the question where none is given by itself, so that `answer` takes questions as texts.
     """
-    found = template_of(template) if isinstance(template, str) else template
+    chosen = template_of(template) if isinstance(template, str) else template
     fixed = {} if context is None else {"context": context}
 
     def values(text: str, question: str | None) -> dict[str, str]:
         return {**fixed, "text": text, "question": text if question is None else question}
 
-    filled(found.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is told before a missing value
-    head = filled(found.head, fixed) if found.head and context is not None else ""
-    shots = [f"{filled(found.turn, values(asked, None))} {answer}\n" for asked, answer in examples]
-    return head + "".join(shots) + filled(found.turn, values(text, question))
+    filled(chosen.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is told before a missing value
+    head = filled(chosen.head, fixed) if chosen.head and context is not None else ""
+    shots = [f"{filled(chosen.turn, values(asked, None))} {answer}\n" for asked, answer in examples]
+    return head + "".join(shots) + filled(chosen.turn, values(text, question))

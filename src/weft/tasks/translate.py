@@ -169,17 +169,17 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
         what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
         raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
     usual = min(opened.card.window.length - len(before) - len(after) if opened.card.window else room, room)
-    found = []
+    parts = []
     whole = tokenizer.ids([prefix + text for text in texts], specials=False)
     for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
         if not text.strip() or not (before or ids or after):
             continue
         if len(ids) <= max(usual, 1):
-            found.append(Part(number, [*before, *ids, *after], ""))
+            parts.append(Part(number, [*before, *ids, *after], ""))
             continue
         for inner, between in _cut(tokenizer, prefix, text, ids, len(ahead), max(usual, 1), room):
-            found.append(Part(number, [*before, *inner, *after], between))
-    return found
+            parts.append(Part(number, [*before, *inner, *after], between))
+    return parts
 
 
 def _cut(
@@ -203,18 +203,18 @@ def _cut(
     pieces = [text[a:b] for a, b in groups if text[a:b].strip()]
     if len(pieces) == 1 and len(ids) <= room:
         return [(ids, "")]
-    found: list[tuple[list[int], str]] = []
+    parts: list[tuple[list[int], str]] = []
     for piece, inner in zip(pieces, tokenizer.ids([prefix + piece for piece in pieces], specials=False), strict=True):
         space = re.search(r"\s*$", piece)
         between = space[0] if space is not None else ""
         if len(inner) <= room:
-            found.append((inner, between))
+            parts.append((inner, between))
             continue
         step = room - ahead
         runs = [inner[ahead + place : ahead + place + step] for place in range(0, len(inner) - ahead, step)]
-        found += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
-        found.append(([*inner[:ahead], *runs[-1]], between))
-    return found
+        parts += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
+        parts.append(([*inner[:ahead], *runs[-1]], between))
+    return parts
 
 
 # -------------------------------------------------------------------------------------------------- what is written

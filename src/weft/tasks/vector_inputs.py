@@ -41,20 +41,21 @@ def numbers_of(value: Any, where: str) -> list[float]:
         raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
     if not value:
         raise UserError(f"{where}: there are no numbers")
-    found = [_number(each) for each in value]
-    for place, each in enumerate(found, 1):
+    numbers = [_number(each) for each in value]
+    for place, each in enumerate(numbers, 1):
         if not math.isfinite(each):
-            raise UserError(f"{where}: {shown(str(value[place - 1]))!r}, number {place} of {len(found)}, is no number")
-    return found
+            wrong = shown(str(value[place - 1]))
+            raise UserError(f"{where}: {wrong!r}, number {place} of {len(numbers)}, is no number")
+    return numbers
 
 
 def _number(value: Any) -> float:
     """A number that single precision holds, else NaN."""
     try:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         return math.nan
-    return found if abs(found) <= 3e38 else math.nan
+    return number if abs(number) <= 3e38 else math.nan
 
 
 def is_vector(given: Any) -> bool:
@@ -67,13 +68,13 @@ def is_vector(given: Any) -> bool:
 
 
 def vectors_of(opened: LoadedModel, given: Sequence[Any]) -> list[list[float]]:
-    """Vectors as the model takes them; what is wrong with one is said with its number."""
-    found = []
+    """Vectors as the model takes them; an error names its number."""
+    vectors = []
     for number, each in enumerate(given, 1):
         where = f"vector {number} of {len(given)}" if len(given) > 1 else "the vector"
-        found.append(numbers_of(each, where))
-        check_length(len(found[-1]), opened.config.features, where)
-    return found
+        vectors.append(numbers_of(each, where))
+        check_length(len(vectors[-1]), opened.config.features, where)
+    return vectors
 
 
 def check_length(numbers: int, features: int, where: str) -> None:

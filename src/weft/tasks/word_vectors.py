@@ -34,8 +34,8 @@ def read_words(path: Path_) -> tuple[list[str], Any]:
     if place.is_file() or not place.is_dir() and place.suffix in (".txt", ".bin", ".vec", ".gz", ".xz", ".zip"):
         if place.is_file() and not is_file_of_vectors(place):
             read_vectors(place)  # which says what is wrong, or on which line
-        found = read_file(place)
-        return found.words, found.matrix
+        vectors = read_file(place)
+        return vectors.words, vectors.matrix
     opened = open_folder(find_folder(os.fspath(path)))
     if opened.family.name != "vectors" or opened.tokenizer is None:
         raise UserError(
@@ -115,16 +115,16 @@ class MapReport:
 
 def read_pairs(files: Sequence[Path_], columns: tuple[str, str] | None = None) -> list[tuple[str, str]]:
     """Words and their translations: a table with two columns, by name, or the first two of a file without names."""
-    found = []
+    pairs = []
     names = columns or ("source", "target")
     for file in files:
         for record in read_records([_found(file)], columns=names, header=columns is not None):
             pair = tuple(str(record.values[name] or "").strip() for name in names)
             if all(pair):
-                found.append((pair[0], pair[1]))
-    if not found:
+                pairs.append((pair[0], pair[1]))
+    if not pairs:
         raise UserError(f"{listed([os.fspath(file) for file in files], 2)}: holds no pairs of words")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(pairs))
 
 
 def learn_map(
@@ -153,11 +153,13 @@ def learn_map(
             if missing
             else f"{len(some)} pairs are too few to learn a map from"
         )
-    found = Map.learn(*spaces, some, normalize, center)
-    scores = {way: found.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
+    learned = Map.learn(*spaces, some, normalize, center)
+    scores = {way: learned.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
     report = MapReport(len(some), len(held_out), len(pairs) - len(there), missing, scores)
     if out is not None:
-        values = {f"{way}@{at}": getattr(one, f"at_{at}").value for way, one in scores.items() for at in (1, 5)}
+        values = {
+            f"{way}@{at}": score.value for way, one in scores.items() for at, score in ((1, one.at_1), (5, one.at_5))
+        }
         card = MapCard(
             source=str(Path(source).absolute()),
             target=str(Path(target).absolute()),
@@ -167,11 +169,11 @@ def learn_map(
             scores=values,
         )
         with whole_folder(Path(out)) as inside:
-            arrays = {"matrix": found.matrix, "source": found.before.mean, "target": found.after.mean}
+            arrays = {"matrix": learned.matrix, "source": learned.before.mean, "target": learned.after.mean}
             tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items()}
             save_tensors(inside / "map.safetensors", tensors)
             write_json(inside / "map.json", values_of(card))
-    return found, report
+    return learned, report
 
 
 def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
