@@ -126,12 +126,9 @@ def prune(
         chooser.examples()  # a file that cannot be read is refused before anything is computed
     smaller, kept_layers, kept_heads, covered = before.opened, None, None, None
     if layers is not None:
-        kept_layers = chooser.layers(layers) if by == "importance" else evenly(layers, layers_in(smaller))
-        smaller = _with_fewer_layers(smaller, kept_layers, layers)
+        smaller, kept_layers = chooser.with_layers(smaller, layers, by)
     if heads is not None or heads_each is not None:
-        attentions_of(smaller)  # a model without heads is refused before anything is read
-        kept_heads = tuple(map(tuple, least(chooser.heads(smaller), heads, heads_each)))
-        smaller = with_heads(smaller, kept_heads)
+        smaller, kept_heads = chooser.with_heads(smaller, heads, heads_each)
     if vocabulary is not None:
         smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), chooser)
     name = "model" if isinstance(model, Model) else Path(model).name
@@ -151,12 +148,6 @@ def prune(
     sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
     counts = parameters_of(before) or 0, parameters_of(after) or 0
     return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
-
-
-def _with_fewer_layers(opened: LoadedModel, kept: tuple[int, ...], count: int) -> LoadedModel:
-    """The model with these layers; a decoder keeps as many of its own, evenly."""
-    decoder = opened.network.decoder if opened.family.reads else None
-    return with_layers(opened, kept, None if decoder is None else evenly(min(count, len(decoder)), len(decoder)))
 
 
 def _with_fewer_tokens(
@@ -207,6 +198,20 @@ class PruningRows:
             if not self.sample:
                 raise UserError("the data has no labels, so nothing shows which parts matter")
         return self.sample
+
+    def with_layers(self, opened: LoadedModel, count: int, by: str) -> tuple[LoadedModel, tuple[int, ...]]:
+        """The model with so many layers, and which they are; a decoder keeps as many of its own, evenly."""
+        kept = self.layers(count) if by == "importance" else evenly(count, layers_in(opened))
+        total = len(opened.network.decoder) if opened.family.reads else None
+        return with_layers(opened, kept, None if total is None else evenly(min(count, total), total)), kept
+
+    def with_heads(
+        self, opened: LoadedModel, share: float | None, each: int | None
+    ) -> tuple[LoadedModel, tuple[tuple[int, ...], ...]]:
+        """The model without the heads that matter least, and which heads of each layer are left."""
+        attentions_of(opened)  # a model without heads is refused before anything is read
+        kept = tuple(map(tuple, least(self.heads(opened), share, each)))
+        return with_heads(opened, kept), kept
 
     def heads(self, opened: LoadedModel) -> list[Any]:
         """How much each head of each layer matters."""

@@ -253,13 +253,7 @@ def quantize(
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     inputs = _inputs(reference, data, rows)
     with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
-        (place / BEFORE).mkdir()
-        write_files(place / BEFORE, reference.opened)
-        unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured
-        made_of = Source(Model(unjudged, reference.task), inputs)
-        folders, failed = _written(made_of, list(kinds or usual_kinds(reference)), place, log)
-        if not folders:
-            raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
+        folders, failed = _written(reference, inputs, list(kinds or usual_kinds(reference)), place, log)
         comparison = compare(
             [place / BEFORE, *folders.values()],
             data,
@@ -271,20 +265,24 @@ def quantize(
             progress=progress,
             **rows,
         )
-        verdicts = [*judged(comparison, max_drop, prefer), *failed]
+        verdicts = (*judged(comparison, max_drop, prefer), *failed)
         best = chosen(verdicts, prefer)
-        folder = None if best is None else Path(out)
-        result = Quantized(comparison, tuple(verdicts), best, folder, prefer, max_drop)
+        result = Quantized(comparison, verdicts, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
             raise Refused(_refusal(verdicts), result)
-        shutil.copytree(folders[best], inside, dirs_exist_ok=True)
-        place_of = [each.name for each in comparison.models].index(best)  # its card has its own metrics
-        card = replace(load(inside).card, metrics=comparison.card_metrics(place_of))
-        write_json(inside / "weft.json", card_values(card))
-        record_hashes(inside)
-        (inside / "run").mkdir()
-        result.write(inside / "run")
+        _finish(inside, folders[best], result)
     return result
+
+
+def _finish(inside: Path, candidate: Path, result: Quantized) -> None:
+    """The folder of the chosen candidate, with its own metrics and the report of how it was chosen."""
+    shutil.copytree(candidate, inside, dirs_exist_ok=True)
+    number = [each.name for each in result.comparison.models].index(candidate.name)
+    card = replace(load(inside).card, metrics=result.comparison.card_metrics(number))
+    write_json(inside / "weft.json", card_values(card))
+    record_hashes(inside)
+    (inside / "run").mkdir()
+    result.write(inside / "run")
 
 
 def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
@@ -296,8 +294,14 @@ def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
     return texts_of(model, data, **options)
 
 
-def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tuple[dict[str, Path], list[Verdict]]:
-    """The candidates, each in a folder of its name; and those that cannot be, with why."""
+def _written(
+    model: Model, inputs: Sequence[Any], kinds: Sequence[str], place: Path, log: Log
+) -> tuple[dict[str, Path], list[Verdict]]:
+    """The model and its candidates, each in a folder of its name; and the candidates that cannot be, with why."""
+    (place / BEFORE).mkdir()
+    write_files(place / BEFORE, model.opened)
+    unmeasured = replace(model.opened, card=replace(model.card, metrics=()))  # theirs are measured
+    source = Source(Model(unmeasured, model.task), inputs)
     folders, failed = {}, []
     for kind in kinds:
         log(f"making {kind}")
@@ -310,6 +314,8 @@ def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tup
             failed.append(Verdict(kind, refused=str(error)))
             continue
         folders[kind] = folder
+    if not folders:
+        raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
     return folders, failed
 
 
