@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from weft.data.reading import read_table
 from weft.data.tables import Table
@@ -12,7 +12,7 @@ from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.inputs import Reader
-from weft.tasks.rows import Paths, table_for
+from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 
@@ -29,19 +29,12 @@ class ComparedRows:
 
 
 def rows_of(
-    task: Task,
-    card_columns: Mapping[str, str],
-    data: Any = None,
-    *,
-    source: Paths = (),
-    target: Paths = (),
-    columns: Mapping[str, str] | None = None,
-    **reading: Any,
+    task: Task, card_columns: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]
 ) -> ComparedRows:
-    """The rows of files as a task reads them, with or without targets; `reading`: options of `Table`."""
-    files = table_for(task, card_columns, data, source, target, columns, reading, targets=False)
+    """The rows of files as a task reads them, with or without targets."""
+    files = table_for(task, card_columns, data, options, targets=False)
     skipped, normalization = Skipped(), task.normalization()
-    examples = _read(task, files, columns or {}, skipped, normalization)
+    examples = _read(task, files, options.get("columns") or {}, skipped, normalization)
     return ComparedRows(examples, files.name, files.hash(), skipped, normalization)
 
 

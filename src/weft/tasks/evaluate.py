@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
@@ -23,7 +23,7 @@ from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
-from weft.tasks.rows import Paths, table_for
+from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing
@@ -233,27 +233,23 @@ def evaluate(
     name: str,
     data: Any = None,
     *,
-    source: Paths = (),
-    target: Paths = (),
     beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
-    columns: Mapping[str, str] | None = None,
     log: Log = to_logger,
     progress: ProgressChoice = None,
-    **reading: Any,
+    **rows: Unpack[RowOptions],
 ) -> Evaluation:
     """Evaluate a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
     Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
-    of the search; `others` are further models of an ensemble. `reading`: format, delimiter, names, on_bad_row and
-    encoding, as of `weft.data.tables.Table`.
+    of the search; `others` are further models of an ensemble.
     """
     task: Any = task_for(opened, name)
-    if not task.writes and (source or target or beam_size is not None or others):
+    if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
-    files = table_for(task, opened.card.columns, data, source, target, columns, reading)
+    files = table_for(task, opened.card.columns, data, rows)
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:

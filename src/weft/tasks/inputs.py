@@ -89,14 +89,6 @@ def input_of_each(model: Asked, table: Table) -> Iterator[Any]:
     return (_input(model, record, columns) for record, columns in _with_columns(model, table, Skipped()))
 
 
-def inputs_of(model: Asked, columns: Mapping[str, str], data: Any, *how: Any) -> Iterator[Any]:
-    """What a model reads of each row of a table that holds anything.
-
-    `how`: format, delimiter, names of columns, what to do about a bad row and encoding, as of `Table`.
-    """
-    return (row.input for row in rows_of(model, Table(data, columns, *how), Skipped()) if row.problem is None)
-
-
 def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
     """Each record with its columns: called as in the training data, as `table` says, or as usual."""
     columns: dict[str, str] = {}

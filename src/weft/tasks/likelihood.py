@@ -20,8 +20,7 @@ from weft.metrics.agreement import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.classify import pieces_in
-from weft.tasks.forward import framing_for, tokenizer_of
+from weft.tasks.forward import framing_for, pieces_in, tokenizer_of
 from weft.tasks.perplexity import LONG, slid
 from weft.tasks.scoring import SCORES, Reading, beginning, surprises
 from weft.text.records import Record
