@@ -114,7 +114,7 @@ def _reader(
         found = find_columns(("text",), columns, record, note)
         return found, lambda row: Example((text_in(row, found["text"]),), None, row.where)
     reader = Reader.of(task, record, columns, note)
-    lost = [name for name in told if name not in {*reader.asked, *reader.right}]
+    lost = [name for name in told if name not in {*reader.inputs, *reader.columns}]
     if lost:
         raise UserError(f"{where}: no column {shown(told[lost[0]])!r}, which --column says is {lost[0]}")
-    return reader.asked, reader.read
+    return reader.inputs, reader.read

@@ -227,6 +227,19 @@ class Task(ABC):
         names = self.input_columns(record, given)
         return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
 
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        """The columns of inputs, and the same with those of targets: none where a file has no targets."""
+        inputs = self.find_inputs(record, given, note)
+        task, names = self.columns(record, given)
+        try:  # by their names alone: not every column of few values holds labels of this task
+            return task, inputs, find_columns(names, {**inputs, **given}, record, guess=False)
+        except UserError:
+            if any(name in given and given[name] in record.values for name in names if name not in inputs):
+                raise
+            return task, inputs, {}
+
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         """What a call is given for a row; an empty cell is an empty text."""
         texts = tuple(loose_text(record, column) for column in columns.values())
