@@ -28,7 +28,7 @@ import torch
 from common import RESULTS, machine, minilm, parse, write
 
 import weft
-from weft.exporters.batch_single import BOUNDS
+from weft.exporters.checks import BOUNDS
 from weft.exporters.ct2_export import write_ct2
 from weft.quantization.quantize import KINDS, Source
 

@@ -419,7 +419,7 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
         try:
             gate = weft.quantize(student, dev, out=scratch / "chosen", max_drop=0.5, **brief)
         except Refused as refused:
-            gate = refused.found
+            gate = refused.result
         print(*("  ".join(row) for row in gate.rows()[1]), sep="\n", file=sys.stderr, flush=True)
         found["gate"] = without_texts(gate.values())
         models = [teacher, student, *([scratch / "chosen"] if gate.chosen else [])]
@@ -472,7 +472,7 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
     said = {"compare": "; ".join(weft.compare([student, scratch / "damaged"], dev, costs=False).refused)}
     way, kind = exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"]
     try:
-        exporting.WAYS["onnx"] = lambda inside, model: way(inside, turned(model))
+        exporting.WAYS["onnx"] = lambda inside, opened, task: way(inside, turned(weft.Model(opened, task)).opened, task)
         quantizing.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),

@@ -58,7 +58,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return make
 
 
-def test_a_family_is_created_trained_judged_distilled_and_compared(site: None, tmp_path: Path) -> None:
+def test_a_family_is_created_trained_judged_distilled_compared_and_exported(site: None, tmp_path: Path) -> None:
     assert "weft_example" not in sys.modules and "gated-cnn" not in FAMILIES
     check_name("gated-cnn")
     find_size("bert-tiny")
@@ -74,7 +74,11 @@ def test_a_family_is_created_trained_judged_distilled_and_compared(site: None, t
     assert {answer.label for answer in model(["good", "bad"])} <= {"negative", "positive"}
     assert 0 <= model.evaluate(str(REVIEWS)).scores["accuracy"].value <= 1
     comparison = weft.compare([teacher, student], str(REVIEWS), costs=False)
-    assert [each.name for each in comparison.models] == [str(teacher), str(student)]
+    assert [each.name for each in comparison.models] == ["teacher", "student"]
+    weft.export(student, "onnx", out=tmp_path / "onnx", data=str(REVIEWS))  # by torch: it brings no graph
+    texts = ["good", "a bad film, all in all", "", "so good that I saw it again"]
+    answers = zip(weft.load(student)(texts), weft.load(tmp_path / "onnx")(texts), strict=True)
+    assert all(one.score == pytest.approx(two.score, abs=1e-5) for one, two in answers)
 
 
 def test_no_plugin_takes_a_built_in_name(fake: Fake) -> None:

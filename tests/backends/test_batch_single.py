@@ -23,10 +23,16 @@ from weft.backends import groups
 from weft.backends.onnx import OnnxNetwork
 from weft.backends.runtime import runtime
 from weft.cli.main import run
-from weft.comparison.agreement import samples
 from weft.errors import UserError
-from weft.exporters import batch_single
-from weft.exporters.batch_single import BOUNDS, check_batch_single, difference, largest_difference, mixed
+from weft.exporters import checks
+from weft.exporters.checks import (
+    BOUNDS,
+    check_batch_single,
+    difference,
+    largest_difference,
+    made_up_inputs,
+    mixed,
+)
 from weft.exporters.onnx_builder import RUNTIME, Graph
 from weft.nn.rows import Rows
 from weft.quantization.quantize import KINDS, Refused, Source
@@ -77,7 +83,7 @@ def written(model: Model, kind: str, folder: Path) -> Model:
     if kind == "torch":
         return model
     folder.mkdir()
-    KINDS[kind](folder, Source(model, samples(model, 8)))
+    KINDS[kind](folder, Source(model, made_up_inputs(model, 8)))
     return weft.load(folder, task=model.task)
 
 
@@ -86,7 +92,7 @@ def written(model: Model, kind: str, folder: Path) -> Model:
 def test_a_text_is_answered_as_it_is_alone(kind: str, task: str, tmp_path: Path) -> None:
     # Integers must be measured where ranges differ; halves have none, and would only be rounded more.
     model = written(model_of(task, wide=kind != "bf16"), kind, tmp_path / "model")
-    inputs = samples(model, 16, seed=5)
+    inputs = made_up_inputs(model, 16, seed=5)
     bound = BOUNDS[model.card.precision or "fp32"]
     apart, place = largest_difference(model, inputs)
     assert apart <= bound, inputs[place]
@@ -132,7 +138,7 @@ def test_an_old_graph_answers_one_text_at_a_time(task: str, tmp_path: Path, monk
     model = written(model_of(task), "onnx-int8", tmp_path / "model")
     network: Any = model.network
     assert network.one_by_one
-    inputs = samples(model, 12, seed=5)
+    inputs = made_up_inputs(model, 12, seed=5)
     assert largest_difference(model, inputs)[0] < 1e-6
     network.one_by_one = False
     assert largest_difference(model, inputs)[0] > 1e-3, "or the tests here could not fail"
@@ -213,13 +219,13 @@ def test_an_export_that_depends_on_its_batch_is_not_written(tmp_path: Path, monk
 def test_a_writer_that_depends_on_its_batch_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = carried(drawn("gpt2"), tmp_path / "model")
     assert check_batch_single(model, texts(6)) == 0.0
-    before = batch_single.complete
+    before = checks.complete
 
     def lonely(opened: Any, prompts: Any, **options: Any) -> Any:
         other = {"banned": ["the"]} if len(prompts) == 1 else {}
         return before(opened, [prompt + " cat" * len(other) for prompt in prompts], **options)
 
-    monkeypatch.setattr(batch_single, "complete", lonely)
+    monkeypatch.setattr(checks, "complete", lonely)
     with pytest.raises(UserError, match="its answers depend on the batch: .* among .* prompts, .* alone"):
         check_batch_single(model, texts(6))
 
@@ -231,9 +237,9 @@ def test_the_texts_are_short_and_long() -> None:
     found = mixed(model, given, 200)
     assert len(found) == 200 and {min(given, key=len), max(given, key=len)} <= set(found[:150])
     assert len(mixed(model, given[:3], 200)) == 200 and len(mixed(model, [], 200)) == 200
-    assert max(map(len, mixed(model, ["cat " * 10**6], 200))) <= max(batch_single.MAX_CHARACTERS, 3000)
+    assert max(map(len, mixed(model, ["cat " * 10**6], 200))) <= max(checks.MAX_CHARACTERS, 3000)
     pair = mixed(model_of("answer"), [("where", "cat " * 10**5)], 20)[0]
-    assert isinstance(pair, tuple) and len(pair[1]) == batch_single.MAX_CHARACTERS
+    assert isinstance(pair, tuple) and len(pair[1]) == checks.MAX_CHARACTERS
 
 
 def test_the_largest_difference_is_found() -> None:

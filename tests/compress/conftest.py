@@ -10,7 +10,7 @@ import weft
 from tests.compress.taught import TEACHER, TRAINING, kinds_of
 from tests.once import once
 from tests.tasks.small import quiet, write_rows
-from weft.exporters import batch_single
+from weft.exporters import checks
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("WEFT_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(batch_single, "MIXED", 24)  # texts of each export's check: 200 are tested elsewhere
+    monkeypatch.setattr(checks, "MIXED", 24)  # texts of each export's check: 200 are tested elsewhere
     return tmp_path
 
 

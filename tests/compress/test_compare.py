@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from tests.tasks.small import KINDS, kinds, vocabulary, write_rows
 from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.cli.main import run
-from weft.comparison.compare import NOT_FINITE, compare, compared, parties_of
-from weft.comparison.kinds import OfTexts
-from weft.comparison.masked import hidden_of
+from weft.comparison.compare import NOT_FINITE, compare, compared, participants_of
 from weft.errors import UserError
 from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
+from weft.tasks.likelihood import hidden_of
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.windows import Framing
 
 QUICK: dict[str, Any] = {"costs": False}
 LABELS = ("no", "yes")
@@ -37,24 +37,26 @@ def words() -> dict[str, Tokenizer]:
     return {family: tokenizer_for(case) for family, case in {case.family: case for case in CASES}.items()}
 
 
-class Scripted(OfTexts):
+@dataclass(frozen=True)
+class Scripted(TextTask):
     """Answers that were written down beforehand."""
 
-    def __init__(self, answers: Sequence[str]) -> None:
-        super().__init__(TextTask("classify", "label", labels=LABELS), LABELS)
-        self.answers = answers
+    script: tuple[str, ...] = ()
 
-    def outcomes(self, opened: LoadedModel, examples: Sequence[Example]) -> list[Prediction]:
-        said = [self.answers[int(example.texts[0])] for example in examples]
-        return [Prediction(np.array([0.0, 2.0 if each == "yes" else -2.0]), 1, 1, False) for each in said]
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        answers = [self.script[int(texts[0])] for texts in inputs]
+        return [Prediction(np.array([0.0, 2.0 if each == "yes" else -2.0]), 1, 1, False) for each in answers]
+
+
+def script(party: Any, answers: Sequence[str]) -> None:
+    party.own = party.task = Scripted("classify", "label", labels=LABELS, script=tuple(answers))
 
 
 def scripted(model: Model, gold: Sequence[str], *answers: Sequence[str]) -> Any:
     """What a comparison finds of models that give these answers."""
-    parties = parties_of([model] * len(answers), [f"m{number}" for number in range(len(answers))])
+    parties = participants_of([model] * len(answers), [f"m{number}" for number in range(len(answers))])
     for party, said in zip(parties, answers, strict=True):
-        party.kind = Scripted(said)
-        party.agreement = party.kind.agreement()
+        script(party, said)
     examples = [Example((str(number),), right, f"row {number}") for number, right in enumerate(gold)]
     return compared(parties, examples, **QUICK)
 
@@ -97,29 +99,29 @@ def test_where_they_disagree_most_comes_first_and_each_text_once(anyone: Model) 
     wrong[4], wrong[7] = "no", "yes"
     found = scripted(anyone, gold, gold, wrong).models[1]
     assert [row["text"] for row in found.apart] == ["4", "7"]
-    assert found.apart[0] == {"right": "yes", "m0": "yes 0.881", "m1": "no 0.881", "where": "row 4", "text": "4"}
+    assert found.apart[0] == {"target": "yes", "m0": "yes 0.881", "m1": "no 0.881", "where": "row 4", "text": "4"}
 
 
 def test_a_drop_beyond_what_is_allowed_is_refused(anyone: Model) -> None:
     gold = ["yes", "no"] * 50
     worse = ["no", *gold[1:3], "yes", *gold[4:]]
-    parties = parties_of([anyone] * 2, ["a", "b"])
+    parties = participants_of([anyone] * 2, ["a", "b"])
     for party, said in zip(parties, (gold, worse), strict=True):
-        party.kind = Scripted(said)
+        script(party, said)
     examples = [Example((str(number),), right, "") for number, right in enumerate(gold)]
     assert not compared(parties_like(parties), examples, max_drop=2.0, **QUICK).refused
     refused = compared(parties_like(parties), examples, max_drop=1.9, **QUICK).refused
     assert refused == ["b is refused: it loses 2.00 points of accuracy, and 1.9 are allowed"]
     blind = [replace(each, target=None) for each in examples]
-    with pytest.raises(UserError, match="no row says what is right.*leave out --max-drop"):
+    with pytest.raises(UserError, match="the data has no labels.*leave out --max-drop"):
         compared(parties_like(parties), blind, max_drop=1.0, **QUICK)
 
 
 def parties_like(parties: Sequence[Any]) -> list[Any]:
     """The same models, of which nothing has been counted yet."""
-    fresh = parties_of([party.model for party in parties], [party.name for party in parties])
+    fresh = participants_of([party.model for party in parties], [party.name for party in parties])
     for party, other in zip(fresh, parties, strict=True):
-        party.kind = other.kind
+        party.own, party.task = other.own, other.task
     return fresh
 
 
@@ -201,7 +203,9 @@ def test_models_that_do_not_belong_together_are_named(
     tagger = drawn(BY_TASK["tag"], words["bert"], 1)
     with pytest.raises(UserError, match="model 2 is made for tag, model 1 for classify: they cannot be compared"):
         compare([anyone, tagger], data, **QUICK)
-    with pytest.raises(UserError, match="model 2 says a, b, c, model 1 says animal, plant, stone: no label in common"):
+    with pytest.raises(
+        UserError, match="model 2 has the labels a, b, c, model 1 has animal, plant, stone: no label in common"
+    ):
         compare([anyone, with_labels(anyone, "a", "b", "c")], data, **QUICK)
     found = compare([anyone, with_labels(anyone, "animal", "plant", "rock")], data, **QUICK)
     assert found.refused == [
@@ -283,7 +287,7 @@ def test_a_model_that_no_longer_reaches_what_its_card_says_is_damaged(learned: t
     with torch.no_grad():  # a third of what it knows is gone: still far better than chance
         output_of(model).bias[0] -= 1000
     refused = weft.compare([model], data, costs=False).refused
-    assert refused == ["model 1 is damaged: its accuracy of 0.667 is not the 1.000 that its card says of the same rows"]
+    assert refused == ["model 1 is damaged: its accuracy of 0.667 is not the 1.000 that its card has for the same rows"]
     model.opened = replace(model.opened, card=replace(model.card, metrics=(replace(said, data="other rows"),)))
     assert weft.compare([model], data, costs=False).refused == []  # of other rows it says nothing
 

@@ -18,9 +18,8 @@ from tests.once import once
 from tests.tasks.written import PLAN, learned, worded, write_sides
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
-from weft.comparison.agreement import said, samples
-from weft.exporters import ct2_export
-from weft.exporters.ct2_export import check_written
+from weft.exporters import checks, ct2_export
+from weft.exporters.checks import check_generation, made_up_inputs
 from weft.exporters.export import export
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
@@ -57,11 +56,11 @@ def test_every_task_says_the_same(case: Case, tmp_path: Path) -> None:
     assert found.apart < 1e-4 and found.texts == (24 if data is None else 12) and found.bytes > 10_000
     theirs = weft.load(tmp_path / "x")
     assert (theirs.task, theirs.card.labels, theirs.card.backend) == (case.task, case.labels, "ctranslate2")
-    inputs = samples(ours, 6)
-    options: dict[str, Any] = {"most": 6} if case.task in ("translate", "complete") else {}
+    inputs = made_up_inputs(ours, 6)
+    options: dict[str, Any] = {"max_tokens": 6} if case.task in ("translate", "complete") else {}
     some = ["the cat is there", "one", "two small dog"] if options else inputs
     one, two = ours(some, **options), theirs(some, **options)
-    assert [said(answer) for answer in one] == [said(answer) for answer in two]
+    assert [answer.decision for answer in one] == [answer.decision for answer in two]
     if case.task == "embed":
         np.testing.assert_allclose([answer.values for answer in two], [answer.values for answer in one], atol=1e-5)
     if case.task == "regress":
@@ -142,7 +141,7 @@ def test_a_damaged_export_is_not_written(task: str, tmp_path: Path, monkeypatch:
     case = BY_TASK[task]
     model, whole = drawn(case, tokenizer_for(case), seed=1), ct2_export.spec_of
     monkeypatch.setattr(ct2_export, "spec_of", lambda opened: harm(whole(opened)))
-    with pytest.raises(weft.UserError, match="does not say the same.*nothing was written") as found:
+    with pytest.raises(weft.UserError, match="differs from its source.*nothing was written") as found:
         export(model, "ctranslate2", out=tmp_path / "x", data=written(case, tmp_path, count=8))
     assert "\n" not in str(found.value) and not (tmp_path / "x").exists()
     assert [path.name for path in tmp_path.iterdir()] == [f"{task}-True.jsonl"]
@@ -155,12 +154,12 @@ def test_integers_are_near_unless_damaged(taught: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(ct2_export, "spec_of", lambda opened: harm(whole(opened)))
     harmed = carried(ours, tmp_path / "harmed", "int8")
     with monkeypatch.context() as open_gate:
-        open_gate.setitem(ct2_export.NEAR, "int8", float("inf"))
-        near, far = (check_written(ours, each, texts, "int8") for each in (sound, harmed))
+        open_gate.setitem(checks.NEAR, "int8", float("inf"))
+        near, far = (check_generation(ours, each, texts, "int8") for each in (sound, harmed))
     assert 1e-5 < near < far / 3
     assert sum(one.text == two.text for one, two in zip(ours(texts), sound(texts), strict=True)) > 10
-    with pytest.raises(weft.UserError, match="log-probability of a token differs"):
-        check_written(ours, harmed, texts, "int8")
+    with pytest.raises(weft.UserError, match="log-probability of a token by"):
+        check_generation(ours, harmed, texts, "int8")
 
 
 def test_models_that_the_engine_has_no_words_for(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from scipy.special import softmax
 
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
 from weft.comparison.compare import NOT_FINITE
-from weft.comparison.ensemble import joint
-from weft.comparison.kinds import OfAnswers
-from weft.comparison.rows import asked_of
+from weft.comparison.rows import rows_of as read_rows
 from weft.distillation.report import StudentReport, report_of
 from weft.distillation.teacher_cache import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
@@ -31,8 +29,7 @@ def three(case: Case) -> list[Model]:
 
 
 def rows_of(case: Case, model: Model, folder: Path) -> list[Example]:
-    task = None if case.task in ("embed", "complete") else task_for(model.opened, case.task)
-    return list(asked_of(task, {}, written(case, folder, 12)).examples)
+    return list(read_rows(task_for(model.opened, case.task), {}, written(case, folder, 12)).examples)
 
 
 def told(models: list[Model], examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> StudentReport:
@@ -110,18 +107,19 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_answers_by_the_mean_of_the_chances() -> None:
     """Two that are half sure of the same answer outweigh what each likes best; and nothing is an answer too."""
-    kinds = [OfAnswers(AnswerTask(threshold=1.0)), OfAnswers(AnswerTask(threshold=0.0))]
+    tasks = [AnswerTask(threshold=1.0), AnswerTask(threshold=0.0)]
 
     def said(threshold: float, nothing: float, *chances: tuple[float, int, int]) -> Prediction:
         choices = tuple((float(np.log(chance)), start, end) for chance, start, end in chances)
         return Prediction(Candidates(choices, float(np.log(nothing)) + threshold), 1, 1, False)
 
     one, two = said(1.0, 0.1, (0.5, 0, 3), (0.4, 7, 9)), said(0.0, 0.1, (0.5, 4, 6), (0.4, 7, 9))
-    both = joint(kinds, [one, two])
-    assert kinds[0].key(both) == (7, 9)
-    chances, nothing = kinds[0].task.probabilities(both.output)
+    both = tasks[0].mean_prediction([one, two], tasks)
+    assert tasks[0].key(both) == (7, 9)
+    chances, nothing = tasks[0].probabilities(both.output)
     assert chances[:3] == pytest.approx([0.4, 0.25, 0.25]) and nothing == pytest.approx(0.1)
-    assert kinds[0].key(joint(kinds, [said(1.0, 0.6, (0.4, 0, 3)), said(0.0, 0.45, (0.55, 0, 3))])) is None
+    unsure = [said(1.0, 0.6, (0.4, 0, 3)), said(0.0, 0.45, (0.55, 0, 3))]
+    assert tasks[0].key(tasks[0].mean_prediction(unsure, tasks)) is None
 
 
 def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,17 @@ import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.compress.models import BY_TASK, drawn, tokenizer_for
-from weft.comparison.cost import asked, evenly, measure, memory_of, weight_bytes
+from weft.comparison.cost import evenly, measure, memory_of, timing_inputs, weight_bytes
 from weft.errors import UserError
 from weft.files import peak_memory
 from weft.tasks.classify import TextTask
+from weft.tasks.complete import CompleteTask
 from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 
@@ -73,11 +75,10 @@ def test_the_answers_that_are_timed_are_whole(saved: tuple[Model, Path], monkeyp
 
 
 def test_what_is_asked() -> None:
-    two, one = (
-        SimpleNamespace(task=name, task_object=TextTask(name, "label", name == "pair")) for name in ("pair", "complete")
-    )
-    assert asked(two, ["a", "b"]) == ("a", "b") and asked(one, ("a",)) == "a"  # type: ignore[arg-type]
-    assert len(asked(one, "a" * 10_000)) == 400  # type: ignore[arg-type]
+    two, one = TextTask("pair", "label", True), CompleteTask()
+    models: Any = [SimpleNamespace(task_object=task, tokenizer=None) for task in (two, one)]
+    assert timing_inputs(models[0], [["a", "b"]]) == [("a", "b")]
+    assert timing_inputs(models[1], [("a",), "a" * 10_000]) == ["a", "a" * 400]
     with pytest.raises(UserError, match="nothing to measure"):
         measure([], [])
 

@@ -21,9 +21,9 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
-from weft.comparison.agreement import said, samples
 from weft.errors import UserError
 from weft.exporters import export as exporting
+from weft.exporters.checks import made_up_inputs
 from weft.exporters.onnx_builder import four_bits
 from weft.exporters.onnx_export import FAMILIES as WRITTEN
 from weft.exporters.onnx_export import ranges_of, write_onnx
@@ -257,9 +257,9 @@ def test_every_task_says_the_same(
 ) -> None:
     model = model_for(task, outputs, vocabulary("bpe" if family == "gpt2" else "wordpiece"), labels, family)
     assert weft.export(model, "onnx", out=tmp_path / "out").apart < 1e-5
-    given = samples(model, 6, seed=3)
+    given = made_up_inputs(model, 6, seed=3)
     ours, theirs = model(given), weft.load(tmp_path / "out")(given)
-    assert [said(answer) for answer in ours] == [said(answer) for answer in theirs]
+    assert [answer.decision for answer in ours] == [answer.decision for answer in theirs]
     if task == "regress":
         assert [a.value for a in ours] == pytest.approx([a.value for a in theirs], abs=1e-4)  # type: ignore[attr-defined]
 
@@ -280,8 +280,8 @@ def test_gaps_are_filled_with_the_same_words(tmp_path: Path) -> None:
 def test_a_damaged_export_is_not_written(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_for("classify", 3, vocabulary(), labels=("a", "b", "c"))
 
-    def damaged(inside: Path, given: Model) -> None:
-        write_onnx(inside, given.opened, given.task)
+    def damaged(inside: Path, opened: LoadedModel, task: str) -> None:
+        write_onnx(inside, opened, task)
         import onnx
 
         graph = onnx.load(str(inside / GRAPH))
@@ -297,7 +297,7 @@ def test_a_damaged_export_is_not_written(fault: str, tmp_path: Path, monkeypatch
         (inside / GRAPH).write_bytes(graph.SerializeToString())
 
     monkeypatch.setitem(exporting.WAYS, "onnx", damaged)
-    with pytest.raises(UserError, match=r"does not say the same: its scores differ by .* nothing was written"):
+    with pytest.raises(UserError, match=r"differs from its source: logits by .* nothing was written"):
         weft.export(model, "onnx", out=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -305,10 +305,10 @@ def test_a_damaged_export_is_not_written(fault: str, tmp_path: Path, monkeypatch
 def test_made_up_texts_are_of_all_lengths() -> None:
     model = model_for("classify", 3, vocabulary(), labels=("a", "b", "c"))
     assert model.tokenizer is not None
-    lengths = [len(ids) for ids in model.tokenizer.ids(samples(model), specials=False)]
+    lengths = [len(ids) for ids in model.tokenizer.ids(made_up_inputs(model), specials=False)]
     assert min(lengths) <= 2 and max(lengths) > 20  # longer than a window of 20
-    assert samples(model) == samples(model)
-    assert all(len(pair) == 2 for pair in samples(Model(model.opened, "pair")))
+    assert made_up_inputs(model) == made_up_inputs(model)
+    assert all(len(pair) == 2 for pair in made_up_inputs(Model(model.opened, "pair")))
 
 
 def test_mistakes_in_an_export(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.cli.main import run
-from weft.comparison.agreement import scores_of
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison
 from weft.errors import UserError
+from weft.exporters.checks import logits_of
 from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
 from weft.quantization.quantize import Refused, Source, Verdict, chosen, judged
@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quantize")
     model = model_for("classify", 3, vocabulary(), ("animal", "plant", "stone"))
     texts = sorted({row["text"] for row in kinds(200)})
-    usual = np.stack(scores_of(model, texts)).mean(0)  # without it, nearly all texts get one label
+    usual = np.stack(logits_of(model, texts)).mean(0)  # without it, nearly all texts get one label
     model.network.heads["classify"].output.bias.data.sub_(torch.tensor(usual))  # type: ignore[index, union-attr, operator]
     answers = model(texts)
     # Those of which it is sure: a little less precision turns none of them.
@@ -122,7 +122,7 @@ def test_a_damaged_candidate_is_refused_though_it_is_fast(
         Refused, match=r"no candidate passes, so nothing was written: onnx-int8 (loses|damaged)"
     ) as error:
         weft.quantize(place / "model", place / "rows.jsonl", out=tmp_path / "two", kinds=names[:1], **SHORT)
-    assert error.value.found.chosen is None
+    assert error.value.result.chosen is None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left behind
 
 
@@ -171,7 +171,7 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
         "loses 1.00 points of agreement (same) (95 % 0.80 to 1.50), and 0.5 are allowed"
     )
     assert judged(unsure, 1.5)[0].refused is None
-    broken = replace(found, models=[replace(first, damaged="it answers with what is no number"), second])
+    broken = replace(found, models=[replace(first, damaged="its outputs are not numbers (NaN or infinite)"), second])
     with pytest.raises(UserError, match="the model itself is damaged"):
         judged(broken, 0.5)
 
@@ -228,7 +228,9 @@ def test_what_a_model_cannot_become_is_said(tmp_path: Path) -> None:
     model = weft.new("mlp", vocabulary(), heads={"words": None})
     model.save(tmp_path / "mlp")
     (tmp_path / "text.txt").write_text("the cat is now\n" * 30)
-    with pytest.raises(UserError, match="nothing to choose from: onnx-int8: a mlp model cannot be written as ONNX"):
+    with pytest.raises(
+        UserError, match="nothing to choose from: onnx-int8: a model for complete cannot be written as ONNX"
+    ):
         weft.quantize(tmp_path / "mlp", tmp_path / "text.txt", out=tmp_path / "out", kinds=["onnx-int8"])
     assert not (tmp_path / "out").exists()
 

@@ -15,7 +15,7 @@ from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, tokenize
 from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
-from weft.comparison.rows import asked_of
+from weft.comparison.rows import rows_of
 from weft.distillation.curve import part_of
 from weft.distillation.dataset import Material
 from weft.distillation.language_dataset import held_texts
@@ -187,9 +187,9 @@ def test_stages_that_cannot_be_are_named(teacher: Path, rows: Path, tmp_path: Pa
 def test_rows_of_stages_are_read_as_they_were(case: Case, tmp_path: Path) -> None:
     """What a stage writes for the next is the same example again."""
     task = task_for(drawn(case, tokenizer_for(case), 1).opened, case.task)
-    examples = list(asked_of(task, {}, written(case, tmp_path, 8)).examples)
+    examples = list(rows_of(task, {}, written(case, tmp_path, 8)).examples)
     again = write_rows(tmp_path / "again.jsonl", [task.to_record(example) for example in examples])
-    for one, two in zip(examples, asked_of(task, {}, again).examples, strict=True):
+    for one, two in zip(examples, rows_of(task, {}, again).examples, strict=True):
         assert (one.texts, one.target) == (two.texts, two.target)
 
 

@@ -106,7 +106,7 @@ def test_comparing_names_the_one_that_is_damaged(tmp_path: Path) -> None:
     overflowing(sound, tmp_path / "x")
     rows = [{"text": text, "label": "a"} for text in ("the cat", "oak", "flint")]
     found = weft.compare([tmp_path / "sound", tmp_path / "x"], rows, costs=False)
-    assert [each.damaged for each in found.models] == [None, "it answers with what is no number"]
+    assert [each.damaged for each in found.models] == [None, "its outputs are not numbers (NaN or infinite)"]
 
 
 class TokenDecoder:

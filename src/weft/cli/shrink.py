@@ -129,7 +129,7 @@ def quantize(
             texts=texts, seconds=seconds, **rows, **runtime, progress=progress,
         )  # fmt: skip
     except Refused as refused:
-        show(refused.found)
+        show(refused.result)
         raise
     show(report)
     for line in report.warnings():

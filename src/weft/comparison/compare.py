@@ -1,4 +1,4 @@
-"""`weft.compare(models, data)`: what several models reach, cost and say on the same rows, each beside the first."""
+"""`weft.compare(models, data)`: metrics, agreement and costs of several models on the same rows, beside the first."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
-from weft.comparison.cost import SECONDS, TEXTS, Costs, measure
-from weft.comparison.ensemble import costs_together, joint, voice_of, writing_together
-from weft.comparison.kinds import AGREEMENT, Kind, kind_of, together
-from weft.comparison.masked import OfGaps
-from weft.comparison.participant import APART, Party, fallen, fault
-from weft.comparison.rows import Paths, asked_of
-from weft.comparison.unlabeled import OfVectors, OfWords
-from weft.errors import NotFinite, UserError, listed, shown
+from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
+from weft.comparison.participant import NOT_FINITE, ROUNDING, Participant, below_card, fault
+from weft.comparison.rows import Paths, rows_of
+from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
@@ -23,10 +20,8 @@ from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked
 from weft.tasks.model import Model, load
 
-WITHOUT_ROWS: dict[str, Callable[[], Kind]] = {"embed": OfVectors, "complete": OfWords, "fill": OfGaps}
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
-ROUNDING = 1e-6  # that nobody calls a difference
-NOT_FINITE = "it answers with what is no number"
+AGREEMENT = {"pearson": "correlation", "exact": "same"}  # what agreement calls the metrics that it borrows
 
 
 def compare(
@@ -52,24 +47,22 @@ def compare(
     trust: bool = False,
     progress: ProgressChoice = None,
 ) -> Comparison:
-    """Ask several models about the same rows, and stand each beside the first: quality, agreement, costs.
+    """Compare several models with the first of them on the same rows: metrics, agreement, costs.
 
-    Rows need not say what is right. `texts` and `seconds` limit what is timed; `max_drop` is in points of the task's
-    score (hundredths, as BLEU is written): a model that loses more is named in `refused`, as is one that is damaged.
+    Rows need no labels. `texts` and `seconds` limit what is timed. `max_drop` is in points of the task's metric
+    (hundredths, as BLEU is written): a model that loses more is named in `refused`, as is one that is damaged.
     """
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
-    opened = [opened_model(each, task, device, online, trust) for each in models]
-    if not opened:
+    loaded = [_loaded(each, task, device, online, trust) for each in models]
+    if not loaded:
         raise UserError("no model to compare: give one folder or several")
-    names_of = called([None if isinstance(each, Model) else os.fspath(each) for each in models])
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
-    parties = parties_of(opened, names_of, folders)
-    first = opened[0]
-    rows = asked_of(
-        first.task_object if first.task_object.supervised else None,
-        first.card.columns,
+    participants = participants_of(loaded, display_names(folders), folders)
+    rows = rows_of(
+        participants[0].own,
+        loaded[0].card.columns,
         data,
         source=source,
         target=target,
@@ -80,9 +73,9 @@ def compare(
         names=names,
         on_bad_row=on_bad_row,
     )
-    with progress_of(progress)(f"asking about {rows.where}", "examples") as told:
-        found = compared(
-            parties,
+    with progress_of(progress)(f"comparing on {rows.where}", "examples") as count:
+        comparison = compared(
+            participants,
             rows.examples,
             data=rows.where,
             hash=rows.hash,
@@ -91,77 +84,71 @@ def compare(
             memory=memory,
             texts=texts,
             seconds=seconds,
-            told=told,
+            progress=count,
         )
     if note := rows.normalization.note():
         to_logger(f"weft: note: {rows.where}: {note}")
-    return replace(found, reading=f"{found.reading}; {rows.skipped}") if rows.skipped.count else found
+    skipped = rows.skipped
+    return replace(comparison, reading=f"{comparison.reading}; {skipped}") if skipped.count else comparison
 
 
-def opened_model(
-    given: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool, trust: bool = False
+def _loaded(
+    model: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool, trust: bool
 ) -> Model:
-    """A model to be compared, ready to answer."""
-    if isinstance(given, Model):
-        return given if device is None else given.to(device)
-    return load(given, task=task, device=device, online=online, trust=trust)
+    if isinstance(model, Model):
+        return model if device is None else model.to(device)
+    return load(model, task=task, device=device, online=online, trust=trust)
 
 
-def called(folders: Sequence[str | None]) -> list[str]:
-    """What models are called: the last part of their path where that tells them apart."""
-    short = [f"model {number}" if name is None else Path(name).name or name for number, name in enumerate(folders, 1)]
+def display_names(folders: Sequence[Path | None]) -> list[str]:
+    """A name for each model: the last part of its path where that tells them apart."""
+    short = [f"model {number}" if path is None else path.name or str(path) for number, path in enumerate(folders, 1)]
     if len(set(short)) == len(short):
         return short
-    found = [name or short[number] for number, name in enumerate(folders)]
-    return [name if found.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(found, 1)]
+    names = [short[number] if path is None else str(path) for number, path in enumerate(folders)]
+    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
-def parties_of(
+def participants_of(
     models: Sequence[Model], names: Sequence[str], folders: Sequence[Path | None] | None = None
-) -> list[Party]:
+) -> list[Participant]:
     """The models as they are compared; those that do not belong together are named."""
     first, folders = models[0], folders or [None] * len(models)
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    if first.task == "describe" or not (first.task_object.supervised or first.task in WITHOUT_ROWS):
+    tasks = [model.task_object for model in models]
+    if not tasks[0].comparable:
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
-    kinds: list[Kind]
-    faults: list[str | None] = [None] * len(models)
-    if first.task_object.supervised:
-        tasks = [model.task_object for model in models]
-        faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
-        labels = together(tasks)
-        kinds = [kind_of(task, labels) for task in tasks]
-        for kind in kinds:
-            kind.first = kinds[0]
-    else:
-        kinds = [WITHOUT_ROWS[first.task]() for _ in models]
+    faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
+    labels = tuple(dict.fromkeys(label for task in tasks for label in task.labels))
     return [
-        Party(name, model, folder, kind, None, kind.agreement(), damaged=fault)
-        for name, model, folder, kind, fault in zip(names, models, folders, kinds, faults, strict=True)
+        Participant(name, model, folder, task, task.align(labels), damaged=damaged)
+        for name, model, folder, task, damaged in zip(names, models, folders, tasks, faults, strict=True)
     ]
 
 
-def with_joint_voice(parties: Sequence[Party], name: str, count: int) -> list[Party]:
-    """The parties with what the first `count` of them say together before them, where that means anything."""
-    kinds, models = [party.kind for party in parties[:count]], [party.model for party in parties[:count]]
-    kind = voice_of(kinds) or writing_together(kinds, [model.opened for model in models[1:]])
-    if count < 2 or kind is None:
-        return list(parties)
-    return [Party(name, models[0], None, kind, None, kind.agreement(), of=tuple(parties[:count])), *parties]
+def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
+    """The models after the ensemble of the first `count` of them, where their task has one."""
+    members = tuple(models[:count])
+    task: Task | None = members[0].task
+    if task is not None and not task.averages:
+        task = task.with_others([member.model.opened for member in members[1:]])
+    if count < 2 or task is None:
+        return list(models)
+    return [Participant(name, members[0].model, None, task, task, members), *models]
 
 
 def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str | None:
-    """What is said of a model that does not know the same labels; one with none in common cannot be compared."""
-    if getattr(task, "kind", None) != getattr(first, "kind", None):
-        raise UserError(f"{name} and {first_name} do not answer with the same: one says labels, the other values")
+    """Why a model is refused that does not have the same labels; with none in common it cannot be compared."""
+    if task.unbounded != first.unbounded:
+        raise UserError(f"{name} and {first_name} cannot be compared: one predicts labels, the other values")
     mine, theirs = set(task.labels), set(first.labels)
     if mine == theirs:
         return None
     if not mine & theirs:
-        says = (shown(", ".join(each.labels)) for each in (task, first))
-        raise UserError(f"{name} says {next(says)}, {first_name} says {next(says)}: no label in common")
+        one, two = (shown(", ".join(each.labels)) for each in (task, first))
+        raise UserError(f"{name} has the labels {one}, {first_name} has {two}: no label in common")
     parts = [
         f"{word} {listed([shown(label) for label in sorted(some)], 3)}"
         for word, some in (("it lacks", theirs - mine), ("it alone has", mine - theirs))
@@ -171,7 +158,7 @@ def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str |
 
 
 def compared(
-    parties: Sequence[Party],
+    models: Sequence[Participant],
     examples: Iterable[Example],
     *,
     data: str = "",
@@ -181,56 +168,42 @@ def compared(
     memory: bool = True,
     texts: int = TEXTS,
     seconds: float = SECONDS,
-    told: Callable[[int], None] = lambda more: None,
+    progress: Callable[[int], None] = lambda more: None,
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
-    first, reading, timed = parties[0], ReadCounts(), _Sample(texts)
-    golds: set[str] = set()
+    first, reading, timed = models[0], ReadCounts(), _Sample(texts)
+    targets: set[str] = set()
     known = 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        said = _said_by_all(parties, some)
+        predictions = _predictions(models, some)
         for example in some:
             timed.add(example.texts)
-        told(len(some))
-        for found in said[0] or []:
-            reading.add(found)
-        right = [number for number, example in enumerate(some) if first.kind.known(example)]
-        rows = [some[number] for number in right]
+        progress(len(some))
+        for prediction in predictions[0] or []:
+            reading.add(prediction)
+        labeled = [number for number, example in enumerate(some) if first.task.has_target(example)]
+        rows = [some[number] for number in labeled]
         known += len(rows)
-        golds.update(first.kind.right(example) for example in rows if len(golds) < 2)
-        for party, outcomes in zip(parties, said, strict=True):
-            if outcomes is None:
+        targets.update(first.task.describe_target(example) for example in rows if len(targets) < 2)
+        for model, mine in zip(models, predictions, strict=True):
+            if mine is None:
                 continue
             if rows:
-                party.kind.seen(rows)
-                party.metrics = party.metrics or party.kind.metrics()
-                party.kind.add(party.metrics, [outcomes[number] for number in right], rows)
-            party.keys.update(party.kind.key(found) for found in outcomes if len(party.keys) < 2)
-            if party is not first and said[0] is not None:
-                _beside(party, first, outcomes, said[0], some)
+                model.evaluate([mine[number] for number in labeled], rows)
+            model.keys.update(model.task.key(each) for each in mine if len(model.keys) < 2)
+            if model is not first and predictions[0] is not None:
+                model.compare(first, mine, predictions[0], some)
     if not timed.seen:
         raise UserError(f"{data}: there are no rows" if data else "there are no rows to compare by")
     if max_drop is not None and not known:
-        raise UserError(f"{data}: no row says what is right, so nobody can tell what is lost: leave out --max-drop")
-    for party in parties:
-        party.found = party.metrics.sampled() if party.metrics is not None else {}
-    for party in parties:
-        party.damaged = party.damaged or fault(party, first, len(golds) > 1, timed.seen) or fallen(party, hash)
-    sound = [party for party in parties if party.damaged != NOT_FINITE and not party.of]
-    measured = None
-    if costs and sound:
-        folders = [party.folder for party in sound]
-        measured = measure(
-            [party.model for party in sound], timed.kept(), folders, seconds=seconds, texts=texts, memory=memory
-        )
-    chosen = first.kind.chosen if known else None
-    standings = [_standing(party, first, chosen, max_drop) for party in parties]
-    if measured is not None:
-        by_name: dict[str, Costs | None] = dict(zip((party.name for party in sound), measured.costs, strict=True))
-        for party in parties:
-            if party.of:
-                by_name[party.name] = costs_together([by_name.get(each.name) for each in party.of])
-        standings = [replace(each, costs=by_name.get(each.name)) for each in standings]
+        raise UserError(f"{data}: the data has no labels, so a loss cannot be measured: leave out --max-drop")
+    for model in models:
+        model.sampled = model.metrics.sampled() if model.metrics is not None else {}
+    for model in models:
+        model.damaged = model.damaged or fault(model, first, len(targets) > 1, timed.seen) or below_card(model, hash)
+    measured = _measured(models, timed.held, seconds, texts, memory) if costs else None
+    metric = first.task.default_metric if known else None
+    standings = [_standing(model, first, metric, max_drop, measured) for model in models]
     agreements = [name for each in standings for name in each.agreement]
     return Comparison(
         task=first.model.task,
@@ -238,129 +211,88 @@ def compared(
         hash=hash,
         examples=timed.seen,
         labeled=known,
-        chosen=chosen or None,
+        chosen=metric or None,
         agreed=next((name for name in AGREED if name in agreements), None),
         models=standings,
-        measured=measured,
+        measured=None if measured is None else measured[0],
         reading=str(reading),
         max_drop=max_drop,
     )
 
 
-def _said_by_all(parties: Sequence[Party], examples: Sequence[Example]) -> list[list[Prediction] | None]:
-    """What all say; a joint voice follows from what those have said whose it is."""
-    alone = {party.name: _said(party, examples) for party in parties if not party.of or voice_of([party.kind]) is None}
-    found = list[list[Prediction] | None]()
-    for party in parties:
-        if party.name not in alone:
-            parts = [some for each in party.of if (some := alone[each.name]) is not None]
-            kinds = [each.kind for each in party.of]
-            whole = len(parts) == len(kinds)
-            if not whole:
-                party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
-            alone[party.name] = [joint(kinds, each) for each in zip(*parts, strict=True)] if whole else None
-        found.append(alone[party.name])
-    return found
+def _predictions(models: Sequence[Participant], examples: Sequence[Example]) -> list[list[Prediction] | None]:
+    """What each model predicts; an ensemble's are the mean of what its members have predicted."""
+    alone = {model.name: model.predict(examples) for model in models if not model.averages}
+    return [
+        model.average([alone[member.name] for member in model.members]) if model.averages else alone[model.name]
+        for model in models
+    ]
 
 
-def _said(party: Party, examples: Sequence[Example]) -> list[Prediction] | None:
-    """What a model says; None of one that has said what is no number: nothing more is asked of it."""
-    if party.damaged == NOT_FINITE:
+def _measured(
+    models: Sequence[Participant], inputs: Sequence[Any], seconds: float, texts: int, memory: bool
+) -> tuple[Measured, dict[str, Costs | None]] | None:
+    """How costs were measured, and those of each model by its name; an ensemble costs what its members cost."""
+    sound = [model for model in models if model.damaged != NOT_FINITE and not model.members]
+    if not sound:
         return None
-    network = party.model.network
-    training = network.training
-    network.eval()
-    try:
-        found = party.kind.outcomes(party.model.opened, examples)
-    except NotFinite:
-        found = None
-    finally:
-        network.train(training)
-    if found is not None and all(party.kind.finite(each) for each in found):
-        return found
-    party.damaged, party.metrics, party.agreement = NOT_FINITE, None, None
-    return None
+    folders = [model.folder for model in sound]
+    measured = measure([each.model for each in sound], inputs, folders, seconds=seconds, texts=texts, memory=memory)
+    by_name: dict[str, Costs | None] = dict(zip((model.name for model in sound), measured.costs, strict=True))
+    together = {
+        model.name: total_costs([by_name.get(member.name) for member in model.members])
+        for model in models
+        if model.members
+    }
+    return measured, {**by_name, **together}
 
 
-def _beside(
-    party: Party,
-    first: Party,
-    outcomes: Sequence[Prediction],
-    firsts: Sequence[Prediction],
-    examples: Sequence[Example],
-) -> None:
-    """Count where a model agrees with the first, and keep where it does so least."""
-    kind = party.kind
-    for mine, theirs, example in zip(outcomes, firsts, examples, strict=True):
-        kind.agree(party.agreement, mine, theirs, example)
-        distance = kind.apart(mine, theirs, example)
-        if not distance > ROUNDING:
-            continue
-        row = {
-            "right": kind.right(example) if kind.known(example) else "",
-            first.name: first.kind.told(theirs, mine, example),
-            party.name: kind.told(mine, theirs, example),
-            "where": example.where,
-            "text": " | ".join(example.texts),
-        }
-        party.worst.add(distance, row)
-
-
-def _standing(party: Party, first: Party, chosen: str | None, max_drop: float | None) -> Standing:
+def _standing(
+    model: Participant,
+    first: Participant,
+    metric: str | None,
+    max_drop: float | None,
+    measured: tuple[Measured, Mapping[str, Costs | None]] | None,
+) -> Standing:
     """One model beside the first."""
-    scores = {name: each.score() for name, each in party.found.items()}
-    if party is first or party.damaged == NOT_FINITE:
-        return Standing(party.name, _path(party), scores, damaged=party.damaged)
-    difference = {name: each.minus(first.found[name]) for name, each in party.found.items() if name in first.found}
+    standing = Standing(
+        name=model.name,
+        folder=None if model.folder is None else str(model.folder),
+        scores={name: each.score() for name, each in model.sampled.items()},
+        costs=None if measured is None else measured[1].get(model.name),
+        damaged=model.damaged,
+    )
+    if model is first or model.damaged == NOT_FINITE:
+        return standing
+    shared = {name: each for name, each in model.sampled.items() if name in first.sampled}
+    difference = {name: each.minus(first.sampled[name]) for name, each in shared.items()}
     kept = dropped = None
-    if chosen in difference and chosen is not None:
-        mine, theirs = party.found[chosen], first.found[chosen]
-        kept = theirs.over(mine) if chosen in LESS else mine.over(theirs)
-        drop = lost(difference[chosen], chosen)
+    if metric is not None and metric in difference:
+        mine, theirs = model.sampled[metric], first.sampled[metric]
+        kept = theirs.over(mine) if metric in LESS else mine.over(theirs)
+        drop = lost(difference[metric], metric)
         if max_drop is not None and not drop <= max_drop + ROUNDING:
-            dropped = f"it loses {drop:.2f} points of {chosen}, and {max_drop:g} are allowed"
-    agreed: dict[str, Score] = {}
-    if party.agreement is not None and first.damaged != NOT_FINITE:
-        for name, each in party.agreement.sampled().items():
+            dropped = f"it loses {drop:.2f} points of {metric}, and {max_drop:g} are allowed"
+    agreement: dict[str, Score] = {}
+    if model.agreement is not None and first.damaged != NOT_FINITE:
+        for name, each in model.agreement.sampled().items():
             if name not in ("spearman", "r2", "length_ratio", "mse"):
-                agreed[AGREEMENT.get(name, name)] = each.score()
-    return Standing(
-        party.name,
-        _path(party),
-        scores,
-        difference,
-        kept,
-        agreed,
-        _distinct(party.worst.rows()),
-        None,
-        party.damaged,
-        dropped,
+                agreement[AGREEMENT.get(name, name)] = each.score()
+    return replace(
+        standing, difference=difference, kept=kept, agreement=agreement, apart=model.disagreements(), dropped=dropped
     )
 
 
-def _distinct(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The first few of the rows, each text once; a column that says nothing is left out."""
-    found = list({row["text"]: row for row in reversed(rows)}.values())[::-1][:APART]
-    return [{name: cell for name, cell in row.items() if any(each[name] for each in found)} for row in found]
-
-
-def _path(party: Party) -> str | None:
-    return None if party.folder is None else str(party.folder)
-
-
 class _Sample:
-    """So many of the inputs of a stream, evenly from all of it, while no more than twice as many are held."""
+    """Up to `size` inputs of a stream, evenly from all of it, while no more than twice as many are held."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.step, self.seen = max(1, most), 1, 0
+    def __init__(self, size: int) -> None:
+        self.size, self.step, self.seen = max(1, size), 1, 0
         self.held: list[tuple[str, ...]] = []
 
     def add(self, texts: tuple[str, ...]) -> None:
         if self.seen % self.step == 0 and any(text.strip() for text in texts):
             self.held.append(texts)
-            if len(self.held) >= 2 * self.most:
+            if len(self.held) >= 2 * self.size:
                 self.held, self.step = self.held[::2], 2 * self.step
         self.seen += 1
-
-    def kept(self) -> list[tuple[str, ...]]:
-        return self.held

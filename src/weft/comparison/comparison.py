@@ -1,4 +1,4 @@
-"""What a comparison of models found: as values, as tables, and as one page."""
+"""The result of a comparison: as values, as tables, and as one page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.card import Metric
 from weft.comparison.cost import Costs, Measured
 from weft.files import write_text
 from weft.metrics.bootstrap import Score
@@ -54,29 +55,37 @@ class Comparison:
     @property
     def refused(self) -> list[str]:
         """A line for each model that is damaged, or worse than is allowed."""
-        found = []
+        lines = []
         for each in self.models:
             if each.damaged:
-                found.append(f"{each.name} is damaged: {each.damaged}")
+                lines.append(f"{each.name} is damaged: {each.damaged}")
             elif each.dropped:
-                found.append(f"{each.name} is refused: {each.dropped}")
-        return found
+                lines.append(f"{each.name} is refused: {each.dropped}")
+        return lines
+
+    def card_metrics(self, number: int) -> tuple[Metric, ...]:
+        """What a model reaches, for its card."""
+        return tuple(
+            Metric(data=self.hash, name=name, value=score.value, low=score.low, high=score.high)
+            for name, score in self.models[number].scores.items()
+            if all(map(math.isfinite, (score.value, score.low, score.high)))
+        )
 
     def values(self) -> dict[str, Any]:
         """As JSON has it: what is not finite, or not known, is null."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("measured", "models")}
+        values = {name: value for name, value in asdict(self).items() if name not in ("measured", "models")}
         measured = None if self.measured is None else self.measured.values()
-        return plain({**found, "measured": measured, "models": [asdict(each) for each in self.models]})
+        return plain({**values, "measured": measured, "models": [asdict(each) for each in self.models]})
 
     def tables(self) -> list[Table]:
         """Title, header and rows of every table."""
-        found = [self._summary(), *self._quality(), *self._costs()]
+        tables = [self._summary(), *self._quality(), *self._costs()]
         for each in self.models[1:]:
             if each.apart:
                 header = list(each.apart[0])
                 rows = [[short(row[name]) for name in header] for row in each.apart]
-                found.append((f"Where {each.name} and {self.models[0].name} disagree most", header, rows))
-        return found
+                tables.append((f"Where {each.name} and {self.models[0].name} disagree most", header, rows))
+        return tables
 
     def _summary(self) -> Table:
         """A row for each model: the score that counts, what is kept of it, agreement and costs."""
@@ -104,46 +113,27 @@ class Comparison:
 
     def _quality(self) -> list[Table]:
         """Scores of all models, and how the others stand to the first."""
-        found: list[Table] = []
+        tables: list[Table] = []
         if self.labeled:
-            header = [
-                "model",
-                "score",
-                "value",
-                "95 % from",
-                "to",
-                "to the first",
-                "from",
-                "to",
-                "kept %",
-                "from",
-                "to",
-            ]
+            header = ["model", "metric", "value", "95 % from", "to"]
+            header += ["difference", "from", "to", "kept %", "from", "to"]
             rows = []
             for each in self.models:
                 for name, score in each.scores.items():
-                    shift = each.difference.get(name)
-                    kept = each.kept if name == self.chosen else None
-                    rows.append(
-                        [
-                            each.name,
-                            name,
-                            *three(score),
-                            *three(shift, signed=True),
-                            *three(kept, 100, 2),
-                        ]
-                    )
+                    kept = three(each.kept if name == self.chosen else None, 100, 2)
+                    shift = three(each.difference.get(name), signed=True)
+                    rows.append([each.name, name, *three(score), *shift, *kept])
                 if not each.scores:
                     rows.append([each.name, *["-"] * 10])
-            found.append(("Scores", header, rows))
+            tables.append(("Scores", header, rows))
         rows = [[each.name, name, *three(score)] for each in self.models[1:] for name, score in each.agreement.items()]
         if rows:
             title = f"Agreement with {self.models[0].name}"
-            found.append((title, ["model", "agreement", "value", "95 % from", "to"], rows))
+            tables.append((title, ["model", "agreement", "value", "95 % from", "to"], rows))
         faults = [[each.name, each.damaged or each.dropped or ""] for each in self.models]
         if any(fault for _, fault in faults):
-            found.append(("Refused", ["model", "why"], [row for row in faults if row[1]]))
-        return found
+            tables.append(("Refused", ["model", "why"], [row for row in faults if row[1]]))
+        return tables
 
     def _costs(self) -> list[Table]:
         if self.measured is None:
@@ -173,24 +163,24 @@ class Comparison:
 
     def parts(self) -> list[str]:
         """What a page shows."""
-        found = [paragraph(f"{self.data}: {self.reading}")]
+        parts = [paragraph(f"{self.data}: {self.reading}")]
         if not self.labeled:
-            found.append(paragraph("The rows say not what is right: models are compared with the first alone."))
+            parts.append(paragraph("The data has no labels: models are only compared with the first."))
         for title, header, rows in [self._summary(), *self._quality(), *self._costs()]:
-            found.append(heading(title) + table_of(header, rows))
+            parts.append(heading(title) + table_of(header, rows))
             if title.startswith("Costs") and self.measured is not None:
-                found.append(paragraph(str(self.measured)))
-                found += self._charts()
+                parts.append(paragraph(str(self.measured)))
+                parts += self._charts()
         for each in self.models[1:]:
             if each.apart:
                 title = f"Where {each.name} and {self.models[0].name} disagree most"
-                found.append(heading(title) + "".join(map(mistake, each.apart)))
-        return found
+                parts.append(heading(title) + "".join(map(mistake, each.apart)))
+        return parts
 
     def _charts(self) -> list[str]:
         """Bars of speed and size, and what each model reaches by what an answer takes."""
         known = [(each.name, each.costs) for each in self.models if each.costs is not None]
-        found = [
+        charts = [
             bar_chart(
                 "One text, median", [Bar(name, costs.p50) for name, costs in known], "milliseconds, less is better"
             ),
@@ -198,7 +188,7 @@ class Comparison:
         ]
         sizes = [Bar(name, costs.bytes / 1e6) for name, costs in known if costs.bytes]
         if sizes:
-            found.append(bar_chart("Size on disk", sizes, "megabytes, less is better"))
+            charts.append(bar_chart("Size on disk", sizes, "megabytes, less is better"))
         if self.chosen is not None:
             points = [
                 ChartLine(each.name, [(each.costs.p50, each.scores[self.chosen].value)])
@@ -207,8 +197,8 @@ class Comparison:
             ]
             if len(points) > 1:
                 name = self.chosen.replace("_", " ")
-                found.append(line_chart("Quality by latency", points, "milliseconds of one text", name))
-        return found
+                charts.append(line_chart("Quality by latency", points, "milliseconds of one text", name))
+        return charts
 
     def write(self, out: Path) -> None:
         """One self-contained page."""

@@ -1,4 +1,4 @@
-"""What models cost on this machine, in one run in which they take turns: size, latency, texts a second, memory."""
+"""What models cost on this machine, measured in turns: size, latency, texts a second, memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ SECONDS = 20.0  # that each model may take for each measure
 TEXTS = 256  # that are timed, at most
 ROUNDS = 5  # of texts in bulk
 WARM = 3  # answers that are not timed
-WORDS = 32  # that a language model writes where its speed is measured
-LETTERS = 400  # of a text that it goes on from
 REMEMBERED = 32  # texts that are answered where memory is measured
 PATIENCE = 600.0  # seconds for that
 # What lies in a model folder beside its weights: words, not numbers.
@@ -87,73 +85,78 @@ def measure(
     if not 0 < seconds <= LONGEST:
         raise UserError(f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}")
     places = [None if folder is None else Path(folder) for folder in (folders or [None] * len(models))]
-    some = evenly([asked(models[0], each) for each in inputs], texts)
-    kind = models[0].opened.device.type
-
-    def settle() -> None:
-        if kind == "cuda":
-            torch.cuda.synchronize()
-
+    chosen = evenly(inputs, texts)
+    asked = [timing_inputs(model, chosen) for model in models]
+    cuda = models[0].opened.device.type == "cuda"
+    settle = torch.cuda.synchronize if cuda else lambda: None
     numbers = range(len(models))
     single = turns(
-        {str(n): lambda turn, n=n: answered(models[n], some[turn]) for n in numbers},  # type: ignore[misc]
-        len(some),
+        {str(n): lambda turn, n=n: timed_call(models[n], asked[n][turn]) for n in numbers},  # type: ignore[misc]
+        len(chosen),
         seconds=seconds,
-        least=min(5, len(some)),
+        least=min(5, len(chosen)),
         warm=WARM,
         settle=settle,
     )
     slowest = max(nearest_rank(times, 0.5) for times in single.values())
-    bulk = some[: max(8, min(len(some), int(seconds / (ROUNDS * slowest))))]
+    bulk = max(8, min(len(chosen), int(seconds / (ROUNDS * slowest))))
     many = turns(
-        {str(n): lambda _, n=n: answered(models[n], bulk) for n in numbers},  # type: ignore[misc]
+        {str(n): lambda _, n=n: timed_call(models[n], asked[n][:bulk]) for n in numbers},  # type: ignore[misc]
         ROUNDS,
         seconds=seconds,
         warm=1,
         settle=settle,
     )
-    found = []
-    for n, (model, place) in enumerate(zip(models, places, strict=True)):
-        own, together = single[str(n)], nearest_rank(many[str(n)], 0.5)
-        found.append(
-            Costs(
-                bytes=None if place is None else weight_bytes(place),
-                parameters=parameters_of(model),
-                p50=1000 * nearest_rank(own, 0.5),
-                p95=1000 * nearest_rank(own, 0.95),
-                per_second=len(bulk) / together,
-                memory=memory_of(place, model, some[:REMEMBERED]) if memory and place is not None else None,
-            )
+    bulk = min(bulk, len(chosen))
+    costs = tuple(
+        Costs(
+            bytes=None if place is None else weight_bytes(place),
+            parameters=parameters_of(model),
+            p50=1000 * nearest_rank(single[str(n)], 0.5),
+            p95=1000 * nearest_rank(single[str(n)], 0.95),
+            per_second=bulk / nearest_rank(many[str(n)], 0.5),
+            memory=memory_of(place, model, chosen[:REMEMBERED]) if memory and place is not None else None,
         )
+        for n, (model, place) in enumerate(zip(models, places, strict=True))
+    )
     device = str(models[0].opened.device)
-    return Measured(tuple(found), len(single["0"]), len(bulk), len(many["0"]), device, torch.get_num_threads())
+    return Measured(costs, len(single["0"]), bulk, len(many["0"]), device, torch.get_num_threads())
 
 
-def asked(model: Model, given: Any) -> Any:
-    """One input as a call of a model takes it; of a text to go on from, the beginning."""
-    if model.task_object.pair:
-        return tuple(given)
-    text = given if isinstance(given, str) else given[0]
-    return text[:LETTERS] if model.task == "complete" else text
+def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, texts or tuples of them, as calls of a model take them."""
+    task, tokenizer = model.task_object, model.tokenizer
+    return [task.timing_input((each,) if isinstance(each, str) else each, tokenizer) for each in inputs]
 
 
-def answered(model: Model, given: Any) -> Any:
-    """What is timed: the whole way from letters to the answer."""
-    if model.task == "fill":  # the last word of each text is asked for
-        mask = model.tokenizer.roles.mask if model.tokenizer is not None else None
-        given = [_gapped(each, mask) for each in given] if isinstance(given, list) else _gapped(given, mask)
-    if model.task == "complete":  # as many words of each model: one that ends early is no faster
-        return model(given, max_tokens=WORDS, min_tokens=WORDS)
-    return model(given)
+def timed_call(model: Model, inputs: Any) -> Any:
+    """What is timed: the whole way from texts to answers."""
+    return model(inputs, **model.task_object.timing_options)
 
 
-def _gapped(text: str, mask: str | None) -> str:
-    return f"{text.rpartition(' ')[0]} {mask}"
+def total_costs(costs: Sequence[Costs | None]) -> Costs | None:
+    """What it costs to ask several models, one after the other."""
+    known = [each for each in costs if each is not None]
+    if len(known) < len(costs):
+        return None
+
+    def total(values: Iterable[int | None]) -> int | None:
+        numbers = [value for value in values if value is not None]
+        return sum(numbers) if len(numbers) == len(known) else None
+
+    return Costs(
+        bytes=total(each.bytes for each in known),
+        parameters=total(each.parameters for each in known),
+        p50=sum(each.p50 for each in known),
+        p95=sum(each.p95 for each in known),
+        per_second=1 / sum(1 / each.per_second for each in known),
+        memory=None,
+    )
 
 
-def evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """So many at most, evenly from all of them."""
-    count = min(most, len(items))
+def evenly(items: Sequence[Any], limit: int) -> list[Any]:
+    """At most so many, evenly from all of them."""
+    count = min(limit, len(items))
     return [items[number * len(items) // count] for number in range(count)]
 
 
@@ -171,7 +174,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def parameters_of(model: Model) -> int | None:
-    """How many numbers a model has learned; of one that another engine runs, as its config says; of counts, entries."""
+    """How many parameters a model has: by its config where another engine runs it; entries, where it has counted."""
     opened = model.opened
     if opened.card.backend in (None, "torch"):
         weights = sum(parameter.numel() for parameter in opened.network.parameters())
@@ -186,7 +189,7 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     """The most bytes that a process of its own holds while it loads a model and answers; None where nobody tells."""
     if peak_memory() is None and model.opened.device.type != "cuda":
         return None
-    told = {
+    task = {
         "folder": str(folder.resolve()),
         "task": model.task,
         "device": str(model.opened.device),
@@ -197,7 +200,7 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
             try:
-                output, _ = child.communicate(json.dumps(told).encode(), timeout=PATIENCE)
+                output, _ = child.communicate(json.dumps(task).encode(), timeout=PATIENCE)
             except BaseException:
                 child.kill()
                 raise
@@ -208,12 +211,12 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
 
 def alone() -> None:
     """In a process of its own: load a model, answer, and say how much memory that took."""
-    told = json.loads(sys.stdin.buffer.read())
-    torch.set_num_threads(told["threads"])
+    task = json.loads(sys.stdin.buffer.read())
+    torch.set_num_threads(task["threads"])
     # The process that asks has checked the folder.
-    model = load(told["folder"], task=told["task"], device=told["device"], trust=True)
-    inputs = [asked(model, each) for each in told["inputs"]]
-    answered(model, inputs[0])
-    answered(model, inputs)
+    model = load(task["folder"], task=task["task"], device=task["device"], trust=True)
+    inputs = timing_inputs(model, task["inputs"])
+    timed_call(model, inputs[0])
+    timed_call(model, inputs)
     cuda = model.opened.device.type == "cuda"
     print(torch.cuda.max_memory_allocated() if cuda else peak_memory())

@@ -1,4 +1,4 @@
-"""Rows that several models are asked about: with their right answers where a file has them, without them where not."""
+"""Rows on which models are compared: with their targets where a file has them, without where not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.data.cells import text_in
-from weft.data.columns import find_columns
 from weft.data.reading import read_table
 from weft.data.tables import Table
 from weft.errors import UserError, shown
@@ -22,7 +20,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparedRows:
     """The examples of some files, one at a time."""
 
     examples: Iterable[Example]
@@ -32,14 +30,14 @@ class Asked:
     normalization: Normalization
 
 
-def named(given: Paths | None) -> tuple[str, ...]:
-    """One path or several, as words."""
-    several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
+def named(paths: Paths | None) -> tuple[str, ...]:
+    """One path or several, as strings."""
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths or ())
     return tuple(os.fspath(each) for each in several)
 
 
-def asked_of(
-    task: Task | None,
+def rows_of(
+    task: Task,
     card_columns: Mapping[str, str],
     data: Any = None,
     *,
@@ -51,70 +49,49 @@ def asked_of(
     names: Sequence[str] = (),
     on_bad_row: str = "stop",
     encoding: str | None = None,
-) -> Asked:
-    """The rows of a task, or, where there is none (vectors, language models), texts."""
-    sources, targets, told = named(source), named(target), columns or {}
+) -> ComparedRows:
+    """The rows of files as a task reads them, with or without targets."""
+    sources, targets, given = named(source), named(target), columns or {}
     if bool(sources or targets) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    parallel = task is not None and task.parallel
-    if (sources or targets) and not parallel:
-        raise UserError("only models that write have a source and a target: give --data")
-    files: Table
+    from_text = task.parallel
+    if (sources or targets) and not from_text:
+        raise UserError("only models that generate from a text have a source and a target: give --data")
     if targets:
         files = Table.parallel(sources, targets, on_bad_row, encoding)
-    elif sources:  # lines of which nobody says what is right
+    elif sources:  # lines without targets
         files = Table(sources, {"source": "text"}, "txt", None, (), on_bad_row, encoding)
     else:
-        files = Table(data, told, format, delimiter, tuple(names), on_bad_row, encoding, "test")
+        files = Table(data, given, format, delimiter, tuple(names), on_bad_row, encoding, "test")
         first = next(files.records(Skipped()), None)
-        # The columns of the training data may be called otherwise here.
+        # The columns of the training data may have other names here.
         known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
-        known |= {"source": "text"} if parallel and first and set(first.values) == {"text"} else {}
-        files = replace(files, columns={**known, **told})
-    where = files.name
-    skipped, normalization = Skipped(), Normalization() if task is None else task.normalization()
-    return Asked(_read(task, files, told, where, skipped, normalization), where, files.hash(), skipped, normalization)
+        known |= {"source": "text"} if from_text and first and set(first.values) == {"text"} else {}
+        files = replace(files, columns={**known, **given})
+    skipped, normalization = Skipped(), task.normalization()
+    return ComparedRows(
+        _read(task, files, given, skipped, normalization), files.name, files.hash(), skipped, normalization
+    )
 
 
 def _read(
-    task: Task | None,
-    files: Table,
-    told: Mapping[str, str],
-    where: str,
-    skipped: Skipped,
-    normalization: Normalization,
+    task: Task, files: Table, given: Mapping[str, str], skipped: Skipped, normalization: Normalization
 ) -> Iterator[Example]:
-    """Every row as an example; a bad one stops, or is passed over and counted."""
+    """Every row as an example; a bad one stops, or is skipped and counted."""
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
-        columns, read = _reader(task, record, files.columns, told, where, skipped.note)
+        reader = Reader.of(task, record, files.columns, skipped.note)
+        lost = [name for name in given if name not in {*reader.inputs, *reader.columns}]
+        if lost:
+            raise UserError(f"{files.name}: no column {shown(given[lost[0]])!r}, which --column says is {lost[0]}")
 
         def checked(record: Record) -> Example:
-            example = read(record)
-            if task is not None and task.has_target(example):
+            example = reader.read(record)
+            if task.has_target(example):
                 task.check_format(example)
             return normalization(example)
 
-        return columns, checked
+        return reader.inputs, checked
 
     yield from read_table(files, begin, skipped)
     log_notes(skipped.without_bad().lines(), to_logger)
-
-
-def _reader(
-    task: Task | None,
-    record: Record,
-    columns: Mapping[str, str],
-    told: Mapping[str, str],
-    where: str,
-    note: Callable[[str], None],
-) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
-    """How a row of a file that begins with this one becomes an example."""
-    if task is None:
-        found = find_columns(("text",), columns, record, note)
-        return found, lambda row: Example((text_in(row, found["text"]),), None, row.where)
-    reader = Reader.of(task, record, columns, note)
-    lost = [name for name in told if name not in {*reader.inputs, *reader.columns}]
-    if lost:
-        raise UserError(f"{where}: no column {shown(told[lost[0]])!r}, which --column says is {lost[0]}")
-    return reader.inputs, reader.read

@@ -16,8 +16,8 @@ from weft.distillation.base import Lesson, Said, stacked
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.base import Example, Prediction
-from weft.tasks.classify import TextTask, pieces_in
-from weft.tasks.forward import tokenizer_of
+from weft.tasks.classify import TextTask
+from weft.tasks.forward import pieces_in, tokenizer_of
 from weft.text.windows import Framing
 
 

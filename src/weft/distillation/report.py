@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.comparison.compare import compared, parties_of, with_joint_voice
+from weft.comparison.compare import compared, participants_of, with_ensemble
 from weft.comparison.comparison import Comparison, Standing, plain, spread
 from weft.comparison.cost import evenly
 from weft.config import build
@@ -163,8 +163,8 @@ def report_of(
     names = [*(f"{teacher.folder.name} (teacher)" for teacher in teachers), f"{folder.name} (student)"]
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    parties = parties_of(models, names, [*(teacher.folder for teacher in teachers), folder])
-    parties = with_joint_voice(parties, f"{len(teachers)} teachers together", len(teachers))
+    parties = participants_of(models, names, [*(teacher.folder for teacher in teachers), folder])
+    parties = with_ensemble(parties, f"{len(teachers)} teachers together", len(teachers))
     rows = evenly(examples if by_labels else [blanked(example) for example in examples], MAX_EXAMPLES)
     comparison = compared(parties, rows, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory)
     return StudentReport(comparison, len(teachers), **more)

@@ -166,7 +166,7 @@ def _sequence_model(opened: LoadedModel) -> Any:
 
 
 def _usual(config: Any) -> dict[str, Any]:
-    """What every stack of layers is told."""
+    """Settings that every stack of layers has."""
     plain = config.activation.removeprefix("gated-")
     return {
         "pre_norm": config.norm_place == "before",

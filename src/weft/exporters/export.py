@@ -1,4 +1,4 @@
-"""`weft.export`: a model for another engine, written only if it says the same there."""
+"""`weft.export`: a model for another engine, written only if it gives the same answers there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.hashes import record_hashes
-from weft.comparison.agreement import CHECKED, TOLERANCE, check_agreement, samples
 from weft.comparison.compare import compare
 from weft.comparison.rows import Paths
 from weft.data.tables import Table
 from weft.errors import UserError, one_of
-from weft.exporters.batch_single import check_batch_single
-from weft.exporters.ct2_export import check_written, read_from, write_ct2
+from weft.exporters.checks import (
+    TOLERANCE,
+    check_agreement,
+    check_batch_single,
+    check_generation,
+    made_up_inputs,
+)
+from weft.exporters.ct2_export import read_from, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
@@ -35,23 +41,12 @@ class Exported:
     texts: int  # on which that was seen
 
 
-def _onnx(inside: Path, model: Model) -> None:
-    write_onnx(inside, model.opened, model.task)
-
-
-def _ctranslate2(inside: Path, model: Model) -> None:
-    write_ct2(inside, model.opened, model.task)
-
-
-def _transformers(inside: Path, model: Model) -> None:
-    write_transformers(inside, model.opened, model.task)
-
-
-# A way writes the files of a folder; all of them are then checked by answering with what was written.
-WAYS: dict[str, Callable[[Path, Model], None]] = {
-    "onnx": _onnx,
-    "ctranslate2": _ctranslate2,
-    "transformers": _transformers,
+CHECKED = 512  # texts of a file that an export is checked on
+# Each writes the files of a folder, which is then loaded and checked.
+WAYS: dict[str, Callable[[Path, LoadedModel, str], None]] = {
+    "onnx": write_onnx,
+    "ctranslate2": write_ct2,
+    "transformers": write_transformers,
 }
 
 
@@ -80,7 +75,7 @@ def export(
     if data is not None:
         check_sound(model, data, columns)
     with whole_folder(Path(out)) as inside:
-        WAYS[to](inside, model)
+        WAYS[to](inside, model.opened, model.task)
         exported = load(inside)
         apart = agreed(to, model, exported, inputs, tolerance)
         if exported.opened.exported:
@@ -91,15 +86,15 @@ def export(
 
 
 def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
-    """Refuse a model that the user's rows show to be damaged: what it is written as would be so, too."""
+    """Refuse a model that is damaged, by the user's rows: its export would be, too."""
     if not model.task_object.supervised or model.task_object.writes:
         return
     try:
-        found = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
-    except UserError:  # rows whose labels are not its own tell nothing of it
+        standing = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
+    except UserError:  # rows with other labels show nothing
         return
-    if found.damaged:
-        raise UserError(f"the model itself is damaged: {found.damaged}; nothing was written")
+    if standing.damaged:
+        raise UserError(f"the model itself is damaged: {standing.damaged}; nothing was written")
 
 
 def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
@@ -107,7 +102,7 @@ def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance
     if to == "transformers":
         return check_same(ours, theirs, inputs, tolerance)
     if ours.opened.family.speaks and to == "ctranslate2":
-        return check_written(ours, theirs, inputs)
+        return check_generation(ours, theirs, inputs)
     return check_agreement(ours, theirs, inputs, tolerance)
 
 
@@ -120,14 +115,14 @@ def refuse_exported(model: Model) -> None:
 def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, *how: Any) -> list[Any]:
     """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
     if data is None:
-        return samples(model)
+        return made_up_inputs(model)
     task = model.task_object
     if task.writes or (model.opened.family.speaks and not task.supervised):
         return read_from(data, columns or {})
-    found = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
-    if not found:
+    inputs = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
+    if not inputs:
         raise UserError(f"{Table(data).name}: there are no rows")
-    return found
+    return inputs
 
 
 def size_of(folder: Path) -> int:

@@ -152,9 +152,9 @@ class Graph:
             halves = self.op("Gather", self._stored(key, "rows", array.astype(np.float16)), numbers)
             return self.op("Cast", halves, to=self.onnx.TensorProto.FLOAT)
         whole, scales = eight_bits(weight.detach().float().numpy(), 127)
-        found = self.op("Gather", self._stored(key, "rows", whole), numbers)
-        found = self.op("Cast", found, to=self.onnx.TensorProto.FLOAT)
-        return self.op("Mul", found, self.op("Gather", self._stored(key, "scales", scales[:, None]), numbers))
+        rows = self.op("Gather", self._stored(key, "rows", whole), numbers)
+        rows = self.op("Cast", rows, to=self.onnx.TensorProto.FLOAT)
+        return self.op("Mul", rows, self.op("Gather", self._stored(key, "scales", scales[:, None]), numbers))
 
     def norm(self, x: str, module: nn.Module) -> str:
         """Layer norm, or the RMS norm; no norm at all leaves x as it is."""

@@ -15,7 +15,10 @@ from weft.errors import UserError
 from weft.exporters.onnx_builder import Graph, Precision, Range
 from weft.exporters.onnx_networks import FAMILIES, words_of
 from weft.exporters.traced import write_traced, write_traced_words
+from weft.tasks.registry import task_class
 from weft.version import VERSION
+
+HEADS = (None, "classify", "tag", "answer", "words")  # that a graph can end in
 
 
 def write_onnx(
@@ -26,7 +29,8 @@ def write_onnx(
     ranges: Mapping[int, Range] | None = None,
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
-    exported, head = exported_as(opened, task, precision), _head(opened, task)
+    head = _head(opened, task)
+    exported = _exported(opened, task, head, precision)
     write_files(inside, exported, weights=False)
     if opened.family.name not in FAMILIES:
         if precision != "fp32":
@@ -45,42 +49,40 @@ def write_onnx(
         words.write(inside / WORDS, {"hidden_states": width}, {"logits": ["places", opened.config.vocabulary]})
 
 
-def exported_as(opened: LoadedModel, task: str, precision: str) -> LoadedModel:
+def _exported(opened: LoadedModel, task: str, head: str | None, precision: str) -> LoadedModel:
     """What an exported folder says of itself: the one head that it has, and what runs it."""
-    head = _head(opened, task)
-    if head is not None and head not in opened.heads:
-        raise UserError(
-            f"this {opened.family.name} model has no head for {task}; weft finetune --task {task} makes one"
-        )
     heads = {} if head is None else {head: opened.heads[head]}
     plain: Any = precision.partition("-")[0]
-    return replace(
-        opened, heads=heads, card=replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
-    )
+    card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
+    return replace(opened, heads=heads, card=card)
 
 
-def _head(opened: LoadedModel, task: str) -> str | None:
-    """The head that a task reads; None: the states themselves."""
-    heads = {"tag": "tag", "answer": "answer", "fill": "words", "embed": None, "rank": None, "central": None}
-    heads |= dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify")
-    if task not in heads or (task == "fill" and opened.family.speaks):
-        raise UserError(f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that write")
-    return heads[task]
+def _head(opened: LoadedModel, name: str) -> str | None:
+    """The head that a task reads; None: the hidden states themselves."""
+    task = task_class(name)
+    head = None if task.embeds else task.head
+    if task.writes or head not in HEADS or (head == "words" and opened.family.speaks):
+        raise UserError(f"a model for {name} cannot be written as ONNX; ctranslate2 is for models that generate")
+    if head is not None and head not in opened.heads:
+        raise UserError(
+            f"this {opened.family.name} model has no head for {name}; weft finetune --task {name} makes one"
+        )
+    return head
 
 
 def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
     """Between which numbers the inputs of every linear map lie while `read` runs, by the map's id."""
-    found: dict[int, Range] = {}
+    ranges: dict[int, Range] = {}
 
-    def seen(module: nn.Module, given: tuple[Any, ...]) -> None:
-        low, high = (float(end) for end in given[0].detach().aminmax())
-        before = found.get(id(module), (low, high))
-        found[id(module)] = min(low, before[0]), max(high, before[1])
+    def observe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        low, high = (float(end) for end in inputs[0].detach().aminmax())
+        before = ranges.get(id(module), (low, high))
+        ranges[id(module)] = min(low, before[0]), max(high, before[1])
 
-    hooks = [m.register_forward_pre_hook(seen) for m in opened.network.modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_pre_hook(observe) for m in opened.network.modules() if isinstance(m, nn.Linear)]
     try:
         read()
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return ranges

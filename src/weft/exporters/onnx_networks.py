@@ -251,10 +251,12 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     graph.kept.append(layer)
     named = {"inputs": inputs, "back": back, "bias": biases}
     names = [graph.weight(id(layer), name, each) for name, each in named.items()]
-    told: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
-    told |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
-    told |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
-    made, ends, *_ = graph.op(layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **told)
+    settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
+    settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
+    settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
+    made, ends, *_ = graph.op(
+        layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **settings
+    )
     width = graph.constant([0, 0, ways * layer.width], np.int64)
     made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
     flat = graph.constant([0, ways * layer.width], np.int64)

@@ -13,8 +13,8 @@ import torch
 from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
-from weft.comparison.agreement import check_agreement
 from weft.errors import UserError, listed
+from weft.exporters.checks import check_agreement
 from weft.tasks.model import Model
 from weft.version import VERSION
 

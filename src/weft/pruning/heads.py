@@ -83,20 +83,22 @@ def importance(
             loss = torch.stack([term.double() for term in objective.sums(network, batch).values()]).sum()
         owners = batch.targets["owners"]
         examples = int(owners.max()) + 1
-        for total, found in zip(totals, torch.autograd.grad(loss, gates), strict=True):
+        for total, gradient in zip(totals, torch.autograd.grad(loss, gates), strict=True):
             # A text in several windows is one example.
-            whole = found.double().new_zeros(examples, found.shape[1]).index_add(0, owners, found.double())  # E H
+            whole = (
+                gradient.double().new_zeros(examples, gradient.shape[1]).index_add(0, owners, gradient.double())
+            )  # E H
             total += whole.abs().sum(0).cpu()
         progress(examples)
     return [total / total.norm().clamp_min(1e-30) for total in totals]
 
 
-def least(found: Sequence[Tensor], share: float | None = None, each: int | None = None) -> list[list[int]]:
+def least(importances: Sequence[Tensor], share: float | None = None, each: int | None = None) -> list[list[int]]:
     """Which heads of each layer stay: less a share of all heads that matter least, or so many less in each layer.
 
     One at least stays in each layer.
     """
-    counts = [len(layer) for layer in found]
+    counts = [len(layer) for layer in importances]
     if (share is None) == (each is None):
         raise UserError("either a share of all heads, or how many of each layer: give one of them")
     if each is not None:
@@ -105,12 +107,14 @@ def least(found: Sequence[Tensor], share: float | None = None, each: int | None 
             if not most:
                 raise UserError("a layer has one head only, and that has to stay: take a share of all heads, or layers")
             raise UserError(f"of layers with {most + 1} heads between 1 and {most} can go in each, not {each}")
-        gone = {(n, int(head)) for n, layer in enumerate(found) for head in layer.argsort(stable=True)[:each]}
+        gone = {(n, int(head)) for n, layer in enumerate(importances) for head in layer.argsort(stable=True)[:each]}
     else:
         assert share is not None
         if not 0 < share < 1:
             raise UserError(f"the share of the heads that go must be above 0 and below 1, not {share:g}")
-        order = sorted((float(value), n, head) for n, layer in enumerate(found) for head, value in enumerate(layer))
+        order = sorted(
+            (float(value), n, head) for n, layer in enumerate(importances) for head, value in enumerate(layer)
+        )
         wanted, left = round(share * sum(counts)), list(counts)
         gone = set()
         for _, n, head in order:

@@ -81,14 +81,14 @@ def _check(keep: Sequence[int], count: int, what: str) -> None:
 def _renumbered(tensors: Mapping[str, Tensor], stack: str, keep: Sequence[int]) -> dict[str, Tensor]:
     """The tensors with those of some layers alone, under their new numbers."""
     places = {number: place for place, number in enumerate(keep)}
-    found = {}
+    renumbered = {}
     for name, tensor in tensors.items():
         layer = re.match(rf"{stack}\.(\d+)\.", name)
         if layer is None:
-            found[name] = tensor
+            renumbered[name] = tensor
         elif int(layer[1]) in places:
-            found[f"{stack}.{places[int(layer[1])]}.{name[layer.end() :]}"] = tensor
-    return found
+            renumbered[f"{stack}.{places[int(layer[1])]}.{name[layer.end() :]}"] = tensor
+    return renumbered
 
 
 def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **changes: Any) -> LoadedModel:

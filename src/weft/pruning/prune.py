@@ -1,4 +1,4 @@
-"""`weft.prune`: a model with fewer layers, heads or tokens, and what it has kept."""
+"""`weft.prune`: a model with fewer layers, heads or tokens, beside the one it was made from."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.checkpoint.card import Made, Metric
+from weft.checkpoint.card import Made
 from weft.checkpoint.folder import LoadedModel, save_folder
-from weft.comparison.compare import compared, parties_of
+from weft.comparison.compare import compared, participants_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
-from weft.comparison.rows import Paths, asked_of, named
+from weft.comparison.cost import parameters_of
+from weft.comparison.rows import ComparedRows, Paths, named, rows_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
@@ -30,13 +31,12 @@ from weft.tasks.base import Example
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.seq2seq import SequenceTask
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
 
 __all__ = ["Pruned", "evenly", "layers_in", "most_used", "prune", "pruned_tokenizer", "with_layers", "with_vocabulary"]
 
-MOST = 2000  # rows by which heads and layers are chosen; all of them judge
+MAX_ROWS = 2000  # rows by which heads and layers are chosen; all of them evaluate
 SECONDS = 5.0  # that each model may take for each measure of time
 
 
@@ -55,16 +55,16 @@ class Pruned:
     def lines(self) -> list[str]:
         """What was done, for people."""
         before, after = self.parameters
-        found = [f"parameters: {before:,} -> {after:,} ({after / before - 1:+.1%})"]
+        lines = [f"parameters: {before:,} -> {after:,} ({after / before - 1:+.1%})"]
         if self.layers is not None:
-            found.append(f"layers that stayed: {', '.join(map(str, self.layers))} (counted from 0)")
+            lines.append(f"layers that stayed: {', '.join(map(str, self.layers))} (counted from 0)")
         if self.heads is not None:
-            found.append(f"heads that stayed in each layer: {', '.join(str(len(some)) for some in self.heads)}")
+            lines.append(f"heads that stayed in each layer: {', '.join(str(len(some)) for some in self.heads)}")
         if self.vocabulary is not None:
-            found.append(f"tokens: {self.vocabulary[0]:,} -> {self.vocabulary[1]:,}")
+            lines.append(f"tokens: {self.vocabulary[0]:,} -> {self.vocabulary[1]:,}")
         if self.coverage is not None:
-            found.append(f"of the texts {self.coverage}")
-        return found
+            lines.append(f"of the texts {self.coverage}")
+        return lines
 
     def tables(self) -> list[Table]:
         """Title, header and rows of every table."""
@@ -111,170 +111,153 @@ def prune(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Pruned:
-    """Take layers, heads or tokens out of a model, and judge what is left; with `out`, write it there.
+    """Remove layers, heads or tokens from a model, and evaluate what is left; with `out`, write it there.
 
-    `layers` stay, evenly spaced or, by importance, those whose loss costs most on the rows of `data`; of all `heads`
-    this share goes, or `heads_each` of each layer, those that matter least there; of the vocabulary as many tokens stay
-    as are said, those that `text`, else the rows, use most. With `max_drop` (points of the score), a model that loses
-    more is refused, and nothing is written.
+    So many `layers` stay: evenly spaced or, by importance, those whose loss costs most on the rows of `data`. Of all
+    `heads` this share is removed, or `heads_each` of each layer: those that matter least there. `vocabulary` is how
+    many tokens stay: those that `text`, else the rows, use most. With `max_drop` (points of the metric), a model that
+    loses more is refused, and nothing is written.
     """
-    rowed = data is not None or bool(named(source)) or bool(named(target))
+    has_rows = data is not None or bool(named(source)) or bool(named(target))
     check_pruning(
         layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
-        rows=rowed, text=bool(named(text)),
+        rows=has_rows, text=bool(named(text)),
     )  # fmt: skip
     if out is not None:
         check_new_folder(Path(out))
     before = model if isinstance(model, Model) else load(model, device=device, online=online, trust=trust)
-    if before.card.backend not in (None, "torch"):
-        raise UserError(f"a model for {before.card.backend} cannot be cut down: prune the one it was made from")
+    if before.opened.exported:
+        raise UserError(f"a model for {before.card.backend} cannot be pruned: prune the one it was made from")
     reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
     reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
-    judge = _Judge(before, data, reader, progress_of(progress))
-    if rowed:
-        judge.examples()  # a file that cannot be read is told before anything is weighed
-    opened = before.opened
-    stayed: tuple[int, ...] | None = None
-    kept: tuple[tuple[int, ...], ...] | None = None
+    rows = PruningRows(before, data, reader, progress_of(progress))
+    if has_rows:
+        rows.examples()  # a file that cannot be read is refused before anything is computed
+    smaller, kept_layers, kept_heads, covered = before.opened, None, None, None
     if layers is not None:
-        stayed = judge.layers(layers) if by == "importance" else evenly(layers, layers_in(opened))
-        opened = _shallower(opened, stayed, layers)
+        kept_layers = rows.layers(layers) if by == "importance" else evenly(layers, layers_in(smaller))
+        smaller = _with_fewer_layers(smaller, kept_layers, layers)
     if heads is not None or heads_each is not None:
-        attentions_of(opened)  # whoever has none hears of it before anything is read
-        kept = tuple(map(tuple, least(judge.heads(opened), heads, heads_each)))
-        opened = with_heads(opened, kept)
-    covered: Coverage | None = None
+        attentions_of(smaller)  # a model without heads is refused before anything is read
+        kept_heads = tuple(map(tuple, least(rows.heads(smaller), heads, heads_each)))
+        smaller = with_heads(smaller, kept_heads)
     if vocabulary is not None:
-        opened, covered = _fewer_tokens(opened, vocabulary, characters, named(text), judge)
+        smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), rows)
     name = "model" if isinstance(model, Model) else Path(model).name
     made = replace(before.card.made or Made(), date=datetime.now(UTC).date().isoformat())
-    opened = replace(opened, card=replace(before.card, weft=VERSION, metrics=(), base=name, made=made))
-    after = Model(opened, before.task)
-    comparison = None
-    if rowed:
+    smaller = replace(smaller, card=replace(before.card, weft=VERSION, metrics=(), base=name, made=made))
+    after, comparison = Model(smaller, before.task), None
+    if has_rows:
         folder = None if isinstance(model, Model) else Path(model)
-        comparison = judge.beside(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
+        comparison = rows.compare(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
         if max_drop is not None and comparison.refused:
             raise UserError(f"{comparison.refused[0]}: nothing was written")
         for line in comparison.refused:
             log(f"weft: note: {line}; weft finetune may bring it back")
-        metrics = [
-            Metric(data=comparison.hash, name=score, value=each.value, low=each.low, high=each.high)
-            for score, each in comparison.models[-1].scores.items()
-        ]
-        after.opened = replace(opened, card=replace(opened.card, metrics=tuple(metrics)))
+        after.opened = replace(smaller, card=replace(smaller.card, metrics=comparison.card_metrics(-1)))
     if out is not None:
         save_folder(Path(out), after.opened)
-    size = None if vocabulary is None else (before.opened.config.vocabulary, opened.config.vocabulary)
-    return Pruned(after, (_parameters(before), _parameters(after)), stayed, kept, size, covered, comparison)
+    sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
+    counts = parameters_of(before) or 0, parameters_of(after) or 0
+    return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
 
 
-def _parameters(model: Model) -> int:
-    return sum(parameter.numel() for parameter in model.network.parameters())
-
-
-def _shallower(opened: LoadedModel, stayed: tuple[int, ...], count: int) -> LoadedModel:
-    """The model with these layers; what writes has as many of its own, evenly."""
+def _with_fewer_layers(opened: LoadedModel, kept: tuple[int, ...], count: int) -> LoadedModel:
+    """The model with these layers; a decoder keeps as many of its own, evenly."""
     decoder = opened.network.decoder if opened.family.reads else None
-    written = None if decoder is None else evenly(min(count, len(decoder)), len(decoder))
-    return with_layers(opened, stayed, written)
+    return with_layers(opened, kept, None if decoder is None else evenly(min(count, len(decoder)), len(decoder)))
 
 
-def _fewer_tokens(
-    opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], judge: _Judge
+def _with_fewer_tokens(
+    opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], rows: PruningRows
 ) -> tuple[LoadedModel, Coverage]:
     """The model with the tokens that texts use most, and what those texts lose by it."""
     if text and opened.config.source_vocabulary is not None:
         raise UserError("this model reads and writes with two vocabularies: their tokens are counted in the rows alone")
 
-    def read() -> Iterator[str]:
+    def inputs() -> Iterator[str]:
         prefix = opened.card.prefix or ""
         if text:
             return (prefix + each for each in TextFiles(text).read())
-        return (prefix + each for example in judge.examples() for each in example.texts)
+        return (prefix + each for example in rows.examples() for each in example.texts)
 
-    def written() -> Iterator[str]:
-        rows: Iterable[Example] = () if text or not opened.family.reads else judge.examples()
-        return (example.target for example in rows if isinstance(example.target, str))
+    def targets() -> Iterator[str]:
+        examples: Iterable[Example] = () if text or not opened.family.reads else rows.examples()
+        return (example.target for example in examples if isinstance(example.target, str))
 
-    keep, writes = chosen_for(opened, read(), written(), count, characters)
-    smaller = with_vocabulary(opened, keep, writes, characters)
+    kept, written = chosen_for(opened, inputs(), targets(), count, characters)
+    smaller = with_vocabulary(opened, kept, written, characters)
     assert opened.tokenizer is not None and smaller.tokenizer is not None
-    texts = read() if opened.target_tokenizer is not None else chain(read(), written())
-    return smaller, coverage(opened.tokenizer, smaller.tokenizer, keep, texts)
+    texts = inputs() if opened.target_tokenizer is not None else chain(inputs(), targets())
+    return smaller, coverage(opened.tokenizer, smaller.tokenizer, kept, texts)
 
 
-class _Judge:
-    """The rows by which parts are chosen and models are judged; read anew each time, so that none need be held."""
+class PruningRows:
+    """The rows by which parts are chosen and models are evaluated; read anew each time, so that none need be held."""
 
     def __init__(self, model: Model, data: Paths | None, reader: Mapping[str, Any], progress: Progress) -> None:
         self.model, self.data, self.reader, self.progress = model, data, reader, progress
-        self.task = model.task_object if model.task_object.supervised else None
-        self.held: list[Example] | None = None
+        self.task = model.task_object
+        self.sample: list[Example] | None = None
+
+    def rows(self) -> ComparedRows:
+        return rows_of(self.task, self.model.card.columns, self.data, **self.reader)
 
     def examples(self) -> Iterable[Example]:
-        return asked_of(self.task, self.model.card.columns, self.data, **self.reader).examples
+        return self.rows().examples
 
-    def some(self) -> list[Example]:
+    def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
-        if self.task is None:
+        if not self.task.supervised:
             raise UserError(f"a model for {self.model.task} has no labels by which parts of it could be chosen")
-        if self.held is None:
-            self.held = some_of([example for example in self.examples() if self.task.has_target(example)], MOST)
-            if not self.held:
-                raise UserError("no row says what is right, so nobody can tell what matters")
-        return self.held
+        if self.sample is None:
+            rows = [example for example in self.examples() if self.task.has_target(example)]
+            self.sample = some_of(rows, MAX_ROWS)
+            if not self.sample:
+                raise UserError("the data has no labels, so nothing shows which parts matter")
+        return self.sample
 
     def heads(self, opened: LoadedModel) -> list[Any]:
         """How much each head of each layer matters."""
-        rows, task = self.some(), self.task
-        assert task is not None and not isinstance(task, SequenceTask)
-        table: Any = task.dataset(rows, opened, framing_for(opened))
-        with self.progress("weighing heads", "examples") as told:
-            return importance(opened, task.objective(), table.for_training(MOST_WINDOWS, 0, False), told)
+        dataset: Any = self.task.dataset(self.labeled(), opened, framing_for(opened))
+        with self.progress("weighing heads", "examples") as count:
+            return importance(opened, self.task.objective(), dataset.for_training(MOST_WINDOWS, 0, False), count)
 
     def layers(self, count: int) -> tuple[int, ...]:
-        """Those layers that stay when, one after the other, the one goes without which the score is best."""
+        """The layers that stay when, one after the other, the one is removed without which the metric is best."""
         opened, task = self.model.opened, self.task
         total = layers_in(opened)
-        evenly(count, total)  # says what is wrong with the number
+        evenly(count, total)  # checks the number
         if opened.family.reads:
             raise UserError("layers of an encoder-decoder stay evenly spaced: leave out --by importance")
-        if opened.family.name == "albert":
-            raise UserError("albert reads one layer again and again: none of them matters more; leave out --by")
-        rows = self.some()
-        assert task is not None
-        stayed = tuple(range(total))
-        with self.progress("weighing layers", "layers") as told:
-            while len(stayed) > count:
+        if len(opened.network.layers) < total:
+            raise UserError(
+                f"{opened.family.name} reads one layer again and again: none of them matters more; leave out --by"
+            )
+        rows, kept = self.labeled(), tuple(range(total))
+        with self.progress("weighing layers", "layers") as step:
+            while len(kept) > count:
                 scores = {}
-                for layer in stayed:
-                    few = tuple(each for each in stayed if each != layer)
-                    smaller = with_layers(opened, few)
-                    found = (
-                        evaluate_examples(task, smaller, framing_for(smaller), rows).scores[task.default_metric].value
-                    )
-                    scores[few] = (found if found == found else float("-inf"), layer)
-                    told(1)
-                stayed = max(scores, key=lambda few: scores[few])  # of equals the upper one goes
-        return stayed
+                for layer in kept:
+                    fewer = tuple(each for each in kept if each != layer)
+                    smaller = with_layers(opened, fewer)
+                    evaluation = evaluate_examples(task, smaller, framing_for(smaller), rows)
+                    value = evaluation.scores[task.default_metric].value
+                    scores[fewer] = (value if value == value else float("-inf"), layer)
+                    step(1)
+                kept = max(scores, key=lambda fewer: scores[fewer])  # of equals the upper one is removed
+        return kept
 
-    def beside(self, after: Model, name: str, folder: Path | None, **how: Any) -> Comparison:
-        """The model beside what it was made from."""
-        rows = asked_of(self.task, self.model.card.columns, self.data, **self.reader)
-        with temporary_folder() as scratch, self.progress("judging", "examples") as told:
+    def compare(self, after: Model, name: str, folder: Path | None, **how: Any) -> Comparison:
+        """The pruned model beside the one it was made from."""
+        rows = self.rows()
+        with temporary_folder() as scratch, self.progress("comparing", "examples") as count:
             smaller = scratch / "pruned"
             if folder is not None:  # so that both have a size on disk
                 save_folder(smaller, after.opened)
             names, folders = [name, "pruned" if name != "pruned" else "pruned again"], [folder, smaller]
-            parties = parties_of([self.model, after], names, folders if folder is not None else None)
-            found = compared(
-                parties,
-                rows.examples,
-                data=rows.where,
-                hash=rows.hash,
-                memory=False,
-                told=told,
-                **how,
+            models = participants_of([self.model, after], names, folders if folder is not None else None)
+            comparison = compared(
+                models, rows.examples, data=rows.where, hash=rows.hash, memory=False, progress=count, **how
             )
-        return replace(found, models=[replace(each, folder=None) for each in found.models])
+        return replace(comparison, models=[replace(each, folder=None) for each in comparison.models])

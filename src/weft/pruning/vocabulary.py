@@ -30,11 +30,11 @@ LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # of ids,
 
 def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
     """How often each token stands in the texts, which are read once and never held."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for some in by_budget(texts, lambda text: len(text) + 100, CHARACTERS):
         for ids in tokenizer.ids(some, specials=False):
-            found.update(ids)
-    return found
+            counts.update(ids)
+    return counts
 
 
 def most_used(tokenizer: Tokenizer, texts: Iterable[str], count: int, characters: bool = True) -> tuple[int, ...]:
@@ -72,31 +72,31 @@ def _chosen(
     # What such texts can be spelled with: their own characters, and those of English.
     seen = {character for number in counts for character in names.get(number, "")} | set(string.printable)
     first = [number for anatomy in anatomies for number, one in anatomy.spelling.items() if one in seen]
-    found: set[int] = set()
-    while (more := {each for anatomy in anatomies for each in anatomy.closed((*found, *first))}) != found:
-        found = more
+    kept: set[int] = set()
+    while (more := {each for anatomy in anatomies for each in anatomy.closed((*kept, *first))}) != kept:
+        kept = more
     if not 1 <= count <= size:
         raise UserError(f"of a vocabulary of {size:,} tokens between 1 and all can stay, not {count:,}")
-    if len(found) > count:
+    if len(kept) > count:
         what = "special tokens, single characters and the like"
-        raise UserError(f"a vocabulary of {count:,} is too small: {what} need at least {len(found):,}")
+        raise UserError(f"a vocabulary of {count:,} is too small: {what} need at least {len(kept):,}")
     used = sorted(counts, key=lambda number: (-counts[number], number))
     others = [number for number in range(size) if not RESERVED.fullmatch(names.get(number, ""))]
     for number in dict.fromkeys((*used, *others, *range(size))):
-        if len(found) == count:
+        if len(kept) == count:
             break
-        if number in found:
+        if number in kept:
             continue
         needed = {number}  # with what it is merged from
         waiting = [number]
-        while waiting and len(found) + len(needed) <= count:
+        while waiting and len(kept) + len(needed) <= count:
             part = waiting.pop()
-            fresh = {each for anatomy in anatomies for each in anatomy.parts.get(part, ())} - found - needed
+            fresh = {each for anatomy in anatomies for each in anatomy.parts.get(part, ())} - kept - needed
             needed |= fresh
             waiting += fresh
-        if len(found) + len(needed) <= count:
-            found |= needed
-    return tuple(sorted(found))
+        if len(kept) + len(needed) <= count:
+            kept |= needed
+    return tuple(sorted(kept))
 
 
 def chosen_for(
@@ -157,10 +157,10 @@ def with_vocabulary(
     if family.counts:
         raise UserError(f"{family.name} has counted its words: its vocabulary cannot be cut down; count again instead")
     size = opened.writer.vocabulary if opened.writer is not None else config.vocabulary
-    told = {number for number in _ids_in(opened.carried) if 0 <= number < size}
+    required = {number for number in _ids_in(opened.carried) if 0 <= number < size}
     if config.begin is not None:
-        told.add(config.begin)
-    changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), told, characters)
+        required.add(config.begin)
+    changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), required, characters)
     new = {old: number for number, old in enumerate(kept)}
     sizes: dict[str, Any] = {"vocabulary": len(kept)}
     if config.source_vocabulary is not None:
@@ -182,7 +182,7 @@ def with_vocabulary(
 
 
 def _cut(
-    opened: LoadedModel, keep: set[int], written: set[int] | None, told: set[int], characters: bool
+    opened: LoadedModel, keep: set[int], written: set[int] | None, required: set[int], characters: bool
 ) -> tuple[dict[str, Tokenizer], tuple[int, ...], tuple[int, ...]]:
     """The smaller tokenizers, and which tokens stay of what is read and of what is written."""
     tokenizer, target, config = opened.tokenizer, opened.target_tokenizer, opened.config
@@ -190,15 +190,15 @@ def _cut(
     if written is not None and not apart:
         raise UserError("this model reads and writes with one vocabulary: there are no others to keep of it")
     if tokenizer is None:
-        kept = tuple(sorted(keep | told))
+        kept = tuple(sorted(keep | required))
         if apart or kept[0] < 0 or kept[-1] >= config.vocabulary:
             raise UserError(f"tokens to keep must be some of 0 to {config.vocabulary - 1}, of one vocabulary")
         return {}, kept, kept
     if apart:
         assert target is not None
-        written = told | (set(range(target.vocabulary)) if written is None else written)
+        written = required | (set(range(target.vocabulary)) if written is None else written)
     else:
-        keep = keep | told
+        keep = keep | required
     if isinstance(tokenizer, MarianTokenizer) and isinstance(target, MarianTokenizer):
         one, two, read, kept = pruned_sides(tokenizer, target, keep, written, characters)
         if apart and (two.id_of("padding") or 0) >= len(read):
@@ -219,11 +219,11 @@ def _cut(
 
 def _ids_in(carried: Mapping[str, Any]) -> set[int]:
     """The ids that a published config names."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for key, value in carried.items():
         if key.endswith("_token_id") or key in LISTS:
-            found |= {number for number in _flat(value) if type(number) is int}
-    return found
+            ids |= {number for number in _flat(value) if type(number) is int}
+    return ids
 
 
 def _flat(value: Any) -> Iterable[Any]:

@@ -18,17 +18,16 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.card import Metric, card_values
+from weft.checkpoint.card import card_values
 from weft.checkpoint.folder import write_files
 from weft.checkpoint.hashes import record_hashes
-from weft.comparison.agreement import check_agreement, scores_of
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
 from weft.comparison.rows import Paths
 from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
-from weft.exporters.batch_single import check_batch_single
+from weft.exporters.checks import check_agreement, check_batch_single, logits_of
 from weft.exporters.ct2_export import write_ct2
 from weft.exporters.export import refuse_exported, texts_of
 from weft.exporters.onnx_builder import Precision
@@ -52,9 +51,9 @@ CALIBRATION = 128  # texts by which static integers learn between which numbers 
 class Refused(UserError):
     """No candidate passed; what was measured is in it."""
 
-    def __init__(self, message: str, found: Quantized) -> None:
+    def __init__(self, message: str, result: Quantized) -> None:
         super().__init__(message)
-        self.found = found
+        self.result = result
 
 
 @dataclass(frozen=True)
@@ -122,22 +121,22 @@ class Quantized:
         """What the user should know of the chosen one: not smaller, slower, or judged by too few rows."""
         if self.chosen is None:
             return []
-        verdict, found = self._verdict(self.chosen), list[str]()
+        verdict, warnings = self._verdict(self.chosen), list[str]()
         if verdict.smaller is not None and verdict.smaller < SMALLER:
             sizes = [self._standing(name).costs for name in (self.chosen, self.comparison.models[0].name)]
             now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
             small = chosen([each for each in self.verdicts if (each.smaller or 0) >= SMALLER], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
-            found.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
+            warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
         if verdict.faster is not None and verdict.faster < SLOWEST:
-            found.append(f"{self.chosen} is slower than the model: {verdict.faster:.2f} x")
+            warnings.append(f"{self.chosen} is slower than the model: {verdict.faster:.2f} x")
         if verdict.noise and verdict.drop is not None:
-            found.append(
+            warnings.append(
                 f"{self.chosen} loses {verdict.drop.value:.2f} points where {self.max_drop:g} are allowed; on these "
                 f"rows that is within noise (95 % {verdict.drop.low:.2f} to {verdict.drop.high:.2f}); more rows "
                 "would tell"
             )
-        return found
+        return warnings
 
     def _standing(self, name: str) -> Standing:
         return next(each for each in self.comparison.models if each.name == name)
@@ -149,8 +148,8 @@ class Quantized:
         """As JSON has it."""
         verdicts = [asdict(each) for each in self.verdicts]
         kept = {"chosen": self.chosen, "prefer": self.prefer, "max_drop": self.max_drop, "summary": self.summary()}
-        told = {"warnings": self.warnings(), "verdicts": verdicts, "comparison": self.comparison.values()}
-        return plain({**kept, **told})
+        values = {"warnings": self.warnings(), "verdicts": verdicts, "comparison": self.comparison.values()}
+        return plain({**kept, **values})
 
     def write(self, folder: Path) -> None:
         """quantize.json and quantize.html in a folder."""
@@ -177,7 +176,7 @@ def _onnx(precision: Precision) -> Callable[[Path, Source], None]:
         ranges = None
         if precision == "int8-static":
             some = source.texts[:CALIBRATION]
-            ranges = ranges_of(model.opened, lambda: scores_of(model, some))
+            ranges = ranges_of(model.opened, lambda: logits_of(model, some))
         write_onnx(inside, model.opened, model.task, precision, ranges)
         if precision == "fp32":
             check_agreement(model, load(inside), source.texts[:CALIBRATION])
@@ -213,10 +212,10 @@ KINDS: dict[str, Callable[[Path, Source], None]] = {
 
 def usual_kinds(model: Model) -> list[str]:
     """The candidates that a model of this task may become, on this machine."""
-    found = [kind for kind in KINDS if not kind.startswith("onnx")] if model.task_object.writes else list(KINDS)
+    kinds = [kind for kind in KINDS if not kind.startswith("onnx")] if model.task_object.writes else list(KINDS)
     # Where the processor has no arithmetic of two bytes, it is several times slower, and judging it takes the longest.
-    native = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
-    return [kind for kind in found if kind != "bf16" or native]
+    native = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return [kind for kind in kinds if kind != "bf16" or native]
 
 
 def quantize(
@@ -287,15 +286,17 @@ def quantize(
         verdicts = [*judged(comparison, max_drop, prefer), *failed]
         best = chosen(verdicts, prefer)
         folder = None if best is None else Path(out)
-        found = Quantized(comparison, tuple(verdicts), best, folder, prefer, max_drop)
+        result = Quantized(comparison, tuple(verdicts), best, folder, prefer, max_drop)
         if best is None:
-            raise Refused(_refusal(verdicts), found)
+            raise Refused(_refusal(verdicts), result)
         shutil.copytree(folders[best], inside, dirs_exist_ok=True)
-        _carded(inside, comparison, best)
+        place_of = [each.name for each in comparison.models].index(best)  # its card has its own metrics
+        card = replace(load(inside).card, metrics=comparison.card_metrics(place_of))
+        write_json(inside / "weft.json", card_values(card))
         record_hashes(inside)
         (inside / "run").mkdir()
-        found.write(inside / "run")
-    return found
+        result.write(inside / "run")
+    return result
 
 
 def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
@@ -382,16 +383,5 @@ def chosen(verdicts: Sequence[Verdict], prefer: str = "fast") -> str | None:
 
 
 def _refusal(verdicts: Sequence[Verdict]) -> str:
-    told = [f"{each.kind} {each.refused}" for each in verdicts]
-    return f"no candidate passes, so nothing was written: {listed(told, 3)}"
-
-
-def _carded(inside: Path, comparison: Comparison, best: str) -> None:
-    """The card of what was written says what it reaches itself, not what its source did."""
-    standing = next(each for each in comparison.models if each.name == best)
-    metrics = tuple(
-        Metric(data=comparison.hash, name=name, value=score.value, low=score.low, high=score.high)
-        for name, score in standing.scores.items()
-        if all(map(math.isfinite, (score.value, score.low, score.high)))
-    )
-    write_json(inside / "weft.json", card_values(replace(load(inside).card, metrics=metrics)))
+    lines = [f"{each.kind} {each.refused}" for each in verdicts]
+    return f"no candidate passes, so nothing was written: {listed(lines, 3)}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +17,13 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, shown
+from weft.metrics.agreement import Ratios
 from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
 from weft.objectives.tasks import Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -251,6 +254,70 @@ class AnswerTask(Task):
             best=choices,
             **prediction.reading,
         )
+
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    averages = True
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        return all(map(math.isfinite, [prediction.output.nothing, *(score for score, _, _ in prediction.output.spans)]))
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return self.span(prediction.output)
+
+    def agreement(self) -> Any:
+        return Ratios(("same", "f1"))
+
+    def _overlap(
+        self, prediction: Prediction, reference: Prediction, example: Example, task: Any
+    ) -> tuple[float, float]:
+        """Whether two models give the same text, and the F1 of their words."""
+        context = example.texts[1]
+        return answer_scores(self.text(prediction, context), [task.text(reference, context)])
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        same, f1 = self._overlap(prediction, reference, example, task)
+        counts.add({"same": (same, 1.0), "f1": (f1, 1.0)})
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        return 1 - self._overlap(prediction, reference, example, task)[1]
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        answer: Any = self.answer(prediction, example.texts)
+        return f"{answer.text or '(no answer)'} {answer.score:.3f}"
+
+    def describe_target(self, example: Example) -> str:
+        return str(example.target[0][1]) if example.target else "(no answer)"
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        return (bool(example.target),)
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """What no answer to anything reaches."""
+        return counts[False] / max(1, rows)
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Any]) -> Prediction:
+        """The answers that any of them gives, by the mean of their probabilities, in logits of this task."""
+        places: dict[tuple[int, int], float] = {}
+        nothing = 0.0
+        for task, prediction in zip(tasks, predictions, strict=True):
+            probabilities, none = task.probabilities(prediction.output)
+            nothing += none / len(predictions)
+            for (_, start, end), probability in zip(prediction.output.spans, probabilities, strict=True):
+                places[start, end] = places.get((start, end), 0.0) + float(probability) / len(predictions)
+
+        def logit(probability: float) -> float:
+            return self.temperature * math.log(max(probability, 1e-300))
+
+        spans = sorted(((logit(share), *place) for place, share in places.items()), key=lambda c: (-c[0], c[1], c[2]))
+        # A task that always answers has no threshold, and gives no answer no probability.
+        output = Candidates(tuple(spans), logit(nothing) + (self.threshold or 0.0))
+        return replace(predictions[0], output=output)
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        outputs = [each.output for each in self.predict(model, framing_for(model), checked)]
+        return [np.array([each.nothing, *(score for score, _, _ in each.spans[:1])]) for each in outputs]
 
     # -------------------------------------------------------------------------------------------------------- judging
 

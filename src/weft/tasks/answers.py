@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,16 @@ class Answer:
     n_tokens: int
     n_windows: int = 1
     truncated: bool = False
+
+    @property
+    def decision(self) -> Hashable:
+        """What two models must agree on: a label, tags, a text; None where there are numbers only."""
+        return None
+
+    @property
+    def numbers(self) -> list[float]:
+        """The probabilities or values that it is made of."""
+        raise NotImplementedError
 
     def columns(self) -> dict[str, Any]:
         """What it adds to a row of a table, as plain values."""
@@ -54,6 +65,10 @@ class Text(Answer, Written):
 
     best: tuple[Written, ...] = ()
 
+    @property
+    def decision(self) -> str:
+        return self.text
+
     def columns(self) -> dict[str, Any]:
         return {"prediction": self.text}
 
@@ -84,6 +99,10 @@ class Translation(Answer):
     target_tokens: tuple[str, ...]
     alignments: tuple[tuple[float, ...], ...] | None = None
 
+    @property
+    def decision(self) -> str:
+        return self.text
+
     def columns(self) -> dict[str, Any]:
         return {"prediction": self.text}
 
@@ -103,6 +122,14 @@ class Words(Answer):
     text: str
     gaps: tuple[tuple[Candidate, ...], ...]
 
+    @property
+    def decision(self) -> str:
+        return self.text
+
+    @property
+    def numbers(self) -> list[float]:
+        return [word.probability for gap in self.gaps for word in gap]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Answer):
@@ -111,6 +138,14 @@ class Label(Answer):
     label: str
     score: float
     scores: dict[str, float]
+
+    @property
+    def decision(self) -> str:
+        return self.label
+
+    @property
+    def numbers(self) -> list[float]:
+        return list(self.scores.values())
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": self.label, "probability": rounded(self.score)}
@@ -123,6 +158,14 @@ class Labels(Answer):
     labels: tuple[str, ...]
     scores: dict[str, float]
 
+    @property
+    def decision(self) -> tuple[str, ...]:
+        return self.labels
+
+    @property
+    def numbers(self) -> list[float]:
+        return list(self.scores.values())
+
     def columns(self) -> dict[str, Any]:
         probabilities = {label: rounded(score) for label, score in self.scores.items()}
         return {"prediction": list(self.labels), "probabilities": probabilities}
@@ -133,6 +176,10 @@ class Value(Answer):
     """A number for a text or pair."""
 
     value: float
+
+    @property
+    def numbers(self) -> list[float]:
+        return [self.value]
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": float(f"{self.value:.7g}")}  # all that single precision holds
@@ -160,6 +207,10 @@ class Spans(Answer):
     def tagged(self) -> tuple[Span, ...]:
         """Entities; of a model whose tags mark no spans (parts of speech), every word."""
         return self.spans if self.spans or all(word.label == "O" for word in self.words) else self.words
+
+    @property
+    def decision(self) -> tuple[str, ...]:
+        return tuple(word.label for word in self.words)
 
     def columns(self) -> dict[str, Any]:
         return {
@@ -190,6 +241,14 @@ class Reply(Answer):
     score: float
     no_answer: float
     best: tuple[Choice, ...]
+
+    @property
+    def decision(self) -> str:
+        return self.text
+
+    @property
+    def numbers(self) -> list[float]:
+        return [self.no_answer, max((each.score for each in self.best), default=0.0)]
 
     def columns(self) -> dict[str, Any]:
         start, end = (self.start, self.end) if self.text else (None, None)

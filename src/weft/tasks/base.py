@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
@@ -16,6 +18,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import loose_text
 from weft.data.columns import find_columns
 from weft.errors import UserError, listed, shown
+from weft.metrics.agreement import Ratios
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
@@ -389,6 +392,95 @@ class Task(ABC):
         """What several models of this task predict together for one example."""
         raise UserError(f"models for {self.name} do not answer together; those that classify, and those that write, do")
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its models can be compared on rows."""
+        return self.supervised
+
+    def align(self, labels: Sequence[str]) -> Task:
+        """The task with the labels of all models that are compared, in one order."""
+        return self
+
+    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
+        """The prediction of a model with these labels in the order of this task's; a missing one is impossible."""
+        return prediction
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        """Whether a prediction consists of numbers, with no NaN and no infinity."""
+        return bool(np.isfinite(prediction.output).all())
+
+    def key(self, prediction: Prediction) -> Hashable:
+        """A value that is equal where two answers are."""
+        raise NotImplementedError
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        """How far a prediction is from that of a reference model, whose task is given; 0 where they are the same."""
+        return float(self.key(prediction) != task.key(reference))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        """A prediction in words, where it differs from the other."""
+        return str(self.key(prediction))
+
+    def describe_target(self, example: Example) -> str:
+        """The target in words."""
+        return str(example.target)
+
+    def agreement(self) -> Any:
+        """An empty count of how often two models agree."""
+        return Ratios(("same",))
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        """Count one example; `task` is that of the reference model."""
+        counts.add({"same": (float(self.key(prediction) == task.key(reference)), 1.0)})
+
+    @property
+    def chance_metric(self) -> str | None:
+        """The metric that is at `chance_level` where a model only guesses; None: there is none."""
+        return self.default_metric
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        """What is counted of a target, for `chance_level`."""
+        return ()
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """What guessing reaches on rows with these targets."""
+        return 0.0
+
+    averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+        """What several models predict together for one example: the mean of their probabilities."""
+        raise NotImplementedError
+
+    def with_others(self, models: Sequence[LoadedModel]) -> Task | None:
+        """The task of a model that generates together with others; None where models cannot."""
+        return None
+
+    # ------------------------------------------------------------------------------------------- checking an export
+
+    unbounded: bool = False  # its outputs are numbers of any size, not probabilities
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        """The output of the network for each input, by which an exported model is compared with its source."""
+        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        return [np.asarray(each.output) for each in self.predict(model, framing_for(model), checked)]
+
+    def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        """The numbers that each answer is made of, which must not depend on the other inputs of a batch."""
+        return [np.array(answer.numbers) for answer in self.answers(model, inputs)]
+
+    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> Any:
+        """An input of so many random tokens, for a check without data."""
+        return (text(min(length, 2)), text(length)) if self.pair else text(length)
+
+    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
+        """An input as it is timed."""
+        return tuple(texts) if self.pair else texts[0]
+
+    timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> Any:
@@ -421,3 +513,14 @@ class UnsupervisedTask(Task):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         return cls()
+
+
+def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
+    """Logits of these labels in another order; a label that is not among them is impossible."""
+    if tuple(labels) == tuple(order):
+        return prediction
+    places = {label: number for number, label in enumerate(labels)}
+    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
+    known = [number for number, label in enumerate(order) if label in places]
+    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
+    return replace(prediction, output=logits)

@@ -11,8 +11,7 @@ from torch import Tensor
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.tasks.answers import Central, Sentence
-from weft.tasks.base import UnsupervisedTask
-from weft.tasks.embed import Embedder
+from weft.tasks.embed import Embedder, VectorTask
 from weft.text.sentences import sentence_spans
 
 
@@ -64,11 +63,10 @@ def _bare(text: str, begin: int, end: int) -> tuple[int, int] | None:
     return (start, start + len(bare)) if bare else None
 
 
-class CentralTask(UnsupervisedTask):
+class CentralTask(VectorTask):
     """The most central sentences of a text."""
 
     name = "central"
-    embeds = True
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return central(model, inputs, **options)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
@@ -25,18 +25,17 @@ from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
 from weft.objectives.tasks import Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.base import Example, Prediction, Task, reordered
+from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces
+from weft.text.windows import Framing
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
-CHARACTERS = 1 << 22  # that are tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -287,6 +286,69 @@ class TextTask(Task):
         logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
         return replace(predictions[0], output=logits)
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    averages = True
+
+    def align(self, labels: Sequence[str]) -> TextTask:
+        return replace(self, labels=tuple(labels))
+
+    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
+        return prediction if self.kind == "value" else reordered(prediction, labels, self.labels)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        answer: Any = self.answer(prediction)
+        if self.kind == "value":
+            return round(answer.value, 9)
+        return answer.label if self.kind == "label" else frozenset(answer.labels)
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        if self.kind == "value":
+            return abs(float(prediction.output[0]) - float(reference.output[0]))
+        shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
+        return super().distance(prediction, reference, example, task) + float(shift.sum()) / (2 * len(shift))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        answer: Any = self.answer(prediction)
+        if self.kind == "value":
+            return f"{answer.value:.4g}"
+        return f"{answer.label} {answer.score:.3f}" if self.kind == "label" else ", ".join(answer.labels) or "none"
+
+    def describe_target(self, example: Example) -> str:
+        if self.kind == "value":
+            return f"{example.target:g}"
+        return str(example.target) if self.kind == "label" else ", ".join(example.target) or "none"
+
+    def agreement(self) -> Any:
+        return RegressionMetrics() if self.kind == "value" else super().agreement()
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        if self.kind == "value":
+            counts.add([float(prediction.output[0])], [float(reference.output[0])])
+        else:
+            super().agree(counts, prediction, reference, example, task)
+
+    @property
+    def chance_metric(self) -> str:
+        return {"label": "mcc", "labels": "micro_f1", "value": "pearson"}[self.kind]
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        return example.target if self.kind == "labels" else ()
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """The best that one and the same set of labels for every text would reach."""
+        best, total = 0.0, counts.total()
+        for size, taken in enumerate(accumulate(count for _, count in counts.most_common()), 1):
+            best = max(best, 2 * taken / (rows * size + total))
+        return best
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+        return self.combine(predictions)
+
+    @property
+    def unbounded(self) -> bool:  # type: ignore[override]
+        return self.kind == "value"
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -354,21 +416,6 @@ class TextTask(Task):
         gold = np.array([label in example.target for label in self.labels])
         error = float(np.abs(probabilities - gold).sum())
         return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
-
-
-def pieces_in(
-    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
-    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
-    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
-        firsts = tokenizer.ids([each[0] for each in some], specials=False)
-        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
-        for each, first in zip(some, firsts, strict=True):
-            second = next(seconds) if len(each) > 1 else None
-            lengths = (len(first),) if second is None else (len(first), len(second))
-            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
-                raise UserError("a text is empty, and this model puts no tokens around a text")
-            yield pieces(framing, first, second), lengths
 
 
 # ------------------------------------------------------------------------------------------------- the head of values

@@ -11,15 +11,16 @@ from weft.errors import UserError
 from weft.generation.options import options_of
 from weft.nn.rows import Source
 from weft.tasks.answers import Text
-from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
+from weft.tasks.likelihood import NextWordTask
 from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.translate import around, limit_of
 from weft.tasks.vector_inputs import VectorInputs, limit_for, vectors_of
 from weft.text.windows import frame
 
 ENDLESS = 1 << 20  # tokens: a context that no text fills
+TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
 
 
@@ -125,12 +126,12 @@ def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     return [tokens or ([] if begin is None else [begin]) for tokens in ids]
 
 
-class CompleteTask(UnsupervisedTask):
+class CompleteTask(NextWordTask):
     """Text that continues a prompt."""
 
     name = "complete"
-    head = "words"
     writes = True
+    timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
@@ -138,6 +139,9 @@ class CompleteTask(UnsupervisedTask):
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return complete(model, inputs, **options)
+
+    def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
+        return texts[0][:TIMED_CHARACTERS]
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
         return stream(model, input, **options)

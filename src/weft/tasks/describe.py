@@ -188,6 +188,8 @@ class DescribeTask(VectorInputs, SequenceTask):
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         return super().sample(list(self.merge_references(examples)))
 
+    comparable = False
+
     # ------------------------------------------------------------------------------------------------------ answering
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.budget import by_budget
@@ -15,11 +18,12 @@ from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
 from weft.errors import UserError, did_you_mean, one_of, shown
+from weft.metrics.agreement import VectorAgreement, cosine
 from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.output_checks import check_finite
 from weft.text.records import Record
 from weft.text.windows import Framing, TextWindow, frame, pieces
@@ -200,16 +204,28 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
+class VectorTask(UnsupervisedTask):
+    """A task that asks a network for nothing but vectors of texts."""
+
+    embeds = True
+    unbounded = True
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return [vector for some in Embedder(model).chunks(inputs) for vector in some.vectors.numpy()]
+
+    def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return self.logits_of(model, inputs)
+
+
 @dataclass(frozen=True)
-class EmbedTask(Task):
+class EmbedTask(VectorTask):
     """Vectors of texts, judged by how similar texts are: as similar as by the vectors of a teacher."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
 
     name = "embed"
-    supervised = False  # its targets are the vectors of a teacher
-    embeds = True
+    independent = True
     overlap = 0.25
     prediction_columns = ("vector",)
     default_metric = "spearman"
@@ -245,6 +261,40 @@ class EmbedTask(Task):
 
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
+
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    comparable = True
+    averages = True
+
+    @property
+    def chance_metric(self) -> None:
+        return None
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
+
+    def agreement(self) -> VectorAgreement:
+        return VectorAgreement()
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        counts.add(prediction.output, reference.output)
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        one, two = prediction.output, reference.output
+        return 1 - cosine(one, two) if len(one) == len(two) else 0.0
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        one, two = prediction.output, other.output
+        return f"cosine {cosine(one, two):.4f}" if len(one) == len(two) else "cosine -"
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+        """Vectors side by side, each of length 1: their cosine is the mean of the cosines."""
+        parts = [each.output.astype(np.float64) for each in predictions]
+        units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
+        return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
+
+    # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> SimilarityMetrics:
         return SimilarityMetrics()

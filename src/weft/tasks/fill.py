@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Words
-from weft.tasks.base import UnsupervisedTask
 from weft.tasks.gaps import fill_gaps
+from weft.tasks.likelihood import HiddenWordTask
 from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import frame
@@ -110,11 +112,24 @@ def _filled(text: str, encoding: Encoded, mask: int, words: list[tuple[Candidate
     return text
 
 
-class FillTask(UnsupervisedTask):
+class FillTask(HiddenWordTask):
     """Words for the gaps of a text."""
 
     name = "fill"
-    head = "words"
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return fill(model, inputs, **options)
+
+    def mask(self, model: LoadedModel) -> int:
+        return filler(model)[1]
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return [np.log(numbers) for numbers in self.numbers_of(model, inputs)]
+
+    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> str:
+        return f"{text(max(1, length // 2))} {tokenizer.roles.mask} {text(length)}"
+
+    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> str:
+        """A text whose last word is a gap."""
+        mask = tokenizer.roles.mask if tokenizer is not None else None
+        return f"{texts[0].rpartition(' ')[0]} {mask}"

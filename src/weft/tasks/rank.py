@@ -13,8 +13,7 @@ from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Hit, Ranked, Value
-from weft.tasks.base import UnsupervisedTask
-from weft.tasks.embed import Embedder
+from weft.tasks.embed import Embedder, VectorTask
 
 SCORES = 1 << 24  # scores that are held at a time
 TOGETHER = 256  # queries at most
@@ -176,11 +175,10 @@ def places(
         yield Places(place, after)
 
 
-class RankTask(UnsupervisedTask):
+class RankTask(VectorTask):
     """The texts nearest to a query."""
 
     name = "rank"
-    embeds = True
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return rank(model, inputs, **options)

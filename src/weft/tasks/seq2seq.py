@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
@@ -210,6 +212,34 @@ class SequenceTask(Task):
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
+
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    @property
+    def chance_metric(self) -> None:
+        return None
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        return math.isfinite(prediction.output.logprob) and math.isfinite(prediction.output.score)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return prediction.output.text.strip()
+
+    def agreement(self) -> Any:
+        return GenerationMetrics(edges=())
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        counts.add([prediction.output.text], [reference.output.text])
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        same = self.key(prediction) == task.key(reference)
+        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+
+    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
+        return replace(self, others=tuple(models))
+
+    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
 
     # -------------------------------------------------------------------------------------------------------- judging
 

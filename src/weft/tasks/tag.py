@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -22,7 +22,7 @@ from weft.errors import UserError, shown
 from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.objectives.tasks import Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task
+from weft.tasks.base import Example, Normalization, Prediction, Task, reordered
 from weft.tasks.forward import InputWindows, tokenizer_of
 from weft.tasks.labels import check_labels, number_of
 from weft.text.records import Record
@@ -32,6 +32,7 @@ from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, pieces, words_in
 
 CHUNK = 1024  # texts that are tokenized at a time
+MAX_SHOWN = 8  # words that are shown of one text
 Places = Sequence[tuple[int, int]]
 
 
@@ -301,6 +302,57 @@ class TagTask(Task):
             spans.append(Span(start=start, end=end, text=input.text[start:end], label=stretch.label, score=score))
         return Spans(spans=tuple(spans), words=words, **prediction.reading)
 
+    # ------------------------------------------------------------------------------------------------------ comparing
+
+    averages = True
+
+    def align(self, labels: Sequence[str]) -> TagTask:
+        return replace(self, labels=tuple(labels))
+
+    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
+        return reordered(prediction, labels, self.labels)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        tags = self.tags(prediction)
+        return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is damaged
+
+    def _differing(self, prediction: Prediction, other: Prediction) -> list[int]:
+        """The words that the two tag differently."""
+        pairs = zip(self.tags(prediction), self.tags(other), strict=True)
+        return [number for number, (one, two) in enumerate(pairs) if one != two]
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        words = len(prediction.output)
+        same = words - len(self._differing(prediction, reference))
+        counts.add({"same": (float(same), float(words))} if words else {})
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        return float(len(self._differing(prediction, reference)))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        tags, words = self.tags(prediction), _words_of(example.target)
+        differing = self._differing(prediction, other)[:MAX_SHOWN]
+        return " ".join(f"{words[number]}/{tags[number]}" for number in differing)
+
+    def describe_target(self, example: Example) -> str:
+        pairs = zip(_words_of(example.target), example.target.tags, strict=True)
+        return " ".join([f"{word}/{tag}" for word, tag in pairs if tag != "O"][:MAX_SHOWN])
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        return example.target.tags if self.scheme == "plain" else ()
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """The share of the most frequent tag."""
+        return max(counts.values(), default=0) / max(1, counts.total())
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+        mean = np.mean([_softmax(each.output) for each in predictions], axis=0)
+        return replace(predictions[0], output=np.log(np.maximum(mean, 1e-300)))
+
+    def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
+        """The probability of every tag of every word: an answer has only those that it chose."""
+        return [_softmax(logits) for logits in self.logits_of(model, inputs)]
+
     # -------------------------------------------------------------------------------------------------------- judging
 
     @property
@@ -344,6 +396,10 @@ def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
             there += 1  # a token of no characters
         firsts.append(there if there < len(offsets) and offsets[there][0] < end else None)
     return firsts
+
+
+def _words_of(tagged: Tagged) -> list[str]:
+    return [tagged.text[start:end] for start, end in tagged.words]
 
 
 def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
