@@ -24,7 +24,7 @@ from weft.checkpoint.outline import measure
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.training.work import Work
+from weft.training.operations import Operations
 
 # As the published folders count them, word head and, where there is one, pooler and second pre-training head included.
 PARAMETERS = {
@@ -65,7 +65,7 @@ def test_a_layer_read_often_weighs_once_and_costs_each_time() -> None:
     assert 0.6 < one.flops / other.flops < 1, "the narrow table of words is all that it saves"
     batch = batch_of("mlm", [7, 9])
     once, often = (
-        Work(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})).of(batch) for layers in (1, 4)
+        Operations(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})).of(batch) for layers in (1, 4)
     )
     words = 6.0 * 101 * 24 * len(batch.targets["words"])
     assert often - words == pytest.approx(4 * (once - words))

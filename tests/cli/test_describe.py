@@ -71,7 +71,7 @@ def test_several_ways_models_and_rows_for_others(made: Path, capsys: pytest.Capt
         (["1 2 3", "--bem", "3"], "vector 2: '--bem', number 1 of 1, is no number"),
         (["--data", "v.jsonl"], "v.jsonl line 2: a vector of 2 numbers, where 3 are expected"),
         (["--data", "w.jsonl"], "w.jsonl: no column 'vector'; it has text"),
-        (["--data", "v.jsonl", "1 2 3"], "vectors or --data: give one of them"),
+        (["--data", "v.jsonl", "1 2 3"], "give vectors or --data, not both"),
         (["1 2 3", "--beam-size", "1000"], "a beam of 1000 is wider than the vocabulary"),
         (["1 2 3", "--n", "0"], "--n must be 1 or more, not 0"),
         (["1 2 3", "--max-tokens", "0"], "max_tokens must be at least 1, not 0"),

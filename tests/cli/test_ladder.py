@@ -52,7 +52,9 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         capsys, "ladder", "--text", text, "--out", tmp_path / "l", "--models", "ngram-9"
     )
     assert refused(capsys, "ladder", "--text", text) == ("weft ladder: no folder for the ladder: give --out FOLDER")
-    assert "--tokens many: a number" in refused(capsys, "ladder", "--text", text, "--out", "l", "--tokens", "many")
+    assert "--tokens many: must be a number" in refused(
+        capsys, "ladder", "--text", text, "--out", "l", "--tokens", "many"
+    )
     assert "RUNG.SECTION.KEY=VALUE" in refused(capsys, "ladder", "--out", "l", "--set", "width=3")
     assert "already holds a ladder with ladder.tokens 1000, not 2000" in refused(
         capsys, "ladder", "--out", place / "l", "--tokens", 2000
@@ -63,7 +65,7 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert not (tmp_path / "l").exists()
     assert "give at least one model folder" in refused(capsys, "suggest", place / "l" / "unigram")
-    assert "none of these is a model" in refused(capsys, "suggest", place / "l", place / "cache", "The")
+    assert "none of these is a language model" in refused(capsys, "suggest", place / "l", place / "cache", "The")
 
 
 def test_suggestions_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

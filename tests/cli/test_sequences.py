@@ -58,7 +58,7 @@ def test_several_models_and_several_ways(made: Path, capsys: pytest.CaptureFixtu
         run(["translate", str(made), "one two three four five six. one two three four five", "--max-tokens", "2"]) == 0
     )
     said = capsys.readouterr().err
-    assert "[text 1 was read in 2 pieces]" in said and "[1 of 1 answers did not end and were broken off" in said
+    assert "[text 1 was read in 2 pieces]" in said and "[1 of 1 texts did not end and were stopped" in said
 
 
 def test_pictures(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,12 +109,12 @@ def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["evaluate", "RUN"], "no data: give --data? give --data FILE"),
+        (["evaluate", "RUN"], "no data: give --data FILE"),
         (["evaluate", "RUN", "--source", "a.en"], "--source has nothing beside it: give --target FILE too"),
         (["evaluate", "RUN", "--source", "a.en", "--target", "b.de"], "line 2 of a.en has no other in b.de"),
         (["translate", "RUN", "one", "--beam-size", "0"], "beam_size must be at least 1, not 0"),
         (["translate", "RUN", "one", "--n", "7"], "a beam of 5 gives 1 to 5 texts, not 7"),
-        (["translate", "RUN", "one", "--reverse"], "--reverse says how rows are written: give --out FILE too"),
+        (["translate", "RUN", "one", "--reverse"], "--reverse is for the rows of a file: give --out FILE too"),
         (["translate", "RUN", "one", "--out", "x.csv"], "x.csv: rows are written as .tsv or .jsonl"),
         (["translate", "nowhere", "one"], "'nowhere' is neither a folder nor in the local"),
         (["translate", "RUN", "models/b", "one"], "'models/b' is not a model folder: it has no config.json"),

@@ -74,7 +74,7 @@ def test_notes_about_long_texts(made: Path, capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"kept: held-out accuracy \d\.\d{4} at step", said)
     assert run(["predict", "cut", "text one two three"]) == 0
     assert "1 of the texts truncated" in capsys.readouterr().err
-    assert run(["info", "cut"]) == 0 and "4 tokens; a longer text is cut" in capsys.readouterr().out
+    assert run(["info", "cut"]) == 0 and "4 tokens; a longer text is truncated" in capsys.readouterr().out
 
 
 def test_an_answer_stands_on_one_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +103,10 @@ MISTAKES = {
     "half a pair": ("predict {}/pair one", "texts two by two; 1 was given, where it wants one, then the other"),
     "a question alone": ("predict {}/answer When?", "two by two; 1 was given, where it wants a question, then its"),
     "a line without a tab": ("predict {}/pair", "standard input line 1: no tab between two texts"),
-    "texts and rows": ("predict {}/classify one --data good.csv", "texts or --data: give one of them"),
+    "texts and rows": ("predict {}/classify one --data good.csv", "give texts or --data, not both"),
     "no question": ("answer {}/answer --context story.txt", "no question"),
     "an empty question": ("answer {}/answer '' --context story.txt", "no question"),
-    "no context": ("answer {}/answer When?", r"in which text\? give --context FILE"),
+    "no context": ("answer {}/answer When?", r"no text to search: give --context FILE"),
     "a context that is not there": ("answer {}/answer When? --context stori.txt", "stori.txt: cannot be read"),
     "not for answers": ("answer {}/classify When? --context story.txt", "has no head for answer: it has classify"),
     "a slip in the task": ("finetune --task clasify --out r", "--task 'clasify' is not one of .*did you mean 'class"),

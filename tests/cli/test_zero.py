@@ -78,7 +78,7 @@ def test_choose(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert sum(option["probability"] for option in row["options"]) == pytest.approx(1)
     long = " ".join(LINES)
     assert run(["choose", str(place / "gpt2"), long, "--choice", "a", "--slide"]) == 0
-    assert "tokens of the prompt the last were read" in capsys.readouterr().err
+    assert "tokens of the prompt were read" in capsys.readouterr().err
     assert "context of 32" in refused(capsys, "choose", place / "gpt2", long, "--choice", "a")
 
 
@@ -107,7 +107,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("perplexity bert --text a.txt", "this bert model does not generate text"),
         ("choose bert The --choice a", "this bert model does not generate text"),
         ("choose gpt2 The", "no choices: give --choice at least once"),
-        ("choose gpt2 --choice a", "no prompt?"),
+        ("choose gpt2 --choice a", "no prompt: give"),
         ("choose gpt2 The --choice a --choice ", "prompt 1: choice 2 is empty"),
         ("choose gpt2 The --choice a --choice a", "choice 'a' is there twice"),
         ("choose gpt2 The --choice a --normalize words", "--normalize 'words' is not one of none, token, byte, prior"),

@@ -32,7 +32,7 @@ from weft.objectives.hidden_states import MatchedStates
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import Texts
-from weft.runs.recipes import Tuning
+from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 from weft.training.evaluation import total
@@ -364,7 +364,9 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     corpus = tokenized(TextFiles((str(text),), "text", None, "line", "stop"), words, False, lambda n: None)
     source = PackedRows(Framed(corpus, Frame((2,), (3,))), 24, 0, True, 0)
     masking = Masking.of(words, 0.15, False, 0)
-    plan = Tuning(batch=8, learning_rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0, steps=steps, save_every=4)
+    plan = FinetuneTraining(
+        batch=8, learning_rate=3e-3, log_every=1, ema=0.9, keep=3, warmup=0.0, steps=steps, save_every=4
+    )
     checkpoints = Checkpoints(folder / "checkpoints", 3)
     feed = Feed(source, masking.apply, 0, 8)
     setup = Setup(

@@ -89,9 +89,8 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
         said = dict(_heard(source, ends))
         example = Example(("where ?", ODD), ((start, answer),), "")
         table = LESSON.table([example], [said], pupil, framing)
-        assert table.ends is not None
         held = 0
-        for row, (found, right) in enumerate(zip(by_rows(table), table.ends, strict=True)):
+        for row, (found, right) in enumerate(zip(by_rows(table), table.by_row["ends"], strict=True)):
             assert np.allclose(found.sum(0), 1, atol=1e-6) and (found >= 0).all()
             assert found[right[0], 0] > 0.9 and found[right[1], 1] > 0.9, (answer, row)
             held += right[0] > 0
@@ -123,9 +122,9 @@ def test_windows_of_a_long_context() -> None:
     right = AnswerTask().dataset(
         [replace(example, target=((context.find("New York"), "New York"),))], student, framing_for(student)
     )
-    assert table.ends is not None and right.ends is not None and (table.ends == NOTHING).all() and table.count > 6
-    assert 0 < (right.ends[:, 0] > 0).sum() < table.count
-    for found, ends in zip(by_rows(table), right.ends, strict=True):
+    assert (table.by_row["ends"] == NOTHING).all() and table.count > 6
+    assert 0 < (right.by_row["ends"][:, 0] > 0).sum() < table.count
+    for found, ends in zip(by_rows(table), right.by_row["ends"], strict=True):
         assert np.allclose(found.sum(0), 1, atol=1e-6)
         assert found[ends[0], 0] > 0.95 and found[ends[1], 1] > 0.95
 

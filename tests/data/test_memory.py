@@ -139,12 +139,12 @@ def test_bad_rows_in_memory_can_be_skipped() -> None:
 
 def test_a_dict_is_a_section_of_a_recipe_or_columns_of_rows(tmp_path: Path) -> None:
     from weft.data.tables import is_section
-    from weft.runs.recipes import Rows
+    from weft.runs.recipes import DataSection
 
     (tmp_path / "a.en").write_text("x\n")
-    assert is_section({"files": ["a.csv"], "holdout": 0.2}, Rows)
-    assert is_section({"source": [str(tmp_path / "a.en")], "target": [str(tmp_path / "a.de")]}, Rows)
-    assert is_section({"source": "a.en", "target": "a.de"}, Rows)
-    assert not is_section({"text": ["a"], "label": ["b"]}, Rows)
-    assert not is_section({"source": ["a cat", "a dog"] * 2, "target": ["eine Katze", "ein Hund"] * 2}, Rows)
-    assert not is_section(ROWS, Rows)
+    assert is_section({"files": ["a.csv"], "holdout": 0.2}, DataSection)
+    assert is_section({"source": [str(tmp_path / "a.en")], "target": [str(tmp_path / "a.de")]}, DataSection)
+    assert is_section({"source": "a.en", "target": "a.de"}, DataSection)
+    assert not is_section({"text": ["a"], "label": ["b"]}, DataSection)
+    assert not is_section({"source": ["a cat", "a dog"] * 2, "target": ["eine Katze", "ein Hund"] * 2}, DataSection)
+    assert not is_section(ROWS, DataSection)

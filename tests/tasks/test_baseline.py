@@ -15,7 +15,7 @@ from tests.tasks.small import kinds, prices, several, write_rows
 from weft.data.examples import Examples
 from weft.runs.baseline import _sparse, fit, linear_models
 from weft.runs.plan import few_rows_plan, resolved
-from weft.runs.recipes import TaskRecipe, Tuning, Work
+from weft.runs.recipes import FinetuneTraining, TaskRecipe, TaskSection
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import framing_for
@@ -200,13 +200,13 @@ def _plan(dev_rows: int) -> Any:
     task = TextTask("classify", "label").fit_labels(rows)
     train = task.dataset(rows, opened, framing_for(opened))
     assert isinstance(train, Examples)
-    recipe = TaskRecipe(task=Work(name="classify"), model={"base": "somewhere"})
+    recipe = TaskRecipe(task=TaskSection(name="classify"), model={"base": "somewhere"})
     return resolved(recipe, train, opened, task, dev_rows, True, torch.device("cpu"))
 
 
 def test_a_new_head_learns_faster() -> None:
     network = weft.new("bert", _tokenizer(), size="1x64", heads={"classify": 3}).network
-    optimizer = make_optimizer(network, Tuning(), 1.0, None, {"heads.classify.": 5.0})
+    optimizer = make_optimizer(network, FinetuneTraining(), 1.0, None, {"heads.classify.": 5.0})
     shares = {id(weight): group["share"] for group in optimizer.param_groups for weight in group["params"]}
     named = {name: shares[id(weight)] for name, weight in network.named_parameters()}
     assert {share for name, share in named.items() if name.startswith("heads.classify.")} == {5.0}

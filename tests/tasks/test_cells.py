@@ -123,7 +123,7 @@ def test_a_card_that_asks_for_what_is_not_there(wordpiece: Tokenizer, capsys: py
     model_for("classify", 3, wordpiece, LABELS).save("model")
     for values, words in (
         ({"task": "tag"}, "no head for tag"),
-        ({"task": "regress"}, "a head of 3 outputs says no value"),
+        ({"task": "regress"}, "a head of 3 outputs gives no value"),
         ({"temperature": -1.0}, "temperature must be above 0"),
         ({"thresholds": {"a": 1e300}}, "thresholds"),
         ({"window": {"length": 8, "stride": 9}}, "stride"),

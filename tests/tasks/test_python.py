@@ -27,7 +27,7 @@ from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning
 from weft.runs.calls import settings_of
-from weft.runs.recipes import Rows, overlaid
+from weft.runs.recipes import DataSection, overlaid
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Interrupted
 
@@ -67,7 +67,7 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
         weft.pretrain(None, {"model": {"family": "gpt2"}, "training": {"epochs": 2}}, model={"size": "2x128"}, out="x")
     assert recipes[-1].model == {"family": "gpt2", "size": "2x128"} and recipes[-1].training.epochs == 2
 
-    monkeypatch.setattr(learning, "_text", stopped)
+    monkeypatch.setattr(learning, "text_of", stopped)
     with pytest.raises(UserError, match="far enough"):
         learning.learn_vectors(None, {"vectors": {"kind": "glove"}}, vectors={"width": 8}, out="x")
     assert (recipes[-1].vectors.kind, recipes[-1].vectors.width, recipes[-1].text.holdout) == ("glove", 8, 0.0)
@@ -75,7 +75,7 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
     told = {"model": {"family": "bert"}, "data": {"columns": {"text": "a"}}, "training": {"epochs": 3}}
     more = {"model": {"size": "2x128"}, "training": {"steps": 5}}
     tables, values = {"files": {"columns": {"label": "b"}}, "dev": None}, {"task.name": {"name": "classify"}}
-    said = settings_of(overlaid(told, more), RunRows(), Rows, tables, values, None)
+    said = settings_of(overlaid(told, more), RunRows(), DataSection, tables, values, None)
     assert said["model"] == {"family": "bert", "size": "2x128"}
     assert said["data"]["columns"] == {"text": "a", "label": "b"}
     assert said["training"] == {"steps": 5}, "steps take the place of epochs, as in a recipe"

@@ -24,7 +24,7 @@ from tests.training.test_resume import contents, same
 from weft.data.reading import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune
-from weft.runs.recipes import Tuning
+from weft.runs.recipes import FinetuneTraining
 from weft.runs.seeds import with_seeds
 from weft.training.freezing import freeze
 from weft.training.optim import make_optimizer
@@ -95,7 +95,7 @@ def test_what_is_frozen_has_no_dropout() -> None:
 
 def test_the_share_of_each_layer() -> None:
     network: Any = weft.new("bert", size="2x64", settings={"vocabulary": 50}, heads={"classify": 3}).network
-    optimizer = make_optimizer(network, Tuning(layer_decay=0.5), 1.0)
+    optimizer = make_optimizer(network, FinetuneTraining(layer_decay=0.5), 1.0)
     shares = {id(weight): group["share"] for group in optimizer.param_groups for weight in group["params"]}
     decays = {id(weight): group["weight_decay"] for group in optimizer.param_groups for weight in group["params"]}
     for name, weight in network.named_parameters():

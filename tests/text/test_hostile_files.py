@@ -121,13 +121,13 @@ def test_two_stars_stand_for_any_folders() -> None:
 
 @pytest.mark.parametrize("pack, name", [(gzip.compress, "a.txt.gz"), (lzma.compress, "a.txt.xz")])
 def test_a_bomb(pack: Callable[[bytes], bytes], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
     Path(name).write_bytes(pack(b"a line\n" * 300_000))
     assert "over 200 times as much" in message(name)
 
 
 def test_a_bomb_in_a_zip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
     with zipfile.ZipFile("a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(4):
             archive.writestr(f"{number}.txt", b"a line\n" * 100_000)
@@ -135,7 +135,7 @@ def test_a_bomb_in_a_zip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_zip_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "CONTENTS", 1000)
+    monkeypatch.setattr(sources, "MAX_CONTENTS", 1000)
     with zipfile.ZipFile("a.zip", "w") as archive:
         for number in range(40):
             archive.writestr(f"{number}.txt", "a line\n")
@@ -164,7 +164,7 @@ def test_names_that_come_again_are_numbered() -> None:
 
 
 def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "COLUMNS", 5)
+    monkeypatch.setattr(rows, "MAX_COLUMNS", 5)
     Path("a.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
     assert "6 columns; at most 5 are read" in message("a.csv")
     pyarrow.parquet.write_table(pyarrow.table({letter: ["x"] for letter in "abcdef"}), "a.parquet")
@@ -179,7 +179,7 @@ def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_row_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "CELLS", 100)
+    monkeypatch.setattr(delimited, "MAX_FIELDS", 100)
     mark = "," if name == "a.csv" else "\t"
     Path(name).write_text(f"text{mark}label\na b{mark}c\n" + mark * 200 + "\n")
     assert "a row of more than 100 fields" in message(name)
@@ -223,7 +223,7 @@ def test_many_small_rows_of_json_are_read() -> None:
 
 
 def test_a_file_of_bad_rows_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_problems, "MOST_PROBLEMS", 50)
+    monkeypatch.setattr(row_problems, "MAX_PROBLEMS", 50)
     Path("a.jsonl").write_text("{}\n" * 1000)
     with pytest.raises(UserError, match="at least 50 rows are wrong"):
         list(read_records("a.jsonl", columns=["text"]))
@@ -247,12 +247,12 @@ def dictionary(text: str, count: int) -> pyarrow.Array:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that small files reach."""
-    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
     monkeypatch.setattr(arrow, "LIMIT", 1 << 20)
     monkeypatch.setattr(arrow, "JSON_VALUES", 10_000)
-    monkeypatch.setattr(arrow_sizes, "UNFOLDED", 8 << 20)
+    monkeypatch.setattr(arrow_sizes, "MAX_UNFOLDED", 8 << 20)
     monkeypatch.setattr(arrow_sizes, "BUDGET", 1 << 20)
-    monkeypatch.setattr(arrow_sizes, "NESTED", 50_000)
+    monkeypatch.setattr(arrow_sizes, "MAX_NESTED_VALUES", 50_000)
     monkeypatch.setattr(arrow_sizes, "LEAST_ROWS", 1000)
 
 
@@ -404,11 +404,11 @@ SHEET = "xl/worksheets/sheet1.xml"
 def test_a_workbook_that_unfolds(
     member: str, old: bytes, new: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "UNPACKED", 1 << 20)
-    monkeypatch.setattr(excel, "TAGS", 1000)
-    monkeypatch.setattr(excel, "STRINGS", 2000)
+    monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
+    monkeypatch.setattr(excel, "MAX_TAGS", 1000)
+    monkeypatch.setattr(excel, "MAX_STRINGS", 2000)
     if new.startswith(b"<row/>"):
-        monkeypatch.setattr(excel, "ROW_NUMBER", 2000)
+        monkeypatch.setattr(excel, "MAX_ROW", 2000)
     assert words in message(changed_workbook(member, old, new))
 
 
@@ -429,8 +429,8 @@ def test_a_sheet_of_nothing_but_gaps(rows: bytes, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_texts, "LONGEST", 100)
-    monkeypatch.setattr(tokenizer, "LONGEST", 100)
+    monkeypatch.setattr(long_texts, "MAX_LENGTH", 100)
+    monkeypatch.setattr(tokenizer, "MAX_LENGTH", 100)
     vocabulary = learn(["a text of words"] * 9, "wordpiece", 60)
     words = "text 2 of 2: a text of 101 characters; at most 100 are read at a time: split it"
     assert message("", lambda _: vocabulary.ids(["a", "a" * 101])) == words

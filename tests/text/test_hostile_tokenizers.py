@@ -238,7 +238,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
 
 
 def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "MOST_NORMALIZED", 1 << 20)
+    monkeypatch.setattr(growth, "MAX_NORMALIZED", 1 << 20)
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
     tokenizer = load_tokenizer(folder_of(tmp_path, **whole(normalizer=grows)))
     text = "a" * 300_000
@@ -299,31 +299,31 @@ def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UserError, match="holds up to 203 values; at most 100 are read"):
         load_tokenizer(folder_of(tmp_path / "a", tokenizer__json='{"model": [' + "{}," * 100 + "{}]}"))
     monkeypatch.undo()
-    monkeypatch.setattr(vocabularies, "MOST_TOKENS", 3)
+    monkeypatch.setattr(vocabularies, "MAX_TOKENS", 3)
     with pytest.raises(UserError, match="vocab.txt: 4 tokens; at most 3 are read"):
         load_tokenizer(folder_of(tmp_path / "b", vocab__txt="[UNK]\n[CLS]\n[SEP]\na"))
-    monkeypatch.setattr(vocabularies, "MOST_MERGES", 3)
+    monkeypatch.setattr(vocabularies, "MAX_MERGES", 3)
     with pytest.raises(UserError, match="merges.txt: 4 lines; at most 3 merges are read"):
         load_tokenizer(folder_of(tmp_path / "c", vocab__json={"a": 0}, merges__txt="a a\n" * 4))
-    monkeypatch.setattr(vocabularies, "MOST_ADDED_TOKENS", 1)
+    monkeypatch.setattr(vocabularies, "MAX_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="2 added tokens; at most 1 are read"):
         folder = folder_of(
             tmp_path / "d", vocab__json={"a": 0}, merges__txt="", added_tokens__json={"<b>": 1, "<c>": 2}
         )
         load_tokenizer(folder)
-    monkeypatch.setattr(schema, "MOST_ADDED_TOKENS", 1)
+    monkeypatch.setattr(schema, "MAX_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="added_tokens has 2 entries; at most 1 are read"):
         load_tokenizer(folder_of(tmp_path / "e", **whole(added_tokens=[ADDED, TWIN])))
-    monkeypatch.setattr(limits, "MOST_UNIGRAM_BYTES", 10)
-    monkeypatch.setattr(limits, "MOST_TREE_NODES", 20)
+    monkeypatch.setattr(limits, "MAX_UNIGRAM_BYTES", 10)
+    monkeypatch.setattr(limits, "MAX_TREE_NODES", 20)
     pieces = [["u", 0.0], ["a" * 12, -1.0], ["a" * 5 + "b" * 8, -1.0]]
     with pytest.raises(UserError, match="the tree of its pieces has 21 nodes; at most 20 are built"):
         load_tokenizer(folder_of(tmp_path / "f", **whole(model=UNIGRAM | {"vocab": pieces})))
     data = model_file(UNKNOWN, *((f"a{n}", -1.0, 1) for n in range(9)), kind=2)
     for name, most, says in (
-        ("MOST_PIECES", 5, "a message of more than 5 fields"),
-        ("MOST_MERGE_WORK", 20, "their squares sum up to 36, over 20"),
-        ("MOST_ADDED_TOKENS", 0, "1 control and user-defined pieces; at most 0"),
+        ("MAX_PIECES", 5, "a message of more than 5 fields"),
+        ("MAX_MERGE_WORK", 20, "their squares sum up to 36, over 20"),
+        ("MAX_ADDED_TOKENS", 0, "1 control and user-defined pieces; at most 0"),
     ):
         with monkeypatch.context() as patch, pytest.raises(UserError, match=says):
             patch.setattr(sentencepiece, name, most)
@@ -338,7 +338,7 @@ def test_long_words_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "v.bin").write_bytes(b"1 2\n" + word.encode() + b" " + struct.pack("<2f", 1e-9, -1e9))
     with pytest.raises(UserError, match="word 1: is longer than 4096 bytes"):
         read_binary(tmp_path / "v.bin")
-    monkeypatch.setattr("weft.text.vector_files.LONGEST_LINE", 10)
+    monkeypatch.setattr("weft.text.vector_files.MAX_LINE_LENGTH", 10)
     (tmp_path / "long.txt").write_text("a 1.0 2.0 3.0\n")
     with pytest.raises(UserError, match="line 1: 13 characters; at most 10 are read"):
         read_file(tmp_path / "long.txt")

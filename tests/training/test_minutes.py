@@ -101,7 +101,7 @@ def test_mistakes(text: Path, tmp_path: Path) -> None:
         Training(minutes=0.0)
     with pytest.raises(UserError, match="steps and epochs cannot both"):
         Training(steps=1, epochs=1.0, minutes=1.0)
-    from weft.runs.recipes import Tuning
+    from weft.runs.recipes import FinetuneTraining
 
     with pytest.raises(UserError, match="minutes are for pre-training"):
-        Tuning(minutes=1.0)
+        FinetuneTraining(minutes=1.0)

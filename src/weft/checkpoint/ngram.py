@@ -42,7 +42,7 @@ def from_tables(stored: list[NgramTable], config: NgramConfig) -> tuple[NgramCon
     network = Ngram(config, {"words": config.vocabulary})
     buffers = dict(network.named_buffers())
     for order, each in enumerate(stored, 1):
-        for name, values in (("keys", each.keys), ("chances", each.chances), ("backs", each.backs)):
+        for name, values in (("keys", each.keys), ("chances", each.logprobs), ("backs", each.backoffs)):
             if f"{name}_{order}" in buffers:
                 buffers[f"{name}_{order}"].copy_(torch.from_numpy(values))
     return config, network.eval()

@@ -8,7 +8,7 @@ from weft.startup import drop_working_folder
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C is heard from the first moment, while Python still imports."""
+    """Run the command line; Ctrl-C works from the first moment, while Python still imports."""
     try:
         drop_working_folder()
         from weft.cli.main import main as run

@@ -42,7 +42,7 @@ def check_device(device: str | None) -> None:
 
 
 def find_model(name: str, online: bool = False) -> Path:
-    """The folder of a model, found before torch is loaded."""
+    """The folder of a model, before torch is loaded."""
     from weft.checkpoint.locate import find_folder
 
     folder = find_folder(name, online)

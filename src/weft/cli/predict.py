@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from weft.tasks.model import Model
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+PredictionFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --data: write the table with its predictions to this .csv, .tsv, .jsonl or .parquet file; "
+        "for answers also the official SQuAD .json. An interrupted run continues."
+    ),
+]
 
 
 def predict(
@@ -39,13 +46,7 @@ def predict(
             help="Further models of an ensemble; then texts, two for a pair. Default: lines of standard input.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --data: write the table with its predictions to this .csv, .tsv, .jsonl or .parquet file; "
-            "for answers also the official SQuAD .json. An interrupted run continues."
-        ),
-    ] = None,
+    out: PredictionFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an --out that is already there.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per text, with the row's id.")] = False,
 ) -> None:

@@ -19,6 +19,14 @@ from weft.errors import UserError, escaped
 if TYPE_CHECKING:
     from weft.tasks.answers import Ranked
     from weft.tasks.rank import Index, Rerank
+SearchedFiles = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="Texts to search: txt (one per line), csv, tsv, jsonl, parquet, SQuAD."),
+]
+PairFiles = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="Evaluate instead: files of queries with their right texts."),
+]
 
 
 def rank(
@@ -26,15 +34,9 @@ def rank(
     runtime: Runtime,
     query: Annotated[list[str] | None, typer.Option(help="A search query; repeatable.")] = None,
     queries: Annotated[Path | None, typer.Option(help="A file of queries, one per line.")] = None,
-    texts: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Texts to search: txt (one per line), csv, tsv, jsonl, parquet, SQuAD."),
-    ] = None,
+    texts: SearchedFiles = None,
     column: Annotated[str, typer.Option(metavar="NAME", help="Text column of a table.")] = "text",
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Evaluate instead: files of queries with their right texts."),
-    ] = None,
+    pairs: PairFiles = None,
     query_column: Annotated[str, typer.Option(metavar="NAME", help="Query column of --pairs.")] = "question",
     text_column: Annotated[str, typer.Option(metavar="NAME", help="Text column of --pairs.")] = "context",
     top: Annotated[int, typer.Option(help="Texts per query.")] = 10,

@@ -18,6 +18,10 @@ from weft.errors import escaped
 
 Seconds = Annotated[float, typer.Option(help="Time limit of each speed measurement.", metavar="SECONDS")]
 Kinds = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
+LayerChoice = Annotated[
+    str,
+    typer.Option(metavar="[even|importance]", help="Which layers: evenly spaced, or the most important on --data."),
+]
 
 
 def prune(
@@ -25,10 +29,7 @@ def prune(
     rows: LabeledRows,
     runtime: Runtime,
     layers: Annotated[int | None, typer.Option(help="Layers to keep.")] = None,
-    by: Annotated[
-        str,
-        typer.Option(metavar="[even|importance]", help="Which layers: evenly spaced, or the most important on --data."),
-    ] = "even",
+    by: LayerChoice = "even",
     heads: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Share of all heads to remove, least important first: 0.3.")
     ] = None,

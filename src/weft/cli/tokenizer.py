@@ -10,17 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, OutFolder, group
+from weft.cli.options import Flags, Given, Json, OutFolder, group
 from weft.cli.show import progress, table
 from weft.errors import UserError, shown
 
 
 def learn(
     out: OutFolder,
-    text: Annotated[
-        list[str], typer.Option(metavar="FILE", help="Text files, folders or globs; more may follow without the flag.")
-    ],
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
+    source: Annotated[Given, Flags("weft.runs.sections:Words", without=("dev",))],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
     kind: Annotated[
         str | None,
         typer.Option(metavar="KIND", help="wordpiece (default), bpe, unigram, word, whitespace or character."),
@@ -36,23 +34,6 @@ def learn(
     minimum_count: Annotated[
         int | None, typer.Option(help="Lowest count of a piece. Default: 2, for characters 1.")
     ] = None,
-    column: Annotated[
-        str, typer.Option(metavar="NAME", help="Text column of csv, tsv, jsonl and parquet files.")
-    ] = "text",
-    delimiter: Annotated[
-        str | None, typer.Option(metavar="CHARACTER", help="Column separator of csv and tsv files. Default: detected.")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="utf-8, cp1252 ... Default: detected.")] = None,
-    documents: Annotated[
-        str,
-        typer.Option(
-            metavar="[auto|line|block|file]",
-            help="What one document of a text file is. auto: by the look of the file.",
-        ),
-    ] = "auto",
-    on_bad_row: Annotated[
-        str, typer.Option(metavar="[stop|skip]", help="Stop at a bad row, or skip and count it.")
-    ] = "stop",
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
 
@@ -63,7 +44,9 @@ def learn(
     from weft.text.row_problems import Skipped
     from weft.text.tokenizers.training import learn as learn_from
 
-    special: dict[str, Any] = {}
+    files, special = source.pop("files", None), dict[str, Any]()
+    if files is None:
+        raise UserError("no text: give --text FILE")
     if model is not None:
         from weft.checkpoint.families import find_size
 
@@ -74,10 +57,7 @@ def learn(
 
     def texts() -> Iterator[str]:
         nonlocal seen
-        for document in read_texts(
-            [*text, *(more or [])], column=column, delimiter=delimiter, documents=documents, on_bad_row=on_bad_row,
-            skipped=skipped, encoding=encoding,
-        ):  # fmt: skip
+        for document in read_texts([*files, *(more or [])], skipped=skipped, **source):
             seen += 1
             tick(1)
             yield document.text

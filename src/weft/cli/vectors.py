@@ -75,7 +75,7 @@ def near(
         Path | None, typer.Option(metavar="FOLDER", help="A map (weft vectors map) to the words of another language.")
     ] = None,
     retrieval: Annotated[
-        str, typer.Option(metavar="[csls|cosine]", help="How words are found through a map.")
+        str, typer.Option(metavar="[csls|cosine]", help="How words are searched through a map.")
     ] = "csls",
     jsonl: Jsonl = False,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli.checks import check_choices, check_data, find_model
 from weft.cli.inputs import load_model, print_json
-from weft.cli.options import Folder, Given, Jsonl, Runtime
+from weft.cli.options import Flags, Folder, Given, Jsonl, Runtime
 from weft.cli.show import leaving_at_once, progress, table
 from weft.errors import UserError, escaped
 
@@ -20,15 +20,24 @@ if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
     from weft.tasks.choose import Question
+DocumentKind = Annotated[
+    str | None,
+    typer.Option(metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."),
+]
+RowKind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[stream|documents]",
+        help="Read each document after those before it, or on its own. Default: as in training.",
+    ),
+]
 
 
 def perplexity(
     folder: Folder,
-    text: Annotated[
-        list[str], typer.Option(metavar="FILE", help="Text files, folders or globs; more may follow without the flag.")
-    ],
+    text: Annotated[Given, Flags("weft.runs.sections:Words", only=("files", "column"))],
     runtime: Runtime,
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
     stride: Annotated[
         int | None, typer.Option(help="Tokens from one window to the next. Default: half the length.")
@@ -36,25 +45,11 @@ def perplexity(
     detokenize: Annotated[
         str | None, typer.Option(metavar="[wikitext|ptb]", help="Undo the tokenization of a published corpus.")
     ] = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[stream|documents]",
-            help="Read each document after those before it, or on its own. Default: as in training.",
-        ),
-    ] = None,
+    documents: DocumentKind = None,
+    rows: RowKind = None,
     count_ends: Annotated[
         bool, typer.Option(help="Count the end of each document as a token, as training does.")
     ] = True,
-    column: Annotated[
-        str, typer.Option(metavar="NAME", help="Text column of csv, tsv, jsonl and parquet files.")
-    ] = "text",
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the perplexity of a language model on text: per token, per word, and in bits per byte.
@@ -73,7 +68,9 @@ def perplexity(
         ("--documents", documents, ("auto", "line", "block", "file")),
         ("--rows", rows, ("stream", "documents")),
     )
-    files = find_files([*text, *(more or [])])
+    if "files" not in text:
+        raise UserError("no text: give --text FILE")
+    files = find_files([*text.pop("files"), *(more or [])])
     model = load_model(folder, "complete", **runtime)
     from weft.tasks.perplexity import perplexity as measure
     from weft.tasks.perplexity import read_documents
@@ -84,7 +81,7 @@ def perplexity(
     with progress("reading", "tokens") as tick:
         result = measure(
             model.opened,
-            read_documents(files, documents=read_as, column=column),
+            read_documents(files, documents=read_as, **text),
             length=length, stride=stride, detokenize=detokenize, stream=stream, count_ends=count_ends, on_progress=tick,
         )  # fmt: skip
     if jsonl:

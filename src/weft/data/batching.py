@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches by step. The examples of a step are fixed by the seed; how they are cut into passes is not."""
+    """Batches by step. The seed fixes the examples of a step, not how they are split into passes."""
 
     source: ExampleSource
     prepare: Callable[[Drawn], Batch]  # masks or shifts
@@ -58,7 +58,7 @@ class Feed:
         return [self.prepare(source.draw(epochs[cut], numbers[cut])) for cut in cuts]
 
     def drawn(self, step: int) -> Drawn:
-        """What a step read, for whoever wants to know what went wrong."""
+        """The examples of a step, for a report on what went wrong."""
         return self.at(step)[0].source.draw(*self.examples(step))
 
 
@@ -112,7 +112,7 @@ class Ahead(Generic[T]):
                 if self._stopped.is_set():
                     return
             self._put(None)
-        except BaseException as error:  # whoever waits for the next thing gets to know
+        except BaseException as error:  # raised again where the next thing is waited for
             self._put(error)
 
     def _put(self, thing: T | BaseException | None) -> None:

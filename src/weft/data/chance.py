@@ -1,7 +1,7 @@
 """Chance as arithmetic: numbers that look drawn, yet follow from a key and a count, so that nothing has to be stored.
 
-The n-th example of an epoch, the places that are masked in it and what stands there instead can be worked out anew at
-any time, in any process, on any number of machines.
+The n-th example of an epoch, its masked places and the tokens put there can be computed at any time, in any process,
+on any number of machines.
 """
 
 from __future__ import annotations

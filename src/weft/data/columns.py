@@ -33,7 +33,7 @@ def find_columns(
 ) -> dict[str, str]:
     """What the file calls each column that a task needs: as it is given, by a usual name, or by what stands in it.
 
-    A name that is not a usual one as it stands, and a column that is taken for its cells (`guess`), are noted.
+    A column chosen by a part of its name, or by its cells (`guess`), is noted.
     """
     there = list(record.values)
     columns: dict[str, str] = {}
@@ -138,7 +138,7 @@ def _flag(record: Record, name: str, column: str) -> str:
 
 
 def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
-    """The columns of what is read and what is written, by the usual names; None where no names tell."""
+    """The columns of source and target, by their usual names; None where the names do not tell."""
     folded = {name.casefold().strip(): name for name in there}
     for names in PAIRED:
         if set(names) <= set(folded):

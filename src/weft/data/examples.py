@@ -35,11 +35,9 @@ class Examples(ExampleSource):
     rows: Places  # E+1: the rows of each example
     shares: NDArray[np.float32]  # R: how much a row counts in its example
     whole: Mapping[str, NDArray[Any]]  # targets of examples: E ...
-    ends: Places | None = None  # R 2: the first and last token of an answer in its row
     spots: Places | None = None  # R+1: where the places of each row begin
     places: Places | None = None  # P: in their rows
-    tags: Places | None = None  # P: the targets there
-    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: further targets there
+    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: targets there
     by_token: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # N ...: targets of every token
     by_row: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # R ...: targets of every window
     segments: bool = False
@@ -47,7 +45,7 @@ class Examples(ExampleSource):
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
     seed: int = 0
-    notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
+    notes: tuple[str, ...] = ()  # on what was left out, for the log
 
     @property
     def count(self) -> int:
@@ -95,9 +93,8 @@ class Examples(ExampleSource):
         nothing = np.zeros(0, dtype=np.uint64)
         segments = None
         if self.segments:
-            segments = (flat(np.zeros_like(lengths), lengths) >= np.repeat(self.borders[rows], lengths)).astype(
-                np.int64
-            )
+            places = flat(np.zeros_like(lengths), lengths)
+            segments = (places >= np.repeat(self.borders[rows], lengths)).astype(np.int64)
         batch = partial(self._batch, numbers, rows, owners)
         return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, batch=batch)
 
@@ -106,13 +103,10 @@ class Examples(ExampleSource):
         tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
         targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
         targets |= {name: values[numbers] for name, values in self.whole.items()}
-        if self.ends is not None:
-            targets["ends"] = self.ends[rows]
-        if self.spots is not None and self.places is not None and self.tags is not None:
+        if self.spots is not None and self.places is not None:
             counts = self.spots[rows + 1] - self.spots[rows]
             spots = flat(self.spots[rows], counts)
             targets["places"] = self.places[spots] + np.repeat(starts[:-1], counts)
-            targets["tags"] = self.tags[spots]
             targets |= {name: values[spots] for name, values in self.by_place.items()}
         if self.by_token:
             there = flat(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
@@ -158,13 +152,13 @@ def _filled_up(
 ) -> tuple[Places, Places, Places | None, dict[str, NDArray[Any]]]:
     """A batch with some rows more, empty or of padding, none of which has a target: few shapes for all batches."""
     longest = table.longest
-    by_row, by_place = (*BY_ROW, *table.by_row), (*BY_PLACE, *table.by_place)
+    by_row, by_place = ("owners", "shares", *table.by_row), ("places", *table.by_place)
     by_token = ("words", *table.by_token)
     size = _rounded(len(tokens) + 1, STEP)
     extra = size - len(tokens)
     count = len(starts) - 1
     more = _rounded(count + 1 + _rounded(size // 16, STEP) // longest, ROWS) - count
-    # The last one holds a token at least: whoever asks for the first token of an empty row finds that of the next.
+    # The last one holds at least one token: the first token of an empty row is that of the next row.
     padding = np.minimum(longest, np.maximum(0, extra - longest * np.arange(more)))[::-1]
     assert padding.sum() == extra
     starts = np.r_[starts, len(tokens) + padding.cumsum()]
@@ -186,9 +180,6 @@ def _filled_up(
             room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING
         filled[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])
     return tokens, starts, segments, filled
-
-
-BY_ROW, BY_PLACE = ("owners", "shares", "ends"), ("places", "tags")
 
 
 class ExamplesBuilder:
@@ -222,8 +213,17 @@ class ExamplesBuilder:
             self.spots.append(len(self.places))
         self.rows.append(len(self.starts) - 1)
 
-    def examples(self, whole: Mapping[str, NDArray[Any]], **settings: Any) -> Examples:
+    def examples(
+        self,
+        whole: Mapping[str, NDArray[Any]],
+        by_place: Mapping[str, NDArray[Any]] | None = None,
+        by_row: Mapping[str, NDArray[Any]] | None = None,
+        **settings: Any,
+    ) -> Examples:
+        """All of them; `by_place` and `by_row`: further targets."""
         tagged = self.tagged
+        tags = {"tags": np.array(self.tags, dtype=np.int64)} if tagged else {}
+        ends = {"ends": np.array(self.ends, dtype=np.int64).reshape(-1, 2)} if self.ends else {}
         return Examples(
             tokens=np.array(self.tokens, dtype=np.int32),
             starts=np.array(self.starts, dtype=np.int64),
@@ -231,9 +231,9 @@ class ExamplesBuilder:
             rows=np.array(self.rows, dtype=np.int64),
             shares=np.array(self.shares, dtype=np.float32),
             whole=whole,
-            ends=np.array(self.ends, dtype=np.int64).reshape(-1, 2) if self.ends else None,
             spots=np.array(self.spots, dtype=np.int64) if tagged else None,
             places=np.array(self.places, dtype=np.int64) if tagged else None,
-            tags=np.array(self.tags, dtype=np.int64) if tagged else None,
+            by_place={**tags, **(by_place or {})},
+            by_row={**ends, **(by_row or {})},
             **settings,
         )

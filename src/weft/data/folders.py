@@ -18,7 +18,7 @@ from weft.text.rows import SUFFIXES, Record
 from weft.text.sources import LIMIT, open_sources, read_lines, telling_suffix
 
 TEXTS = ("", ".txt", ".text")
-UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # folders of texts that nobody has labeled
+UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # names of folders of unlabeled texts
 SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "testing", "validation", "valid", "val", "dev", "eval"),

@@ -26,7 +26,7 @@ def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) ->
 
     `start`: the token before each document, which is never a label.
     """
-    # A row that goes on to the end of the example keeps its last token only as the label of the one before.
+    # The last token of a row is only the label of the one before it.
     lasts = drawn.starts[1:] - 1
     keep = np.ones(len(drawn.tokens), dtype=bool)
     keep[lasts] = False
@@ -66,7 +66,7 @@ class Masking:
 
     mask: int
     choices: Places  # tokens that may stand in for another: all but the special ones
-    inside: NDArray[np.bool_] | None  # by token: it goes on a word that began before it; None: mask token by token
+    inside: NDArray[np.bool_] | None  # by token: whether it continues a word; None: mask token by token
     rate: float
     seed: int
 
@@ -120,7 +120,7 @@ class Masking:
 
 
 def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """By token: whether it goes on a word; as each kind of vocabulary writes it."""
+    """By token: whether it continues a word, by the marks of each kind of vocabulary."""
     marks = {"bpe": "Ġ", "unigram": "▁"}
     inside = np.zeros(tokenizer.vocabulary, dtype=bool)
     for number in range(tokenizer.vocabulary):

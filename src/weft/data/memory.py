@@ -30,7 +30,7 @@ TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Rows in memory, which can be gone through several times."""
+    """Rows in memory, which can be iterated several times."""
 
     name: str  # as messages call them: "DataFrame"
     rows: RowMaker
@@ -79,7 +79,7 @@ class MemoryRows:
 
 
 def plain(value: Any, where: str) -> Any:
-    """A cell as JSON would have it: numbers of NumPy as Python's, what is missing as None."""
+    """A cell as JSON has it: NumPy's numbers as Python's, a missing value as None."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
@@ -120,6 +120,11 @@ def is_frame(data: Any) -> bool:
     return any(_has(data, name) for name in ("columns", "column_names", "schema"))
 
 
+def unboxed(data: Any) -> Any:
+    """One text in an array of NumPy as the text itself; anything else as it is."""
+    return data.item() if _has(data, "ndim") and data.ndim == 0 else data
+
+
 def rows_in_memory(data: Any) -> MemoryRows:
     """Rows of any kind that people hold in memory; an error that names these kinds for anything else."""
     if isinstance(data, MemoryRows):
@@ -141,7 +146,7 @@ def rows_in_memory(data: Any) -> MemoryRows:
             f"data is a {kind}; give the name of a file, a DataFrame of pandas or polars, a Dataset, an Arrow table, "
             "a list of dicts, a dict of lists, or a list of (text, label) tuples"
         )
-    items = data if isinstance(data, Sequence) else list(data)  # a generator can be gone through once only
+    items = data if isinstance(data, Sequence) else list(data)  # a generator can be iterated only once
     name = "data" if isinstance(data, list | tuple) or kind == "generator" else kind
     return MemoryRows(name, lambda: (_row(item, f"{name} row {n}") for n, item in enumerate(items, start=1)))
 

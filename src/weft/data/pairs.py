@@ -1,4 +1,4 @@
-"""Pairs of texts, tokenized once: what an encoder-decoder reads, and what it is to write.
+"""Pairs of texts, tokenized once: the sources and targets of an encoder-decoder.
 
 N: tokens written; M: tokens read; E: pairs.
 """
@@ -115,7 +115,7 @@ class Sequences(ExampleSource):
     begin: int  # the token that writing begins from
     context: int = 1 << 30  # tokens of a side at most
     fixed: bool = False  # batches come in few shapes, for passes that are captured
-    notes: tuple[str, ...] = ()  # what was left out, for whoever reads along
+    notes: tuple[str, ...] = ()  # on what was left out, for the log
     ways: TargetSampler | None = None  # where a source has several texts that may be written from it
 
     @property
@@ -157,7 +157,7 @@ class Sequences(ExampleSource):
         return Drawn(tokens, starts, nothing, nothing.astype(bool), batch=partial(self.batch, numbers))
 
     def batch(self, numbers: Places, drawn: Drawn) -> Batch:
-        """What is read, what is written shifted by one, and the words that it is to say."""
+        """The sources, the targets shifted by one, and the tokens to predict."""
         words, starts = drawn.tokens, drawn.starts
         read, read_starts = self.read.take(numbers)
         longest, longest_read = int(np.diff(starts).max(initial=1)), int(np.diff(read_starts).max(initial=1))

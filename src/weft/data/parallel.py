@@ -1,4 +1,4 @@
-"""Two files that belong together line for line: what is read and what is written, as rows of two columns."""
+"""Two parallel files, source and target, as rows of two columns: line n of one belongs to line n of the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.text.sources import open_sources, read_lines
 
 @dataclass(frozen=True)
 class LinePairs:
-    """One pair of such files."""
+    """A file of sources and the file of their targets."""
 
     source: Path
     target: Path

@@ -169,7 +169,7 @@ def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], li
     places: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         places.setdefault(group, []).append(number)
-    # The whole share is held out also where no group alone is large enough to give one: what is left over goes to the
+    # The whole share is held out even where no group alone is large enough to give a row: the remainder goes to the
     # groups that came nearest to one more. Of each group something stays to learn from.
     wanted = {group: min(int(share * len(there)), len(there) - 1) for group, there in places.items()}
     left = max(1, round(share * len(groups))) - sum(wanted.values())
@@ -187,7 +187,7 @@ def split(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], li
 
 
 def split_whole(groups: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """As `split`, but what is of one group stays together: questions about one text are not on both sides."""
+    """As `split`, but a group is never parted: questions about one text are not on both sides."""
     names = list(dict.fromkeys(groups))
     order = shuffled(key_of(seed, "split"), np.arange(len(names)), len(names)).tolist()
     counts = Counter(groups)

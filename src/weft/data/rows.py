@@ -169,7 +169,7 @@ class PackedRows(ExampleSource):
 
     `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
     ring and each epoch begins to cut at another place, so that no token is always the last of its row; in evaluation
-    the cuts are fixed and the last row is what is left.
+    the cuts are fixed and the last row is the remainder.
     """
 
     framed: Framed

@@ -1,6 +1,6 @@
 """Text tokenized once into memory-mapped files under the cache, looked up by a hash of text and tokenizer.
 
-A process that is stopped while it tokenizes leaves whole shards behind, and the next goes on from there.
+A process that is stopped while it tokenizes leaves whole shards behind, and the next one continues from there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TextFiles:
         return (document.text for document in documents)
 
     def resolved(self) -> TextFiles:
-        """The same with what its documents are; still auto where one file is of another kind than the next."""
+        """The same with its kind of documents; still auto where files are of different kinds."""
         if self.documents != "auto":
             return self
         kinds = look_for_documents(self.paths()) or {"line"}
@@ -277,7 +277,7 @@ class _Writer:
 
     @staticmethod
     def _finished(path: Path) -> bool:
-        """A short shard is the last of a text: whoever wrote it may have been stopped before all was in place."""
+        """A short shard is the last of a text: its process may have been stopped before all was in place."""
         return is_sound(path) and read_manifest(path)[0] == {"tokens": SHARD}
 
     def _begin(self) -> None:

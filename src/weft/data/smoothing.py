@@ -1,8 +1,8 @@
-"""From counts to chances: what each n-gram's last word has, and what is left for words that were never seen there.
+"""From n-gram counts to probabilities: of each n-gram's last word, and of words that were never seen there.
 
-Each order becomes log chances and back-off weights: the chance of a word that is not listed after a context is the
-context's weight times the word's chance after the context less its first word. Maximum likelihood and add-k know no
-shorter context: their weights are the chance of each word that is not listed.
+Each order becomes log probabilities and back-off weights: the probability of a word that is not listed after a context
+is the context's weight times the word's probability after the context less its first word. Maximum likelihood and
+add-k know no shorter context: their weights are the probability of each word that is not listed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NgramTable:
     """The n-grams of one order that are stored."""
 
     keys: Numbers  # context * vocabulary + word, ascending
-    chances: Floats  # logarithms
-    backs: Floats  # logarithms: what is left where this n-gram is the context
+    logprobs: Floats
+    backoffs: Floats  # logarithms: the weight of shorter contexts where this n-gram is the context
 
 
 def tables(
@@ -37,68 +37,68 @@ def tables(
     silent: Sequence[int] = (),
     log: Callable[[str], None] = lambda text: None,
 ) -> list[NgramTable]:
-    """The chances of all n-grams; those that occur no more often than `prune` says of their order are left out.
+    """The probabilities of all n-grams; those that occur no more often than `prune` says of their order are left out.
 
     `silent` are tokens that are never predicted: those that begin a document or fill rows up.
     """
-    vocabulary, chances, backs, kept = counts.vocabulary, list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
-    spoken = np.ones(vocabulary, dtype=bool)
-    spoken[list(silent)] = False
-    lower = np.full(vocabulary, 1.0 / spoken.sum())  # below single words: all alike
+    vocabulary, logprobs, backoffs, kept = counts.vocabulary, list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
+    predictable = np.ones(vocabulary, dtype=bool)
+    predictable[list(silent)] = False
+    lower = np.full(vocabulary, 1.0 / predictable.sum())  # below single words: all alike
     for order, grams in enumerate(counts.orders, 1):
         amounts = counts.adjusted(order) if smoothing == "kneser-ney" else grams.counts
-        amounts = np.where(spoken, amounts, 0) if order == 1 else amounts
+        amounts = np.where(predictable, amounts, 0) if order == 1 else amounts
         contexts = grams.keys // vocabulary if order > 1 else np.zeros(vocabulary, dtype=np.int64)
         size = len(counts.orders[order - 2].keys) if order > 1 else 1
-        least = prune[min(order, len(prune)) - 1] if prune else 0
-        stay = (grams.counts > least) | (order == 1)
+        minimum = prune[min(order, len(prune)) - 1] if prune else 0
+        stay = (grams.counts > minimum) | (order == 1)
         totals = np.bincount(contexts, amounts, minlength=size)
         with np.errstate(divide="ignore", invalid="ignore"):  # contexts that nothing follows on
             if smoothing == "kneser-ney":
                 taken = np.array([0.0, *_discounts(amounts, order, log)])[np.minimum(amounts, 3)]
-                shares = np.where(stay, amounts - taken, 0.0) / totals[contexts]
+                probabilities = np.where(stay, amounts - taken, 0.0) / totals[contexts]
                 left = np.bincount(contexts, np.where(stay, taken, amounts), minlength=size) / totals
             elif smoothing == "witten-bell":
                 kinds = np.bincount(contexts, amounts > 0, minlength=size)
-                shares = np.where(stay, amounts, 0.0) / (totals + kinds)[contexts]
+                probabilities = np.where(stay, amounts, 0.0) / (totals + kinds)[contexts]
                 left = (kinds + np.bincount(contexts, np.where(stay, 0, amounts), minlength=size)) / (totals + kinds)
             else:
                 more = k if smoothing == "add-k" else 0.0
-                whole = totals + more * spoken.sum()
-                shares, left = (amounts + more) / whole[contexts], more / whole
+                whole = totals + more * predictable.sum()
+                probabilities, left = (amounts + more) / whole[contexts], more / whole
         if smoothing == "maximum-likelihood":
             left = np.zeros(size)
         elif smoothing in ("kneser-ney", "witten-bell"):
             left = np.where(totals > 0, left, 1.0)
-            shares = shares + left[contexts] * (lower if order == 1 else lower[grams.suffixes])
-        shares = np.where(spoken, shares, 0.0) if order == 1 else shares
+            probabilities = probabilities + left[contexts] * (lower if order == 1 else lower[grams.suffixes])
+        probabilities = np.where(predictable, probabilities, 0.0) if order == 1 else probabilities
         if order > 1:
-            backs.append(_logarithm(left))
-        chances.append(_logarithm(shares))
+            backoffs.append(_logarithm(left))
+        logprobs.append(_logarithm(probabilities))
         kept.append(stay)
-        lower = shares
-    backs.append(np.zeros(len(chances[-1])))
-    return _stored(counts, chances, backs, kept)
+        lower = probabilities
+    backoffs.append(np.zeros(len(logprobs[-1])))
+    return _stored(counts, logprobs, backoffs, kept)
 
 
 def _stored(
-    counts: NgramCounts, chances: list[Floats], backs: list[Floats], kept: list[NDArray[np.bool_]]
+    counts: NgramCounts, logprobs: list[Floats], backoffs: list[Floats], kept: list[NDArray[np.bool_]]
 ) -> list[NgramTable]:
-    """What is left when some are pruned: contexts have new places."""
+    """The n-grams that are not pruned: contexts have new places."""
     tables, places = list[NgramTable](), np.arange(counts.vocabulary)
     for order, (grams, stay) in enumerate(zip(counts.orders, kept, strict=True), 1):
         keys = grams.keys[stay]
         if order > 1:
             keys = places[keys // counts.vocabulary] * counts.vocabulary + keys % counts.vocabulary
         # No n-gram occurs more often than its context, so what stays has a context that stays.
-        tables.append(NgramTable(keys, chances[order - 1][stay], backs[order - 1][stay]))
+        tables.append(NgramTable(keys, logprobs[order - 1][stay], backoffs[order - 1][stay]))
         places = np.cumsum(stay) - 1
     return tables
 
 
-def _logarithm(shares: Floats) -> Floats:
+def _logarithm(probabilities: Floats) -> Floats:
     with np.errstate(divide="ignore"):
-        return np.maximum(np.log(shares), FLOOR)
+        return np.maximum(np.log(probabilities), FLOOR)
 
 
 def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tuple[float, ...]:

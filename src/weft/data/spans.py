@@ -89,7 +89,7 @@ class SpanCorruption:
         return int(lengths[too_long[0] - 1])
 
     def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
-        """What is read and what is written of each row; `longest` where rows of any length share one graph."""
+        """The source and the target of each row; `longest` where rows of any length share one graph."""
         hidden = self._hidden(drawn)
         read, read_lengths = self._side(drawn, ~hidden)
         target, lengths = self._side(drawn, hidden)
@@ -102,7 +102,7 @@ class SpanCorruption:
         )
 
     def _hidden(self, drawn: Drawn) -> Mask:
-        """N: what is taken out. A row is cut into runs, by turns kept and taken."""
+        """N: which tokens are taken out. A row is split into runs, by turns kept and taken."""
         lengths = np.diff(drawn.starts)
         taken, spans = self.counts(lengths)
         whole = spans == 0

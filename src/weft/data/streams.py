@@ -89,5 +89,5 @@ class Streams(ExampleSource):
 
 
 def held_out(framed: Framed) -> Streams:
-    """Text to judge by: in one stream, or in a few long ones; how long its rows are changes nothing but the speed."""
+    """Text to evaluate on, in one stream or a few long ones; the length of its rows changes only the speed."""
     return Streams(framed, ROW, False, max(1, min(MOST, framed.size // ENOUGH)))

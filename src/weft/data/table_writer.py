@@ -167,7 +167,7 @@ def _sealed(text: str) -> bytes:
 
 
 def _unsealed(line: bytes) -> Any:
-    """What a line of a partial file says; None where it is cut short or damaged."""
+    """The content of a line of a partial file; None where it is truncated or damaged."""
     checksum, _, data = line.partition(b" ")
     if not data.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(data[:-1]):
         return None

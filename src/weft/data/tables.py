@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -144,30 +144,23 @@ def _folder(name: str) -> Path | None:
 
 def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
     """The same records; the first of each file knows what its columns look like."""
-    waiting, size, before = list[Record](), 0, ""
+    name = ""
 
-    def sent() -> Iterator[Record]:
-        if waiting:
-            likely = likely_columns([record.values for record in waiting])
-            yield replace(waiting[0], likely=likely)
-            yield from waiting[1:]
+    def file(record: Record) -> str:
+        nonlocal name
+        name = file_of(record.where, name)
+        return name
 
-    full = False
-    for record in records:
-        name = file_of(record.where, before)
-        if name != before:
-            yield from sent() if not full else ()
-            waiting, size, before, full = [], 0, name, False
-        if full:
-            yield record
-            continue
-        waiting.append(record)
-        size += sum(len(value) for value in record.values.values() if isinstance(value, str))
-        if len(waiting) >= LOOK or size > CHARACTERS:
-            yield from sent()
-            full = True
-    if not full:
-        yield from sent()
+    for _, rest in groupby(records, file):
+        first, size = list[Record](), 0
+        for record in rest:
+            first.append(record)
+            size += sum(len(value) for value in record.values.values() if isinstance(value, str))
+            if len(first) >= LOOK or size > CHARACTERS:
+                break
+        yield replace(first[0], likely=likely_columns([record.values for record in first]))
+        yield from first[1:]
+        yield from rest  # noqa: B031  (what the loop above has left)
 
 
 class RunRows:

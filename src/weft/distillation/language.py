@@ -29,7 +29,7 @@ from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import Job, drive
 from weft.runs.plan import decided
-from weft.runs.recipes import Tuning
+from weft.runs.recipes import FinetuneTraining
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
@@ -117,7 +117,9 @@ def distill_language(
     return _reported(run, papers, opened_teachers, data, device, log)
 
 
-def _planned(plan: Tuning, source: Any, opened: LoadedModel, device: torch.device, fresh: bool) -> Tuning:
+def _planned(
+    plan: FinetuneTraining, source: Any, opened: LoadedModel, device: torch.device, fresh: bool
+) -> FinetuneTraining:
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
     learning_rate = opened.family.learning_rate * (768 / opened.config.width) ** 0.5

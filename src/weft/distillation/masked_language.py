@@ -23,8 +23,8 @@ from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for, drive
 from weft.runs.language import text_job
-from weft.runs.recipes import Aim, Recipe, Tuning
-from weft.runs.sections import Words
+from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe
+from weft.runs.sections import TextSection
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.training.evaluation import evaluate
@@ -61,7 +61,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     length = lessons.length or min(student.family.row or student.config.context, teacher.config.context)
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
-    aim = build(Aim, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
+    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
     folder = Path(recipe.teacher.folders[0])
     own = Path(recipe.student.model)
     student.network.float()
@@ -93,7 +93,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         evaluate_first=True,  # what layers of the teacher know before anything is learned
         capture=True,
     )
-    plan = build(Tuning, values_of(job.setup.plan), run.recipe.name, "training")
+    plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(lessons, length=length))
     job = replace(job, recipe=decided, same={**job.same, "teacher": digest_of_folder(folder)})
     compared(job.setup, drive(run, job, stop, log, progress))
@@ -124,7 +124,7 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
 def _reading(recipe: DistillRecipe) -> Recipe:
     """What is read and how it is trained, as a run of pre-training says it."""
     data = recipe.data
-    words = Words(
+    words = TextSection(
         files=data.text,
         dev=data.dev,
         holdout=data.holdout,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from weft.config import comma_list, option, section
 from weft.errors import UserError
-from weft.runs.recipes import Tuning, read_recipe
+from weft.runs.recipes import FinetuneTraining, read_recipe
 from weft.runs.sections import Documents, TableSection, TrainingRecipe
 from weft.training.plan import Training
 
@@ -147,7 +147,7 @@ class StageSettings:
         parse=comma_list,
     )
     pretrain: Training = Training()  # words of the text, as the student's family learns them
-    finetune: Tuning = Tuning()  # right answers alone; at a low rate unless said
+    finetune: FinetuneTraining = FinetuneTraining()  # right answers alone; at a low rate unless said
 
     def __post_init__(self) -> None:
         places = [ORDER.index(name) for name in self.names]
@@ -166,7 +166,7 @@ class DistillRecipe(TrainingRecipe):
     student: StudentSection = StudentSection()
     data: DistillData = DistillData()
     distill: DistillSettings = DistillSettings()
-    training: Tuning = section(Tuning(), without=("layer_decay",))
+    training: FinetuneTraining = section(FinetuneTraining(), without=("layer_decay",))
     stages: StageSettings = StageSettings()
 
 

@@ -39,7 +39,7 @@ from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS
 from weft.runs.initial import Beginning
 from weft.runs.plan import decided, pairs_plan
-from weft.runs.recipes import Tuning
+from weft.runs.recipes import FinetuneTraining
 from weft.runs.selection import Selection
 from weft.tasks.base import Task
 from weft.tasks.forward import framing_for, window_for
@@ -264,7 +264,9 @@ def objective_of(
     return matched(lesson.objective, teachers[0], student, recipe.distill)
 
 
-def planned(recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning) -> Tuning:
+def planned(
+    recipe: DistillRecipe, train: Examples | Sequences, device: torch.device, begun: Beginning
+) -> FinetuneTraining:
     """The plan of a student: few texts are read more often, since each says more than a label would."""
     plan, opened, writes = recipe.training, begun.opened, isinstance(train, Sequences)
     # A writer of a few layers of another has lost as much as it has kept: it learns as one that begins from nothing.

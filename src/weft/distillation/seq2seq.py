@@ -22,7 +22,7 @@ from weft.errors import UserError
 from weft.metrics.generation import rouge_of
 from weft.objectives.sequences import Writing
 from weft.progress import Log
-from weft.runs.recipes import FROM_NOTHING, Tuning
+from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
 from weft.tasks.base import Example, Task
 from weft.tasks.seq2seq import SequenceTask, chrf_near
 from weft.tasks.translate import check_writer, together, translate
@@ -163,9 +163,9 @@ def unpacked(said: Said) -> list[tuple[str, float]]:
     return list(zip(texts, said["chances"].tolist(), strict=True))
 
 
-def from_nothing(plan: Tuning) -> Tuning:
+def from_nothing(plan: FinetuneTraining) -> FinetuneTraining:
     """The plan of a student that begins from nothing, with what is usual then where nothing else was asked for."""
-    plain = Tuning()
+    plain = FinetuneTraining()
     left = [key for key in FROM_NOTHING if getattr(plan, key) == getattr(plain, key)]
     usual: dict[str, Any] = {key: FROM_NOTHING[key] for key in left}
     return replace(plan, **usual)

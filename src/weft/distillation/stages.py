@@ -29,8 +29,8 @@ from weft.files import write_text
 from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
-from weft.runs.recipes import Aim, Recipe, Rows, TaskRecipe, Work
-from weft.runs.sections import Words
+from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection
+from weft.runs.sections import TextSection
 from weft.tasks.base import Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run
@@ -202,8 +202,8 @@ def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher
         seed=recipe.seed,
         device=recipe.device,
         model={"base": str(base.absolute())},
-        text=Words(files=(str((stages / "texts.txt").absolute()),)),
-        objective=Aim(
+        text=TextSection(files=(str((stages / "texts.txt").absolute()),)),
+        objective=ObjectiveSection(
             name="mlm" if "mlm" in family.objectives else "next",
             length=None if family.row is not None else max(2, length),
             mask=recipe.distill.mask,
@@ -225,12 +225,12 @@ def finetuning(
     if window is not None:
         work |= {"length": window.length, "stride": window.stride, "long": window.long}
     return TaskRecipe(
-        task=Work(**work),
+        task=TaskSection(**work),
         out=str((stages / "finetune").absolute()),
         seed=recipe.seed,
         device=recipe.device,
         model={"base": str((stages / "distill").absolute())},
-        data=Rows(
+        data=DataSection(
             files=(str((stages / "rows.jsonl").absolute()),),
             dev=(str((stages / "dev.jsonl").absolute()),),
         ),

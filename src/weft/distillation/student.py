@@ -20,7 +20,7 @@ from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
 from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
 from weft.runs.initial import Beginning, from_folder
-from weft.runs.sections import Vocabulary
+from weft.runs.sections import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
@@ -151,7 +151,7 @@ def begun_student(
     characters = True
     tokenizer, target = teacher.tokenizer, teacher.target_tokenizer
     if own is not None:
-        given = Vocabulary(size=recipe.student.vocabulary) if own == "learned" else Vocabulary(folder=own)
+        given = TokenizerSection(size=recipe.student.vocabulary) if own == "learned" else TokenizerSection(folder=own)
         alone = found.family.speaks and not found.family.reads
         tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, log, progress), None
     elif recipe.student.vocabulary is not None:

@@ -76,10 +76,8 @@ def generate_steps(
     _check(prompts, sources, max_tokens, context, slide)
     if alternatives is not None and alternatives < 0:
         raise UserError(f"logprobs must be 0 or more, not {alternatives}")
-    wishes = [max_tokens] * len(prompts) if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
     seeds = [0] * len(prompts) if seeds is None else list(seeds)
-    rooms = [None if context is None or slide else max(1, context - len(prompt)) for prompt in prompts]
-    limits = [min(limit for limit in both if limit is not None) for both in zip(wishes, rooms, strict=True)]
+    limits, limited = _limits(prompts, max_tokens, None if slide else context)
     rows = [row for row, limit in enumerate(limits) if limit > 0]
     answers = [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
     if not rows:
@@ -89,7 +87,7 @@ def generate_steps(
         prompts=[list(prompts[row]) for row in rows],
         sources=None if sources is None else [sources[row] for row in rows],
         limits=[limits[row] for row in rows],
-        limited=["length" if limits[row] == wishes[row] else "context" for row in rows],
+        limited=[limited[row] for row in rows],
         ends=frozenset(ends),
         processor=LogitsProcessor(rules or Rules(), ends, device),
         stopped=None if stopped is None else lambda place, generated: stopped(rows[place], generated),
@@ -110,6 +108,16 @@ def generate_steps(
     for row, best in zip(rows, completions, strict=True):
         answers[row] = best
     return answers
+
+
+def _limits(
+    prompts: Sequence[Sequence[int]], max_tokens: int | Sequence[int] | None, context: int | None
+) -> tuple[list[int], list[Reason]]:
+    """How many tokens each row may take, and what that limit is called."""
+    wishes = [max_tokens] * len(prompts) if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
+    rooms = [None if context is None else max(1, context - len(prompt)) for prompt in prompts]
+    limits = [min(limit for limit in both if limit is not None) for both in zip(wishes, rooms, strict=True)]
+    return limits, ["length" if limit == wish else "context" for limit, wish in zip(limits, wishes, strict=True)]
 
 
 def _named(

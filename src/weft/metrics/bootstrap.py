@@ -38,13 +38,9 @@ class Summary(NamedTuple):
     high: float
 
 
-def _poisson_table() -> Floats:
-    """Of each of the 65,536 numbers of 16 bits the Poisson(1) number that stands at that share of the distribution."""
-    shares = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(16)])
-    return np.searchsorted(shares, (np.arange(65536) + 0.5) / 65536).astype(np.float64)
-
-
-POISSON = _poisson_table()
+# Of each of the 65,536 numbers of 16 bits the Poisson(1) number that stands at that share of the distribution.
+_SHARES = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(16)])
+POISSON: Floats = np.searchsorted(_SHARES, (np.arange(65536) + 0.5) / 65536).astype(np.float64)
 Z = 1.96  # of the normal distribution, 95 % lie within so many deviations
 
 

@@ -28,8 +28,9 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> float:
     return float(np.clip(weights @ (a * b) / math.sqrt(spread_a * spread_b), -1, 1))
 
 
-def _ranks(groups: NDArray[Any], weights: Floats) -> Floats:
-    """The rank of each value (equal ones share the mean of theirs) when each counts `weights` times."""
+def ranks(values: NDArray[Any], weights: Floats | None = None) -> Floats:
+    """The rank of each value (equal ones share the mean of theirs) when each counts `weights` times, or once."""
+    groups = np.unique(values, return_inverse=True)[1] if weights is None else values
     sizes = np.bincount(groups, weights)
     return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
 
@@ -68,9 +69,7 @@ class RegressionMetrics(Metrics):
             values["r2"][column] = 1 - lost / spread if spread > TINY * (weights @ (g * g)) else math.nan
             values["pearson"][column] = _correlation(p, g, weights)
             if column <= self.ranked:
-                values["spearman"][column] = _correlation(
-                    _ranks(groups[0], weights), _ranks(groups[1], weights), weights
-                )
+                values["spearman"][column] = _correlation(ranks(groups[0], weights), ranks(groups[1], weights), weights)
         if g.min() == g.max():  # as scikit-learn: no spread to explain
             values["r2"][:] = float(not squares.any())
         for name in ("pearson", "spearman"):

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from weft.errors import UserError
 from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Replicates, drawn
+from weft.metrics.regression import ranks
 
-MOST = 512  # texts whose pairs are compared: 130,816 of them
+MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
 
 
 class SimilarityMetrics(Metrics):
     """Vectors of the same texts by two models, whose widths may differ; the first `most` texts are compared."""
 
-    def __init__(self, most: int = MOST, seed: int = 0) -> None:
+    def __init__(self, most: int = MAX_TEXTS, seed: int = 0) -> None:
         self.most, self.seed = most, seed
         self.predicted, self.gold = list[NDArray[Any]](), list[NDArray[Any]]()
 
@@ -43,7 +44,7 @@ class SimilarityMetrics(Metrics):
         same = _same_neighbors(ours, theirs, max(1, min(10, count // 10)))
         sizes = weights.sum(1)
         near = np.divide(weights @ same, sizes, out=np.full(len(sizes), math.nan), where=sizes > 0)
-        rank, other = (_square(_ranked(each[pairs]), pairs, count) for each in (ours, theirs))
+        rank, other = (_square(ranks(each[pairs]), pairs, count) for each in (ours, theirs))
         spearman, pearson = _correlations(rank, other, weights), _correlations(ours, theirs, weights)
         return {
             "spearman": Replicates(spearman, count),
@@ -59,12 +60,6 @@ def _cosines(vectors: Sequence[NDArray[Any]]) -> Floats:
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, 0.0)
     return cosines
-
-
-def _ranked(values: Floats) -> Floats:
-    """The rank of each value; equal ones share the mean of theirs."""
-    _, groups, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
 
 
 def _square(values: Floats, pairs: tuple[NDArray[Any], NDArray[Any]], count: int) -> Floats:
@@ -96,14 +91,10 @@ def _same_neighbors(ours: Floats, theirs: Floats, nearest: int) -> Floats:
     """n: of each text's nearest others, the share that both have."""
     shares = np.zeros(len(ours))
     for number, rows in enumerate(zip(ours, theirs, strict=True)):
-        one, other = (_near(row, number, nearest) for row in rows)
+        orders = (np.argsort(-row, kind="stable") for row in rows)
+        one, other = (set(order[order != number][:nearest].tolist()) for order in orders)
         shares[number] = len(one & other) / nearest
     return shares
-
-
-def _near(row: Floats, number: int, nearest: int) -> set[int]:
-    order = np.argsort(-row, kind="stable")
-    return set(order[order != number][:nearest].tolist())
 
 
 class RankingMetrics(MeanMetrics):

@@ -18,12 +18,12 @@ from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, check_has_model
-from weft.runs.sections import Vocabulary
+from weft.runs.sections import TokenizerSection
 from weft.runs.word_vectors_start import Start, check_vectors
 from weft.tasks.base import Example
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.training import LARGEST, learn, learn_like
+from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
 from weft.training.run import Run
 from weft.training.signals import Stop
 
@@ -34,7 +34,7 @@ LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
 
-def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mapping[str, Any]) -> Family:
+def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection, sizes: Mapping[str, Any]) -> Family:
     """The family to train, with every choice of the model checked."""
     chosen = {key: model[key] for key in CHOICES if key in model}
     wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
@@ -44,7 +44,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: Vocabulary, sizes: Mappin
         if len(model) > 1:
             others = listed([key for key in model if key != "base"])
             raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if tokenizer not in (Vocabulary(), Vocabulary(size=USUAL)):  # older runs wrote the usual size into their recipe
+        if tokenizer != TokenizerSection():
             raise UserError("--base brings its own tokenizer: none can be chosen with it")
         if Path(chosen["base"]).is_file():
             if not is_vectors(Path(chosen["base"])):
@@ -87,34 +87,35 @@ def size_of(config: Any) -> str:
 
 def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dict[str, Any]:
     """The choices of an encoder-decoder from nothing, with a size by the number of pairs where none is asked for."""
-    found = dict(model)
+    settings = dict(model)
     fields = family.config.__dataclass_fields__
-    chosen = {"size", "width", "layers"} & set(found) or found.get("family") != family.name
-    if chosen or "base" in found or not {"layers", "heads", "inner"} <= set(fields) or pairs >= MANY:
-        return found
-    found["size"] = "3x256" if pairs < FEW else "4x384"
-    quiet = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in found}
+    chosen = {"size", "width", "layers"} & set(settings) or settings.get("family") != family.name
+    if chosen or "base" in settings or not {"layers", "heads", "inner"} <= set(fields) or pairs >= MANY:
+        return settings
+    settings["size"] = "3x256" if pairs < FEW else "4x384"
+    dropouts = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in settings}
     log(
-        f"size: {found['size']}{f' with a dropout of {DROPOUT}' if quiet else ''}, for {pairs:,} pairs (--size decides)"
+        f"size: {settings['size']}{f' with a dropout of {DROPOUT}' if dropouts else ''}, "
+        f"for {pairs:,} pairs (--size decides)"
     )
-    return found | quiet
+    return settings | dropouts
 
 
 def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, Any]:
-    """The choices of a recurrent network that labels texts from nothing: small, and reading both ways unless said."""
-    found = dict(model)
-    if not isinstance(family.standard.get("cell"), str) or "base" in found:
-        return found
-    if not ({"size", "width", "layers"} & set(found)) and found.get("family") == family.name:
-        found |= {"layers": 1, "width": 256}
+    """The choices of a recurrent network that labels texts from nothing: small, and reading both ways by default."""
+    settings = dict(model)
+    if not isinstance(family.standard.get("cell"), str) or "base" in settings:
+        return settings
+    if not ({"size", "width", "layers"} & set(settings)) and settings.get("family") == family.name:
+        settings |= {"layers": 1, "width": 256}
         log("size: 1x256 (--size decides)")
     # Of a long text the last states know its ends; the largest of each number know where something stood out.
-    return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **found}
+    return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **settings}
 
 
 def vocabulary_for(
     run: Run,
-    given: Vocabulary,
+    given: TokenizerSection,
     family: Family,
     speaks: bool,
     texts: Iterable[str],
@@ -134,44 +135,57 @@ def vocabulary_for(
     if given.folder is not None:
         tokenizer = load_tokenizer(Path(given.folder))
     else:
-        kind = given.kind or (family.tokenizer if like is None else "word")
-        if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
-            kind = "bpe"
-            log("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
-
-        every = (
-            family.counts and given.size is None and kind in ("word", "whitespace", "character")
-        )  # nothing to learn for each
-        usual = family.vocabulary if kind == family.tokenizer and like is None else {}
-        size = given.size or (LARGEST if every else usual.get("size", USUAL))
-        least = 1 if every and given.minimum_count is None else given.minimum_count
-        least = usual.get("minimum_count") if least is None else least
-
-        def heard() -> Iterator[str]:
-            for text in texts:
-                stop.check("stopped while learning the vocabulary")
-                read(1)
-                yield text
-
-        with progress(f"learning a {kind} vocabulary", "documents") as read:
-            tokenizer = (
-                learn_like(heard(), like, size, least)
-                if like is not None
-                else learn(
-                    heard(),
-                    kind,
-                    size,
-                    lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
-                    minimum_count=least,
-                    specials=None if speaks else family.specials,
-                    around=None if speaks else family.around,
-                    extra=[sentinel(number) for number in reversed(range(family.sentinels))],
-                )
-            )
-        less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
-        log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
+        tokenizer = _learned(given, family, speaks, texts, stop, log, progress, like)
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
+    return tokenizer
+
+
+def _learned(
+    given: TokenizerSection,
+    family: Family,
+    speaks: bool,
+    texts: Iterable[str],
+    stop: Stop,
+    log: Log,
+    progress: Progress,
+    like: Tokenizer | None,
+) -> Tokenizer:
+    """A vocabulary learned from the texts, of the family's usual kind and size unless given."""
+    kind = given.kind or (family.tokenizer if like is None else "word")
+    if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
+        kind = "bpe"
+        log("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+    # A model that counts learns nothing for each word, so it may know all of them.
+    every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
+    usual = family.vocabulary if kind == family.tokenizer and like is None else {}
+    size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
+    min_count = given.minimum_count
+    if min_count is None:
+        min_count = 1 if every else usual.get("minimum_count")
+    with progress(f"learning a {kind} vocabulary", "documents") as advance:
+        step = stop.watched(advance, "stopped while learning the vocabulary")
+
+        def counted() -> Iterator[str]:
+            for text in texts:
+                step(1)
+                yield text
+
+        if like is not None:
+            tokenizer = learn_like(counted(), like, size, min_count)
+        else:
+            tokenizer = learn(
+                counted(),
+                kind,
+                size,
+                lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
+                minimum_count=min_count,
+                specials=None if speaks else family.specials,
+                around=None if speaks else family.around,
+                extra=[sentinel(number) for number in reversed(range(family.sentinels))],
+            )
+    less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
+    log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     return tokenizer
 
 

@@ -30,7 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.model import Model
-from weft.text.tfidf import LARGEST, SparseRows, Tfidf
+from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
 
@@ -82,14 +82,14 @@ def linear_models(
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
     rows = _sample(train, CHARACTERS * MANY_LABELS // max(MANY_LABELS, task.outputs))
     texts, held_out = [_clipped(row) for row in rows], [_clipped(row) for row in dev]
-    found = []
+    baselines = []
     begin = time.perf_counter()
-    tfidf = Tfidf(texts, min(LARGEST, max(1, WEIGHTS // task.outputs)))
+    tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
         products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
         less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
-        found.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
+        baselines.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
     if base is not None and base.tokenizer is not None and not task.pair:
         begin = time.perf_counter()
         rows = _sample(train, CHARACTERS // 4, EMBEDDED)
@@ -101,8 +101,8 @@ def linear_models(
         metrics = _judged(task, rows, dev, products, features[0].shape[1])
         seconds = time.perf_counter() - begin
         less = _less(len(rows), len(train), "rows")
-        found.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
-    return found
+        baselines.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
+    return baselines
 
 
 def _clipped(row: Example) -> tuple[str, ...]:
@@ -144,8 +144,8 @@ class _SparseProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         rows, values, columns = ctx.by_column
         starts = torch.searchsorted(columns, torch.arange(ctx.features))
-        found = F.embedding_bag(rows, gradients[0].contiguous(), starts, mode="sum", per_sample_weights=values)
-        return found, None, None
+        gradient = F.embedding_bag(rows, gradients[0].contiguous(), starts, mode="sum", per_sample_weights=values)
+        return gradient, None, None
 
 
 def _dense(features: Tensor) -> Product:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,11 +12,11 @@ import numpy as np
 
 from weft.data.masking import Masking, shift
 from weft.data.rows import DocumentRows, Drawn, ExampleSource, Frame, Framed, PackedRows
+from weft.data.sentence_pairs import PairFrame, SentencePairs
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.data.spans import SpanCorruption
 from weft.data.streams import Streams
 from weft.data.streams import held_out as held_out_streams
-from weft.data.text_pairs import PairFrame, SentencePairs
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, Progress, log_notes
@@ -31,13 +32,13 @@ from weft.training.signals import Stop
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 
-def text_of(recipe: Recipe) -> TextFiles:
+def text_of(recipe: Any) -> TextFiles:
     t = recipe.text
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def resolved_documents(recipe: Recipe, log: Log) -> str:
-    """What the documents of a recipe's text files are, for the recipe in the run folder; said where it was open."""
+    """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
     kinds = look_for_documents(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
@@ -73,6 +74,17 @@ def tokens_of(
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
     return corpus
+
+
+@contextmanager
+def named_files(files: tuple[str, ...]) -> Iterator[None]:
+    """Errors in the block name the files that were read, unless they do so themselves."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(files):
+            raise
+        raise UserError(f"{listed(files, 2)}: {error}") from None
 
 
 def _corpora(
@@ -148,13 +160,13 @@ def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
 
 
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
-    """What stands around a text where each token is to say the next; `stream`: texts follow each other in rows.
+    """The special tokens around a text where each token predicts the next; `stream`: texts follow each other in rows.
 
-    `lead`: the first of them has something before it too, so that all its tokens are judged.
+    `lead`: the first text has a token before it too, so that all its tokens are predicted.
     """
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
-    # One token that ends a text and begins the next need not stand there twice where texts follow each other.
+    # Where texts follow each other, one token that both ends and begins a text stands there once.
     before = () if start is None or (start == end and stream) else (start,)
     return Frame(
         before, () if end is None else (end,), lead=(start,) if lead and start is not None and not before else ()

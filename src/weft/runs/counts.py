@@ -29,7 +29,7 @@ from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather, texts_of
 from weft.runs.driver import card_of, record
-from weft.runs.recipes import Aim, Recipe
+from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
@@ -48,14 +48,14 @@ def check_counting(recipe: Recipe) -> None:
         raise UserError("an n-gram model is counted anew from its text: it cannot go on from --base")
     if recipe.model.get("smoothing") == "back-off":
         raise UserError("smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney")
-    told = [key for key in OURS if key in recipe.model]
-    if told:
-        raise UserError(f"[model]: {listed(told)} cannot be set: the text decides")
+    fixed = [key for key in OURS if key in recipe.model]
+    if fixed:
+        raise UserError(f"[model]: {listed(fixed)} cannot be set: the text decides")
     plain = Training()
-    set_to = [key for key in vars(plain) if getattr(recipe.training, key) != getattr(plain, key)]
+    set_to = [key for key, value in vars(plain).items() if vars(recipe.training)[key] != value]
     if set_to:
         raise UserError(f"an n-gram model is counted in one pass: {listed(set_to)} of [training] means nothing")
-    if recipe.objective not in (Aim(), Aim(name="next")):
+    if recipe.objective not in (ObjectiveSection(), ObjectiveSection(name="next")):
         raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
 
 
@@ -140,18 +140,14 @@ def counted(
         )
     start = frame.before[0]
     with progress(f"counting up to order {config.order}", "tokens") as read:
-
-        def heard(more: int) -> None:
-            stop.check("stopped while counting")
-            read(more)
-
-        found = count(framed, config.order, config.vocabulary, start, heard)
-    # What begins a text is never said, but for vocabularies where it also ends one; what fills rows up is no word.
+        step = stop.watched(read, "stopped while counting")
+        ngrams = count(framed, config.order, config.vocabulary, start, step)
+    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
     silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
-    told = tuple(sorted(token for token in silent if token is not None))
+    silent_tokens = tuple(sorted(token for token in silent if token is not None))
     stop.check("stopped while counting")
-    stored = tables(found, config.smoothing, config.k, config.prune, told, log)
-    return from_tables(stored, replace(config, silent=told, end=frame.after[0] if frame.after else None))
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, log)
+    return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
 
 
 @torch.inference_mode()
@@ -168,10 +164,10 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress:
             texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
             hidden = network(texts.tokens, texts.rows)[:-1]
             asked = torch.from_numpy((np.diff(documents) == 0) & (places[1:] >= first))
-            found = network.target_logprobs(hidden[asked], texts.tokens[1:][asked])
-            lost = int(found.isinf().sum())
-            never, tokens = never + lost, tokens + len(found)
-            nats.append(-float(found[~found.isinf()].sum()))
+            logprobs = network.target_logprobs(hidden[asked], texts.tokens[1:][asked])
+            lost = int(logprobs.isinf().sum())
+            never, tokens = never + lost, tokens + len(logprobs)
+            nats.append(-float(logprobs[~logprobs.isinf()].sum()))
             read(len(places))
     return (math.inf if never else math.fsum(nats) / max(1, tokens)), never, tokens
 
@@ -185,11 +181,11 @@ def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
     A table has a key, a chance and a back-off weight for each n-gram, 8 bytes each; single words need no key, and the
     longest no weight.
     """
-    found = []
+    rows = []
     for order, entries in enumerate(config.entries, 1):
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
-        found.append((order, entries, size, mlp_parameters(config.vocabulary, order)))
-    return found
+        rows.append((order, entries, size, mlp_parameters(config.vocabulary, order)))
+    return rows
 
 
 def mlp_parameters(vocabulary: int, order: int) -> int:

@@ -105,21 +105,21 @@ def _recipe(path: Path) -> dict[str, Any]:
         values = tomllib.loads(read_text(path)) if path.is_file() else {}
     except (ValueError, RecursionError):
         return {}
-    found: dict[str, Any] = {
+    sections: dict[str, Any] = {
         name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values
     }
     named = {"task": ("name", "metric"), "distill": ("metric",), "objective": ("name",)}
-    if not all(isinstance(section, dict) for section in found.values()):
-        raise UserError(f"{path}: {', '.join(found)} must be sections")
+    if not all(isinstance(section, dict) for section in sections.values()):
+        raise UserError(f"{path}: {', '.join(sections)} must be sections")
     for section, keys in named.items():
         for key in keys:
-            if not isinstance(found.get(section, {}).get(key, ""), str):
+            if not isinstance(sections.get(section, {}).get(key, ""), str):
                 raise UserError(f"{path} [{section}]: {key} must be a text")
     for section, key in (("task", "labels"), ("teacher", "folders")):
-        items = found.get(section, {}).get(key, [])
+        items = sections.get(section, {}).get(key, [])
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise UserError(f"{path} [{section}]: {key} must be a list, each a text")
-    return found
+    return sections
 
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
@@ -156,14 +156,14 @@ def _baselines(folder: Path) -> str:
     path = Run(folder).inside / "baseline.json"
     if not path.is_file():
         return ""
-    found = read_record(BaselineRecord, path)
-    gap, rows = found.difference, []
-    for each in found.baselines:
-        values = {"name": each.get("name"), "score": each.get(found.metric), "seconds": each.get("seconds")}
+    record = read_record(BaselineRecord, path)
+    gap, rows = record.difference, []
+    for each in record.baselines:
+        values = {"name": each.get("name"), "score": each.get(record.metric), "seconds": each.get("seconds")}
         one = build(BaselineScore, values, str(path), "baselines")
         rows.append([one.name, f"{one.score:.4f}", f"{one.seconds:.1f} s"])
     note = f"Model minus best baseline, paired: {gap.value:+.4f} (95 % {gap.low:+.4f} to {gap.high:+.4f})."
-    return heading("Linear baselines") + table(["baseline", found.metric, "time"], rows) + paragraph(note)
+    return heading("Linear baselines") + table(["baseline", record.metric, "time"], rows) + paragraph(note)
 
 
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
@@ -193,7 +193,7 @@ def _metrics(group: Sequence[RunRecord]) -> list[str]:
 
 
 def _losses(group: Sequence[RunRecord], by: str) -> list[ChartLine]:
-    found = []
+    lines = []
     for record in group:
         tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
         at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in record.lines}
@@ -204,10 +204,10 @@ def _losses(group: Sequence[RunRecord], by: str) -> list[ChartLine]:
 
         judged = points("validation_loss")
         name = "" if len(group) == 1 else f"{record.name}: "
-        found.append(ChartLine(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
+        lines.append(ChartLine(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
         if judged:
-            found.append(ChartLine(f"{name}held out", judged, group=record.name))
-    return found
+            lines.append(ChartLine(f"{name}held out", judged, group=record.name))
+    return lines
 
 
 def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:

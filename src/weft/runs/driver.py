@@ -225,8 +225,7 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
         else:
             run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
 
-    with lines_of_a_run(log, progress) as lines:
-        run_log = RunLog(run.metrics, state.metrics, run.board if job.recipe.tensorboard else None, state.step, *lines)
+    with recording(run, state, job.recipe.tensorboard, log, progress) as run_log:
         try:
             with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
@@ -235,9 +234,6 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
             steps = setup.steps if plan.minutes is None else state.steps
             of = f" of {steps:,}" if steps else ""
             raise Interrupted(interrupted.number, f"stopped after step {state.step:,}{of}, all saved") from None
-        finally:
-            run_log.close()
-            report(run, log)
     best = "the last step"
     if state.best is not None:
         # A metric is kept below zero, so that less is better in every run.
@@ -246,6 +242,18 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
     log(f"{run.folder}: done after {done}; kept: {best}")
     return state
+
+
+@contextmanager
+def recording(run: Run, state: State, tensorboard: bool, log: Log, progress: Progress) -> Iterator[RunLog]:
+    """The record of a run, open while the block runs; the report is written however the block ends."""
+    with lines_of_a_run(log, progress) as lines:
+        run_log = RunLog(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
+        try:
+            yield run_log
+        finally:
+            run_log.close()
+            report(run, log)
 
 
 def report(run: Run, log: Log) -> None:

@@ -32,7 +32,7 @@ from weft.runs.dataset import announce_long, gather
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, scratch_folder
 from weft.runs.initial import Beginning, begun_model, check_model
 from weft.runs.plan import announce, resolved
-from weft.runs.recipes import Rows, TaskRecipe, Tuning, overlaid, task_recipe
+from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, task_recipe
 from weft.runs.selection import Selection
 from weft.runs.word_vectors_start import Start, begun_from, fill_table
 from weft.tasks.base import Example, Task
@@ -83,7 +83,7 @@ def finetune(
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
         given = overlaid(settings or {}, more)
-        recipe = task_recipe(recipe, settings_of(given, rows, Rows, {"files": data, "dev": dev}, values, out))
+        recipe = task_recipe(recipe, settings_of(given, rows, DataSection, {"files": data, "dev": dev}, values, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None
@@ -198,7 +198,7 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     return trained
 
 
-def _check_training(plan: Tuning, device: torch.device) -> None:
+def _check_training(plan: FinetuneTraining, device: torch.device) -> None:
     if plan.compile and device.type == "cpu":
         raise UserError(
             "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
@@ -293,7 +293,7 @@ def _tokenized(
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
 
 
-def _faster(plan: Tuning, task: Task) -> dict[str, float]:
+def _faster(plan: FinetuneTraining, task: Task) -> dict[str, float]:
     """Weights that learn at a multiple of the learning rate: those of a new head."""
     return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 

@@ -27,7 +27,7 @@ def tasks_for(family: Family) -> tuple[str, ...]:
 
 
 def check_model(recipe: TaskRecipe) -> None:
-    """All that can be wrong with the choice of a model, said before any data is read."""
+    """All that can be wrong with the choice of a model, checked before any data is read."""
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
@@ -101,7 +101,7 @@ def from_folder(
 
 
 def _replaced(card: Card, task: str, labels: tuple[str, ...]) -> str | None:
-    """What is said where the head of a base has learned another task, or other labels."""
+    """The note where the head of a base has learned another task, or other labels."""
     before, after = (shown(listed(names, 8), 120) for names in (card.labels or (), labels))
     if before and after and card.labels != labels:
         return f"labels {before} are replaced by {after}"

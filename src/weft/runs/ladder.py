@@ -33,8 +33,8 @@ from weft.runs.rungs import rung_of
 from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted, Stop, listening
 
-LEAST = 2000  # characters of text, with fewer of which nothing can be told
-CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters, unless said
+LEAST = 2000  # characters of text, with fewer of which no models can be compared
+CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters by default
 HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
 PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
@@ -135,10 +135,10 @@ def _gone_on(place: Place, given: Mapping[str, Any]) -> LadderRecipe:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found = dict[str, Any]()
+    flat = dict[str, Any]()
     for key, value in values.items():
-        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return found
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return flat
 
 
 def _resolved(recipe: LadderRecipe) -> LadderRecipe:
@@ -174,11 +174,11 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress:
     stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
-    with progress("learning the vocabulary", "texts") as heard:
+    with progress("learning the vocabulary", "texts") as advance:
         if asked == "characters":  # of the whole text: which letters there are is no knowledge of what follows what
             tokenizer = learn([train, held_out], "character", ALPHABET)
         else:
-            tokenizer = learn(train.splitlines(keepends=True), "bpe", int(asked), progress=heard)
+            tokenizer = learn(train.splitlines(keepends=True), "bpe", int(asked), progress=advance)
     tokenizer.save(place.vocabulary)
     ids = tokenizer.ids([train, held_out], specials=False)
     about: dict[str, Any] = {
@@ -266,7 +266,7 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: P
                 name = waiting.pop(0)
                 log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
                 here(place, name, log, progress)
-                _told(place, recipe, name, 0, log)
+                _log_rung(place, recipe, name, 0, log)
                 continue
             while waiting and len(going) < recipe.ladder.parallel:
                 name = waiting.pop(0)
@@ -274,7 +274,7 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: P
                 going[name] = _started(place, name, recipe.ladder.parallel > 1)
             time.sleep(0.1)
             for name in [name for name, process in going.items() if process.poll() is not None]:
-                _told(place, recipe, name, going.pop(name).returncode, log)
+                _log_rung(place, recipe, name, going.pop(name).returncode, log)
     except (Interrupted, KeyboardInterrupt) as interrupted:
         for process in going.values():
             process.send_signal(signal.SIGTERM)  # each saves what it has
@@ -283,11 +283,11 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: P
         number = interrupted.number if isinstance(interrupted, Interrupted) else signal.SIGINT
         write(place, recipe)
         raise Interrupted(number, f"stopped, all saved; go on with: weft ladder --out {place.folder}") from None
-    found = write(place, recipe)
-    failed = [rung["name"] for rung in found["rungs"] if "failed" in rung]
+    results = write(place, recipe)
+    failed = [rung["name"] for rung in results["rungs"] if "failed" in rung]
     again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
     log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
-    return found
+    return results
 
 
 def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
@@ -309,10 +309,10 @@ def here(place: Place, name: str, log: Log, progress: Progress) -> None:
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
-        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
             log(traceback.format_exc())
-        write_json(place.failure(name), {"reason": said})
+        write_json(place.failure(name), {"reason": reason})
 
 
 def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
@@ -328,12 +328,12 @@ def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
         )
 
 
-def _told(place: Place, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
+def _log_rung(place: Place, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
-        found = read_manifest(place.result(name))[0]
-        log(f"{name}: {value_of(found):.4f} bits per byte after {found['seconds']:.0f} s of training")
+        result = read_manifest(place.result(name))[0]
+        log(f"{name}: {value_of(result):.4f} bits per byte after {result['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or somebody ended it)" if status == -9 else ""
@@ -356,13 +356,13 @@ def write(place: Place, recipe: LadderRecipe) -> dict[str, Any]:
         else:
             rungs.append({**about, "waiting": True})
     budget = values_of(recipe.ladder)
-    found = {
+    results = {
         "text": read_manifest(place.about)[0],
         "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
         "device": recipe.device,
         "seed": recipe.seed,
         "rungs": rungs,
     }
-    write_json(place.found, found)
-    write_text(place.page, page_of(found))
-    return found
+    write_json(place.results, results)
+    write_text(place.page, page_of(results))
+    return results

@@ -1,4 +1,4 @@
-"""What a ladder found, in words, as a table and as one page for somebody who has never seen the project."""
+"""The results of a ladder in words, as a table and as one page for somebody who has never seen the project."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ HEADER = (
 Rung = dict[str, Any]
 
 
-def finished(found: dict[str, Any]) -> list[Rung]:
+def finished(results: dict[str, Any]) -> list[Rung]:
     """The rungs that came to an end, in the order of the ladder."""
-    return [rung for rung in found["rungs"] if "bits_per_byte" in rung]
+    return [rung for rung in results["rungs"] if "bits_per_byte" in rung]
 
 
 def value_of(rung: Rung) -> float:
@@ -46,9 +46,9 @@ def value_of(rung: Rung) -> float:
     return math.inf if value is None else float(value)
 
 
-def rows_of(found: dict[str, Any]) -> list[list[str]]:
+def rows_of(results: dict[str, Any]) -> list[list[str]]:
     """The table, a row for each rung, failed ones with their reason."""
-    return [_row(rung) for rung in found["rungs"]]
+    return [_row(rung) for rung in results["rungs"]]
 
 
 def _row(rung: Rung) -> list[str]:
@@ -69,14 +69,14 @@ def _row(rung: Rung) -> list[str]:
     ]
 
 
-def failures(found: dict[str, Any]) -> list[str]:
+def failures(results: dict[str, Any]) -> list[str]:
     """Why rungs are missing, one sentence for each."""
-    return [f"{rung['name']} failed: {rung['failed']}" for rung in found["rungs"] if "failed" in rung]
+    return [f"{rung['name']} failed: {rung['failed']}" for rung in results["rungs"] if "failed" in rung]
 
 
-def verdict(found: dict[str, Any]) -> str:
+def verdict(results: dict[str, Any]) -> str:
     """Who won, by how much, and why, in plain sentences."""
-    rungs = sorted(finished(found), key=value_of)
+    rungs = sorted(finished(results), key=value_of)
     if len(rungs) < 2:
         return "Too few models have come to an end to say who won."
     best, second = rungs[0], rungs[1]
@@ -90,17 +90,17 @@ def verdict(found: dict[str, Any]) -> str:
     counted = [rung for rung in rungs if rung["counted"] and "gram" in rung["name"]]
     learned = [rung for rung in rungs if not rung["counted"]]
     if counted and learned:
-        sentences += _against(counted[0], learned[0], found)
+        sentences += _against(counted[0], learned[0], results)
     return " ".join(sentences)
 
 
-def _against(counted: Rung, learned: Rung, found: dict[str, Any]) -> list[str]:
+def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]:
     """Why counting or learning won."""
     gap = value_of(learned) - value_of(counted)
     epochs = f"{learned['epochs']:.1f} passes over the text ({learned['tokens']:,} tokens)"
     falling = _falling(learned)
     if gap > 0:
-        said = [
+        sentences = [
             f"Counting won at this budget: the {counted['title']} is {gap:.3f} bits per byte better than the best "
             f"neural network, the {learned['title']}.",
             f"That is so because counting needs one pass: in {counted['seconds']:.1f} s it knew every run of tokens "
@@ -108,22 +108,22 @@ def _against(counted: Rung, learned: Rung, found: dict[str, Any]) -> list[str]:
             f"stopped after {epochs}.",
         ]
         if falling is not None and falling > 0.005:
-            said.append(
+            sentences.append(
                 f"Its loss was still falling, by {falling:.3f} bits per byte in the last third of its training: more "
                 "minutes, or a GPU, would bring it down further, while counting has nothing more to gain."
             )
-        return said
+        return sentences
     useful, reach = learned["useful_context"], counted.get("reach")
-    said = [
+    sentences = [
         f"Learning beat counting: the {learned['title']} is {-gap:.3f} bits per byte better than the best n-gram, the "
         f"{counted['title']}, after {epochs}."
     ]
     if useful is not None and reach is not None and useful > reach:
-        said.append(
+        sentences.append(
             f"It makes use of about {useful} tokens before the one that it foresees, where the {counted['title']} "
             f"sees {reach}; and what it learns of one word serves for similar ones, which counts cannot do."
         )
-    return said
+    return sentences
 
 
 def _falling(rung: Rung) -> float | None:
@@ -134,11 +134,11 @@ def _falling(rung: Rung) -> float | None:
     return float(curve[-1 - len(curve) // 3]["bits_per_byte"] - curve[-1]["bits_per_byte"])
 
 
-def page_of(found: dict[str, Any]) -> str:
+def page_of(results: dict[str, Any]) -> str:
     """One page that stands alone."""
-    rungs, text = finished(found), found["text"]
+    rungs, text = finished(results), results["text"]
     kind = "characters" if text["vocabulary"]["kind"] == "character" else "parts of words"
-    budget = found["budget"]
+    budget = results["budget"]
     equal = (
         f"{budget['tokens']:,} tokens to read"
         if "tokens" in budget
@@ -151,16 +151,16 @@ def page_of(found: dict[str, Any]) -> str:
         f"{text['held_out_bytes']:,} bytes that none of them had seen."
     )
     parts = [
-        heading("Who foresaw best") + paragraph(verdict(found)),
-        _bars(found),
+        heading("Who foresaw best") + paragraph(verdict(results)),
+        _bars(results),
         paragraph(
             "Bits per byte: how many yes-or-no answers it takes on average to tell the next byte, if the model may "
             "guess first. Fewer is better; 8 is to know nothing. The thin line is the interval in which the figure "
             "would lie in 95 of 100 such texts." + _xz(text)
         ),
         heading("The figures")
-        + table(list(HEADER), rows_of(found))
-        + "".join(map(paragraph, failures(found)))
+        + table(list(HEADER), rows_of(results))
+        + "".join(map(paragraph, failures(results)))
         + paragraph(_columns()),
         heading("How they learned") + _curves(rungs, "seconds", "seconds of training"),
         _curves(rungs, "tokens", "tokens read"),
@@ -170,8 +170,8 @@ def page_of(found: dict[str, Any]) -> str:
             "read from nothing. Where a line has become level, more context is of no use to that model; the table "
             "gives the shortest context that no longer one beats by more than the noise."
         ),
-        heading("What each of them is, and writes") + _samples(found),
-        heading("How this was measured") + paragraph(_method(found)),
+        heading("What each of them is, and writes") + _samples(results),
+        heading("How this was measured") + paragraph(_method(results)),
     ]
     return page("The ladder of language models", parts, intro)
 
@@ -183,10 +183,10 @@ def _xz(text: dict[str, Any]) -> str:
     )
 
 
-def _bars(found: dict[str, Any]) -> str:
+def _bars(results: dict[str, Any]) -> str:
     bars = list[Bar]()
-    best = min(map(value_of, finished(found)), default=math.inf)
-    for rung in found["rungs"]:
+    best = min(map(value_of, finished(results)), default=math.inf)
+    for rung in results["rungs"]:
         if "bits_per_byte" not in rung:
             note = f"failed: {rung['failed']}" if "failed" in rung else "not yet"
             bars.append(Bar(rung["title"], math.nan, note=note))
@@ -224,9 +224,9 @@ def _contexts(rungs: Sequence[Rung]) -> str:
     return line_chart("Loss by the number of tokens before", lines, "tokens before", "bits per byte", log_x=True)
 
 
-def _samples(found: dict[str, Any]) -> str:
+def _samples(results: dict[str, Any]) -> str:
     parts = list[str]()
-    for rung in found["rungs"]:
+    for rung in results["rungs"]:
         parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {_sees(rung)}."))
         if "sample" in rung:
             parts.append(verbatim(f"{rung['sample']['prompt']}▸{rung['sample']['text']}"))
@@ -249,11 +249,11 @@ def _columns() -> str:
     )
 
 
-def _method(found: dict[str, Any]) -> str:
-    text = found["text"]
+def _method(results: dict[str, Any]) -> str:
+    text = results["text"]
     unknown = f" {text['unknown']:,} held-out tokens are unknown to the vocabulary." if text.get("unknown") else ""
     return (
-        f"Device: {found['device']}; seed {found['seed']}; sizes: {found['budget'].get('size', 'as given')}. "
+        f"Device: {results['device']}; seed {results['seed']}; sizes: {results['budget'].get('size', 'as given')}. "
         "Time of training runs from the first step to the last, the reading of tokens included; looks at the "
         "held-out text, saving, and getting ready (compiling, the first steps) are left out. The speed of the first "
         "steps decides how many steps fit into the time, so that the learning rate falls to its end. Of each neural "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from weft.config import comma_list, option, section
 from weft.errors import UserError, one_of
 from weft.runs.rungs import RUNGS, SIZES, rung_of
-from weft.runs.sections import RunRecipe, Words
+from weft.runs.sections import RunRecipe, TextSection
 
 
 def large_number(text: str) -> int:
@@ -81,7 +81,7 @@ class LadderRecipe(RunRecipe):
 
     verb: ClassVar = "ladder"
     ladder: Budget = Budget()
-    text: Words = section(Words(), without=("dev", "documents"))
+    text: TextSection = section(TextSection(), without=("dev", "documents"))
     rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
 
     def __post_init__(self) -> None:

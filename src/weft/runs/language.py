@@ -113,7 +113,7 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan, source = recipe.training, dataset.source
     if dataset.held_out is not None:
-        _ = dataset.held_out.count  # whether there is anything to judge by is said now, not after an hour
+        _ = dataset.held_out.count  # whether there is anything to judge by is checked now, not after an hour
     batch = plan.batch or max(1, round(8192 / source.mean))
     in_epoch = source.count / batch
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)

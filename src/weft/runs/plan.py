@@ -1,4 +1,4 @@
-"""The plan of a fine-tuning run with every choice made, and what is said of it before it begins."""
+"""The plan of a fine-tuning run with every choice made, and what is logged before it begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.data.pairs import Sequences, VectorSide
 from weft.data.reading import Dataset
 from weft.progress import Log
 from weft.runs.driver import settled
-from weft.runs.recipes import TaskRecipe, Tuning
+from weft.runs.recipes import FinetuneTraining, TaskRecipe
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import tokenizer_of
 from weft.text.windows import Framing, special_tokens
@@ -37,7 +37,7 @@ def resolved(
     dev_rows: int,
     new_head: bool,
     device: torch.device,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan = recipe.training
     from_scratch = "base" not in recipe.model
@@ -63,7 +63,7 @@ def _from_base(
     dev_rows: int,
     new_head: bool,
     device: torch.device,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan of a pre-trained encoder: few rows are read more often, in smaller steps, until nothing improves."""
     plan = recipe.training
     batch, steps = few_rows_plan(train.count, len(task.labels))
@@ -74,16 +74,16 @@ def _from_base(
     if recipe.task.freeze == "encoder":
         usual_learning_rate, head_rate = max(usual_learning_rate, 1e-3), 1.0  # a small head alone takes larger steps
     batch = min(plan.batch or batch, train.count)
-    found = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
-    found = replace(found, head_rate=plan.head_rate or head_rate)
+    decided_plan = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
+    decided_plan = replace(decided_plan, head_rate=plan.head_rate or head_rate)
     if not few or plan.steps or plan.epochs:
-        return found
+        return decided_plan
     if plan.evaluate_every is None:
         # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
-        every = max(1, math.ceil((found.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
-        found = replace(found, evaluate_every=every, save_every=plan.save_every or every)
+        every = max(1, math.ceil((decided_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
+        decided_plan = replace(decided_plan, evaluate_every=every, save_every=plan.save_every or every)
     patience = PATIENCE if plan.patience is None and dev_rows >= JUDGES else plan.patience
-    return replace(found, patience=patience)
+    return replace(decided_plan, patience=patience)
 
 
 def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
@@ -98,13 +98,13 @@ def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
 
 
 def decided(
-    plan: Tuning,
+    plan: FinetuneTraining,
     train: Examples | Sequences,
     device: torch.device,
     usual_batch: int,
     usual_epochs: float,
     usual_learning_rate: float,
-) -> Tuning:
+) -> FinetuneTraining:
     """The plan with what is usual where nothing else was asked for."""
     batch = min(plan.batch or usual_batch, train.count)
     in_epoch = math.ceil(train.count / batch)

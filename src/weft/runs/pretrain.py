@@ -17,7 +17,7 @@ from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
 from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
-from weft.runs.corpus import resolved_documents, text_of
+from weft.runs.corpus import named_files, resolved_documents, text_of
 from weft.runs.counts import check_counting, count_text
 from weft.runs.driver import begun, check_tensorboard, device_for, drive
 from weft.runs.language import text_job
@@ -50,7 +50,7 @@ def pretrain(
         raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
-    _family(recipe)  # all that can be wrong without reading the text is said before anything is made
+    _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
@@ -109,7 +109,7 @@ def _family(recipe: Recipe) -> Family:
 
 
 def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless said, or where it has no end."""
+    """The sizes of a fresh model; its context is the length of the rows unless given, or where it has no end."""
     sizes = sizes_of(recipe.model)
     if recipe.objective.length is not None and family.row is None:
         sizes.setdefault("context", recipe.objective.length)
@@ -123,7 +123,7 @@ def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Mo
         words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
         return count_text(run, recipe, family, words, stop, log, progress)
     seed = recipe.seed
-    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is learned
+    device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
     base = recipe.model.get("base")
     name = recipe.objective.name or family.objectives[0]
     rows = recipe.objective.rows or family.rows
@@ -201,12 +201,8 @@ def _tokenizer(
     progress: Progress,
 ) -> Tokenizer:
     skipped = Skipped()
-    texts = text_of(recipe).read(skipped)
-    try:
-        found = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
-    except UserError as error:
-        if str(error).startswith(recipe.text.files):  # a bad file names itself
-            raise
-        raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
+    with named_files(recipe.text.files):
+        texts = text_of(recipe).read(skipped)
+        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
     log_notes(skipped.lines(), log)
-    return found
+    return tokenizer

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from weft.config import build, comma_list, merged, option, section
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import read_text
-from weft.runs.sections import TableSection, TrainingRecipe, Vocabulary, Words, model_section
+from weft.runs.sections import TableSection, TextSection, TokenizerSection, TrainingRecipe, model_section
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
 
@@ -23,7 +23,7 @@ ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aim:
+class ObjectiveSection:
     """`[objective]`: what is learned, and how documents become rows."""
 
     panel: ClassVar = "Training"
@@ -62,9 +62,9 @@ class Recipe(TrainingRecipe):
 
     verb: ClassVar = "pretrain"
     model: dict[str, Any] = model_section()
-    text: Words = Words()
-    tokenizer: Vocabulary = section(Vocabulary(), without=("apart",))
-    objective: Aim = Aim()
+    text: TextSection = TextSection()
+    tokenizer: TokenizerSection = section(TokenizerSection(), without=("apart",))
+    objective: ObjectiveSection = ObjectiveSection()
     training: Training = Training()
 
 
@@ -77,14 +77,14 @@ FROM_SCRATCH = {
     **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
 }
-# How an encoder-decoder is trained from nothing, where nothing else is said: as Vaswani et al. did, on less data.
+# How an encoder-decoder is trained from nothing, by default: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
 FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(TableSection):
+class DataSection(TableSection):
     """`[data]`: the rows of a task."""
 
     ratio: float | None = None  # a side may be so many times as long as the other; 0: any; 9 to translate
@@ -97,7 +97,7 @@ class Rows(TableSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class TaskSection:
     """`[task]`: what is learned."""
 
     panel: ClassVar = "Task"
@@ -152,7 +152,7 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning(Training):
+class FinetuneTraining(Training):
     """`[training]` of a fine-tuning run: as the papers on BERT have it."""
 
     epochs: float | None = option(
@@ -196,11 +196,11 @@ class TaskRecipe(TrainingRecipe):
     """One fine-tuning run."""
 
     verb: ClassVar = "finetune"
-    task: Work
+    task: TaskSection
     model: dict[str, Any] = model_section()
-    data: Rows = Rows()
-    tokenizer: Vocabulary = Vocabulary()  # of a model from scratch
-    training: Tuning = Tuning()
+    data: DataSection = DataSection()
+    tokenizer: TokenizerSection = TokenizerSection()  # of a model from scratch
+    training: FinetuneTraining = FinetuneTraining()
 
 
 def shipped() -> dict[str, str]:
@@ -240,12 +240,12 @@ SECTIONS = {
 
 def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
     """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
-    found, section = next(
+    verb, section = next(
         ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
     )
-    if found != kind.verb:
+    if verb != kind.verb:
         has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
-        raise UserError(f"{where}: has {has} and is for weft {found}, not for weft {kind.verb}")
+        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
 
 
 def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

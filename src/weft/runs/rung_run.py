@@ -77,11 +77,11 @@ class Place:
 
     @property
     def about(self) -> Path:
-        """What was found out about the text, the last thing that is made before the first rung."""
+        """The facts about the text, the last thing that is made before the first rung."""
         return self.run.inside / "text.json"
 
     @property
-    def found(self) -> Path:
+    def results(self) -> Path:
         return self.folder / "ladder.json"
 
     @property
@@ -89,7 +89,7 @@ class Place:
         return self.folder / "index.html"
 
     def text(self, whole: bool = False) -> LadderText:
-        """What was found out about the text; `whole`: after a look at its files too."""
+        """The facts about the text; `whole`: after a check of its files too."""
         try:
             values = (read_checked if whole else read_manifest)(self.about)[0]
         except Damaged as error:
@@ -110,7 +110,7 @@ class Place:
 
 
 def climb(place: Place, name: str, log: Log, progress: Progress) -> dict[str, Any]:
-    """Train one rung, or go on with it, and judge it; what was found is kept in its folder."""
+    """Train one rung, or go on with it, and judge it; the result is kept in its folder."""
     if is_sound(place.result(name)):
         return read_manifest(place.result(name))[0]
     text = place.text(whole=True)
@@ -124,10 +124,10 @@ def climb(place: Place, name: str, log: Log, progress: Progress) -> dict[str, An
         model = pretrain(_recipe(place, ladder, name), log=log, progress=progress)
     device = device_for(ladder.device, None)
     model.to(device)
-    found = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
-    found["device"] = device.type
-    write_manifest(place.result(name), found)
-    return found
+    result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
+    result["device"] = device.type
+    write_manifest(place.result(name), result)
+    return result
 
 
 def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
@@ -151,19 +151,19 @@ def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
     }
     shared |= {} if ladder.device is None else {"device": ladder.device}
     if "training" in values:
-        plan, told = values["training"], dict[str, Any]()
+        plan, limits = values["training"], dict[str, Any]()
         if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
             pass  # a rung with a budget of its own
         elif budget.tokens is not None:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
-            told["steps"] = max(1, round(budget.tokens / rows))
+            limits["steps"] = max(1, round(budget.tokens / rows))
             plan = values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
-            told["warmup"] = min(plan.get("warmup", 0), told["steps"] // 4)
+            limits["warmup"] = min(plan.get("warmup", 0), limits["steps"] // 4)
         else:
-            told["minutes"] = budget.minutes or 3.0
+            limits["minutes"] = budget.minutes or 3.0
         if text.threads:
-            told["threads"] = text.threads
-        shared["training"] = told
+            limits["threads"] = text.threads
+        shared["training"] = limits
     return build(Recipe, merged(values, shared), name)
 
 
@@ -174,23 +174,23 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
         nothing = {"steps": 0, "tokens": 0, "epochs": 0.0, "seconds": 0.0, "getting_ready": 0.0}
         return {**nothing, "tokens_per_second": None, "curve": []}
     lines = run.lines()
-    told = [line for line in lines if "seconds" in line]
-    last = told[-1] if told else {}
+    timed = [line for line in lines if "seconds" in line]
+    last = timed[-1] if timed else {}
     tokens = int(last.get("tokens", text.train_tokens))
     seconds = float(last.get("seconds", 0.0))
     ready = 0.0
-    if len(told) > 2 and "tokens" in told[1]:  # the first line also tells of compiling and capturing
-        pace = (told[-1]["seconds"] - told[0]["seconds"]) / max(1, told[-1]["tokens"] - told[0]["tokens"])
-        ready = max(0.0, told[0]["seconds"] - pace * told[0]["tokens"])
+    if len(timed) > 2 and "tokens" in timed[1]:  # the first line also tells of compiling and capturing
+        pace = (timed[-1]["seconds"] - timed[0]["seconds"]) / max(1, timed[-1]["tokens"] - timed[0]["tokens"])
+        ready = max(0.0, timed[0]["seconds"] - pace * timed[0]["tokens"])
     bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
-    at = {line["step"]: max(0.0, line["seconds"] - ready) for line in told}
+    at = {line["step"]: max(0.0, line["seconds"] - ready) for line in timed}
     curve, before = list[dict[str, float]](), 0.0
     for line in lines:
         before = at.get(line["step"], before)
         if "validation_loss" in line and math.isfinite(line["validation_loss"]):
             curve.append(
                 {
-                    "seconds": round(_seconds_at(told, line.get("tokens", tokens), before, ready), 3),
+                    "seconds": round(_seconds_at(timed, line.get("tokens", tokens), before, ready), 3),
                     "tokens": line.get("tokens", tokens),
                     "bits_per_byte": line["validation_loss"] * bits,
                 }
@@ -206,10 +206,10 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
     }
 
 
-def _seconds_at(told: list[dict[str, Any]], tokens: int, usual: float, ready: float) -> float:
+def _seconds_at(timed: list[dict[str, Any]], tokens: int, usual: float, ready: float) -> float:
     """When so many tokens had been read, between two lines of the record."""
     before = {"tokens": 0, "seconds": ready}
-    for line in told:
+    for line in timed:
         if "tokens" not in line:
             return usual
         if line["tokens"] >= tokens:
@@ -223,12 +223,12 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) 
     """What a rung is worth on the held-out text, what it takes, and what it writes."""
     text = read_text(place.held_out)
     assert opened.tokenizer is not None
-    found = perplexity(opened, [text], seed=ladder.seed)
-    bits = found.n_tokens / found.n_bytes / math.log(2)
+    perplexities = perplexity(opened, [text], seed=ladder.seed)
+    bits = perplexities.n_tokens / perplexities.n_bytes / math.log(2)
     ids = opened.tokenizer.ids([text], specials=False)[0]
     try:
         context = by_context(opened, ids)
-    except UserError:  # too little text for that; the rest can still be told
+    except UserError:  # too little text for that; the rest can still be measured
         context = None
     prompt = place.text().prompt
     count = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
@@ -242,9 +242,9 @@ def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) 
     seconds = time.perf_counter() - begin
     weights = sum(parameter.numel() for parameter in opened.network.parameters())
     return {
-        "bits_per_byte": _score(found.bits_per_byte),
-        "perplexity_per_token": _score(found.per_token),
-        "held_out": {"tokens": found.n_tokens, "bytes": found.n_bytes, "windows": found.n_windows},
+        "bits_per_byte": _score(perplexities.bits_per_byte),
+        "perplexity_per_token": _score(perplexities.per_token),
+        "held_out": {"tokens": perplexities.n_tokens, "bytes": perplexities.n_bytes, "windows": perplexities.n_windows},
         "parameters": weights or sum(opened.config.entries),
         "counted": not weights,
         "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),

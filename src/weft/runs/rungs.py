@@ -20,7 +20,7 @@ class Rung:
     """One model of the ladder: what a page says of it, and the recipe of each size beside what all rungs share."""
 
     title: str
-    about: str  # what it is, for somebody who has never heard of it
+    about: str  # what it is, for somebody who does not know it
     sees: str  # what it can see of the text before the word that it foresees
     model: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

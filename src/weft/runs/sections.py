@@ -48,7 +48,7 @@ def model_section() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class TextSection:
     """`[text]`: what is read."""
 
     panel: ClassVar = "Data"
@@ -60,12 +60,16 @@ class Words:
     )
     holdout: float = 0.05  # share of the text that is held out without --dev
     column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.", metavar="NAME")
-    delimiter: str | None = None
-    encoding: str | None = None
+    delimiter: str | None = option(
+        None, "--delimiter", help="Column separator of csv and tsv files. Default: detected.", metavar="CHARACTER"
+    )
+    encoding: str | None = option(
+        None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.", metavar="NAME"
+    )
     documents: Documents = option(
         "auto", "--documents", help="What one document of a text file is. auto: by the look of the file."
     )
-    on_bad_row: OnBadRow = "stop"
+    on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout <= 0.5:
@@ -73,7 +77,7 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class TokenizerSection:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     panel: ClassVar = "Tokenizer"

@@ -34,12 +34,12 @@ class Seeds:
     best: int  # the seed whose model stands in the folder above the runs
 
     def rows(self) -> list[list[str]]:
-        found = []
+        rows = []
         for name, values in self.scores.items():
             mean, spread, low, high = summarized(values)
             each = ", ".join(f"{value:.4f}" for value in values)
-            found.append([name, f"{mean:.4f}", f"{spread:.4f}", f"{low:.4f}", f"{high:.4f}", each])
-        return found
+            rows.append([name, f"{mean:.4f}", f"{spread:.4f}", f"{low:.4f}", f"{high:.4f}", each])
+        return rows
 
 
 def with_seeds(

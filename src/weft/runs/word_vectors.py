@@ -1,14 +1,12 @@
-"""`weft vectors learn`: from text to word vectors, in a run folder that can be gone on with."""
+"""`weft vectors learn`: from text to word vectors, in a run folder that can be resumed."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,15 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.checkpoint.card import Card, Made, Metric
+from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.vectors import opened_table
-from weft.config import changed, read_toml, write_toml
+from weft.config import changed
 from weft.data.batching import Ahead
-from weft.data.shards import Corpus, TextFiles, tokenized
+from weft.data.shards import Corpus
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
-from weft.progress import Log, Progress, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
-from weft.runs.driver import Altered, Begun, begin, begun, device_for, report
+from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.runs.corpus import named_files, text_of, tokens_of
+from weft.runs.driver import Begun, begin, begun, card_of, device_for, record, recording
 from weft.runs.recipes import overlaid
 from weft.runs.word_vectors_recipe import VectorsRecipe, vectors_recipe
 from weft.tasks.model import Model, load
@@ -36,11 +35,13 @@ from weft.text.tokenizers.words import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
+from weft.training.state import State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
 from weft.vectors.word2vec import SkipGram, Word2Vec
 
+RECIPE = VectorsRecipe  # what `weft.resume` reads
 COUNTED = 1 << 20  # words whose neighbors are counted together
 SAVED = 60.0  # seconds between two checkpoints
 SHOWN = 0.5  # seconds between two passing lines
@@ -75,104 +76,68 @@ def learn_vectors(
         raise UserError("no folder for the run: give --out FOLDER")
     run = Run(Path(recipe.out))
     run.check_new()
-    paths = _text(recipe).paths()
+    paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe) as stop:
-        return _go(run, recipe, True, stop, log, progress_of(progress))
+        return go(run, recipe, stop, log, progress_of(progress))
 
 
-def go_on(run: Run, stop: Stop, log: Log, progress: Progress) -> Model:
-    """Go on with a run that was broken off; where it had finished, its model."""
-    return _go(run, read_toml(VectorsRecipe, run.recipe), False, stop, log, progress)
-
-
-def _text(recipe: VectorsRecipe) -> TextFiles:
-    t = recipe.text
-    return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
-
-
-def _go(run: Run, recipe: VectorsRecipe, fresh: bool, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+    """From the recipe in a run folder to its word vectors; from the last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.vectors.threads)
-    tokenizer = _vocabulary(run, recipe, stop, log, progress)
-    corpus = _tokens(recipe, tokenizer, stop, log, progress)
+    tokenizer = _vocabulary(run, recipe, stop, progress)
+    corpus = tokens_of(text_of(recipe), tokenizer, "the text", False, stop, log, progress)
     plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
     recipe = replace(recipe, vectors=plan, device=str(device))
     counts = _counts(corpus, tokenizer)
     known = int(counts.sum())
     if known < 2:
         raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
-    about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": recipe.seed,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "words": len(counts) - 1,
-        "text": {"hash": corpus.hash, "tokens": corpus.size},
-    }
-    if fresh or not run.about.exists():
-        write_toml(recipe, run.recipe)
-        run.describe(about)
-    elif run.info().text != about["text"]:
-        raise Altered(f"{run.folder}: the text is not the one that the run began with")
-    begun = begin(run, 1, 0, log)
+    same = {"text": {"hash": corpus.hash, "tokens": corpus.size}}
+    record(run, recipe, device, {"words": len(counts) - 1}, same)
+    start = begin(run, 1, 0, log)
     log(
         f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
         f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, "
         f"{known / corpus.size:.1%} of them known (there at least {plan.minimum_count} times)"
     )
-    if begun.state.finished:
+    if start.state.finished:
         log(f"{run.folder}: this run has finished already")
         return load(run.folder)
-    with ExitStack() as held:
-        held.callback(torch.set_num_threads, torch.get_num_threads())
-        step, steps, learner, read = _learner(
-            recipe, corpus, counts, device, begun.state.step, held, stop, log, progress
-        )
-        if begun.stored is not None:
-            learner.load(begun.stored["vectors"])
-        lines = held.enter_context(lines_of_a_run(log, progress))
-        run_log = RunLog(run.metrics, begun.state.metrics, None, begun.state.step, *lines)
-        driver = _Driver(run, begun, steps, plan, read, log, run_log)
-        loss = driver.go(step, learner, stop)
-        _save(run, recipe, corpus, tokenizer, learner.matrix(), loss)
-    driver.finish(learner)
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        learning = _learning(recipe, corpus, counts, device, start.state.step, stack, stop, log, progress)
+        if start.stored is not None:
+            learning.learner.load(start.stored["vectors"])
+        run_log = stack.enter_context(recording(run, start.state, False, log, progress))
+        loss = learning.run(start, run_log, stop)
+        _save(run, recipe, corpus, tokenizer, learning.learner.matrix(), loss)
+        start.state.finished = True
+        learning.save(start, run_log)
+    seconds = start.state.seconds
+    speed = learning.steps * learning.words / max(seconds, 1e-9)
+    log(f"{run.folder}: done after {seconds:.0f} s of learning, {speed:,.0f} words/s")
     return load(run.folder)
 
 
-def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress) -> Tokenizer:
+def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, progress: Progress) -> Tokenizer:
     """The run's own words, or those counted in the text."""
     if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(run.folder)
-    skipped, plan = Skipped(), recipe.vectors
-    with progress("counting words", "documents") as read:
+    plan = recipe.vectors
+    with progress("counting words", "documents") as advance, named_files(recipe.text.files):
+        step = stop.watched(advance, "stopped while counting words")
 
-        def heard() -> Iterator[str]:
-            for text in _text(recipe).read(skipped):
-                stop.check("stopped while counting words")
-                read(1)
+        def texts() -> Iterator[str]:
+            for text in text_of(recipe).read(Skipped()):
+                step(1)
                 yield text
 
-        try:
-            tokenizer = learned_words(heard, plan.minimum_count, plan.vocabulary, plan.lowercase)
-        except UserError as error:
-            if str(error).startswith(recipe.text.files):  # a bad file names itself
-                raise
-            raise UserError(f"{listed(recipe.text.files, 2)}: {error}") from None
-    log_notes(skipped.lines(), log)
+        tokenizer = learned_words(texts, plan.minimum_count, plan.vocabulary, plan.lowercase)
     tokenizer.save(run.folder)
     return tokenizer
-
-
-def _tokens(recipe: VectorsRecipe, tokenizer: Tokenizer, stop: Stop, log: Log, progress: Progress) -> Corpus:
-    with progress("cutting the text into words", "characters") as read:
-
-        def heard(more: int) -> None:
-            stop.check("stopped while cutting the text into words; what is done is kept")
-            read(more)
-
-        waiting = "another process is tokenizing this text; waiting for it"
-        return tokenized(_text(recipe), tokenizer, False, heard, lambda: log(f"weft: note: {waiting}"))
 
 
 def _counts(corpus: Corpus, tokenizer: Tokenizer) -> Integers:
@@ -192,71 +157,81 @@ def _block(corpus: Corpus, begin: int, end: int) -> tuple[Integers, Integers]:
     return corpus.take(places), np.searchsorted(corpus.documents, places, side="right")
 
 
-Step = Callable[[int], float]
-
-
-def _learner(
+def _learning(
     recipe: VectorsRecipe,
     corpus: Corpus,
     counts: Integers,
     device: torch.device,
     begin: int,
-    held: ExitStack,
+    stack: ExitStack,
     stop: Stop,
     log: Log,
     progress: Progress,
-) -> tuple[Step, int, Learner, int]:
-    """What a step does, how many there are, the tables that they move, and the words (or counts) that a step reads."""
+) -> VectorsLoop:
+    """What learns the vectors, and what each of its steps does."""
     plan = recipe.vectors
-    assert plan.epochs is not None and plan.learning_rate is not None and plan.window is not None
     if plan.kind == "word2vec":
-        way: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
-        learner = way(plan, counts, recipe.seed, device)
-        held.callback(learner.close)
-        size = plan.block or 1
-        blocks = math.ceil(corpus.size / size)
-        steps, first = plan.epochs * blocks, plan.learning_rate
-        kept = _Kept(device)
-
-        def prepared(number: int) -> Any:
-            place = number % blocks
-            words, documents = kept.get(place, lambda: _block(corpus, place * size, (place + 1) * size))
-            return learner.prepare(words, documents, number)
-
-        following: Iterator[Any] = map(prepared, range(begin, steps))
-        if device.type == "cpu" and learner.threads > 1:
-            # What needs no table is made in a thread of its own while the block before is learned from; beside threads
-            # that work on halves, those of torch itself would only wait for work, and waiting takes a core.
-            torch.set_num_threads(1)
-            ahead = Ahead(prepared, begin, steps, depth=1)
-            held.callback(ahead.close)
-            following = iter(ahead)
-
-        def step(number: int) -> float:
-            rates = (first * max(LAST, 1 - number / steps), first * max(LAST, 1 - (number + 1) / steps))
-            return learner.learn(next(following), rates)
-
-        return step, steps, learner, math.ceil(corpus.size / blocks)
+        return _word2vec(plan, recipe.seed, corpus, counts, device, begin, stack)
+    assert plan.epochs is not None and plan.window is not None
 
     def known() -> Iterator[tuple[Integers, Integers]]:
         for first in range(0, corpus.size, COUNTED):
-            stop.check("stopped while counting neighbors")
             words, documents = _block(corpus, first, first + COUNTED)
             there = counts[words] > 0
-            read(len(words))
+            step(len(words))
             yield words[there], documents[there]
 
-    with progress("counting neighbors", "words") as read:
-        found = count_together(known(), len(counts), plan.window)
-    if not len(found.keys):
+    with progress("counting neighbors", "words") as advance:
+        step = stop.watched(advance, "stopped while counting neighbors")
+        pairs = count_together(known(), len(counts), plan.window)
+    if not len(pairs.keys):
         raise UserError(f"{listed(recipe.text.files, 2)}: no two known words stand within {plan.window} of each other")
-    parts = parts_of(found, len(counts), plan, recipe.seed, device)
-    log(f"counts: {2 * len(found.keys):,} pairs of words, in {len(parts)} parts")
+    parts = parts_of(pairs, len(counts), plan, recipe.seed, device)
+    log(f"counts: {2 * len(pairs.keys):,} pairs of words, in {len(parts)} parts")
     glove = Glove(plan, len(counts), parts, recipe.seed, device)
-    return glove.learn, plan.epochs * len(parts), glove, math.ceil(corpus.size / len(parts))
+    return VectorsLoop(plan.epochs, glove, glove.learn, plan.epochs * len(parts), math.ceil(corpus.size / len(parts)))
 
 
-class _Kept:
+def _word2vec(
+    plan: Learning,
+    seed: int,
+    corpus: Corpus,
+    counts: Integers,
+    device: torch.device,
+    begin: int,
+    stack: ExitStack,
+) -> VectorsLoop:
+    assert plan.epochs is not None and plan.learning_rate is not None
+    kind: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
+    learner = kind(plan, counts, seed, device)
+    stack.callback(learner.close)
+    size = plan.block or 1
+    blocks = math.ceil(corpus.size / size)
+    steps, first = plan.epochs * blocks, plan.learning_rate
+    cache = BlockCache(device)
+
+    def prepared(number: int) -> Any:
+        place = number % blocks
+        words, documents = cache.get(place, lambda: _block(corpus, place * size, (place + 1) * size))
+        return learner.prepare(words, documents, number)
+
+    batches: Iterator[Any] = map(prepared, range(begin, steps))
+    if device.type == "cpu" and learner.threads > 1:
+        # What needs no table is made in a thread of its own while the block before is learned from; beside threads
+        # that work on halves, those of torch itself would only wait for work, and waiting takes a core.
+        torch.set_num_threads(1)
+        ahead = Ahead(prepared, begin, steps, depth=1)
+        stack.callback(ahead.close)
+        batches = iter(ahead)
+
+    def step(number: int) -> float:
+        rates = (first * max(LAST, 1 - number / steps), first * max(LAST, 1 - (number + 1) / steps))
+        return learner.learn(next(batches), rates)
+
+    return VectorsLoop(plan.epochs, learner, step, steps, math.ceil(corpus.size / blocks))
+
+
+class BlockCache:
     """The blocks of a text, on a GPU for as long as there is room: they are read again in every epoch."""
 
     ROOM = 1 << 27  # words
@@ -275,78 +250,55 @@ class _Kept:
         return self.blocks[place]
 
 
-class _Driver:
-    """From step to step: the record, checkpoints by the clock, and a line for whoever watches."""
+@dataclass
+class VectorsLoop:
+    """Word vectors in training: what each step does, the record, and checkpoints by the clock."""
 
-    def __init__(
-        self, run: Run, begun: Begun, steps: int, plan: Learning, read: int, log: Log, run_log: RunLog
-    ) -> None:
-        self.run, self.checkpoints, self.state, self.steps = run, begun.checkpoints, begun.state, steps
-        self.plan, self.read, self.log, self.run_log = plan, read, log, run_log
-        self.saved = self.shown = time.monotonic()
+    epochs: int
+    learner: Learner
+    step: Callable[[int], float]  # learns from one block of words; the mean loss
+    steps: int
+    words: int  # in a step
+    saved: float = field(default_factory=time.monotonic)
+    shown: float = field(default_factory=time.monotonic)
 
-    def go(self, step: Step, learner: Learner, stop: Stop) -> float:
+    def run(self, start: Begun, run_log: RunLog, stop: Stop) -> float:
         """To the end, or until somebody stops it; the last mean loss."""
-        losses: list[float] = []
+        state, losses, last = start.state, list[float](), 0.0
         every = max(1, self.steps // 200)
-        last = 0.0
-        try:
-            while self.state.step < self.steps:
-                begin = time.monotonic()
-                losses.append(step(self.state.step))
-                if not math.isfinite(losses[-1]):
-                    raise UserError(f"the vectors have exploded at step {self.state.step}; try a lower --learning-rate")
-                self.state.step += 1
-                self.state.seconds += time.monotonic() - begin
-                if self.state.step % every == 0 or self.state.step == self.steps:
-                    last = sum(losses) / len(losses)
-                    losses = []
-                    self._record(last)
-                if stop or time.monotonic() - self.saved > SAVED:
-                    # What has not been told yet is lost with the process, so the record is told now.
-                    self.save(learner)
-                stop.check(f"stopped after step {self.state.step:,} of {self.steps:,}, all saved")
-        finally:
-            self.run_log.close()
-            report(self.run, self.log)
+        while state.step < self.steps:
+            begin = time.monotonic()
+            losses.append(self.step(state.step))
+            if not math.isfinite(losses[-1]):
+                raise UserError(f"the vectors have exploded at step {state.step}; try a lower --learning-rate")
+            state.step += 1
+            state.seconds += time.monotonic() - begin
+            if state.step % every == 0 or state.step == self.steps:
+                last = sum(losses) / len(losses)
+                losses = []
+                self._record(state, last, run_log)
+            if stop or time.monotonic() - self.saved > SAVED:
+                self.save(start, run_log)
+            stop.check(f"stopped after step {state.step:,} of {self.steps:,}, all saved")
         return last
 
-    def _record(self, loss: float) -> None:
-        state = self.state
-        words = state.step * self.read
+    def _record(self, state: State, loss: float, run_log: RunLog) -> None:
+        words = state.step * self.words
         speed = words / max(state.seconds, 1e-9)
-        epoch = state.step / self.steps * (self.plan.epochs or 1)
-        self.run_log.record(
-            {
-                "step": state.step,
-                "epoch": round(epoch, 4),
-                "loss": loss,
-                "tokens": words,
-                "tokens_per_second": speed,
-                "seconds": state.seconds,
-            }
-        )
+        epoch = state.step / self.steps * self.epochs
+        values = {"step": state.step, "epoch": round(epoch, 4), "loss": loss, "tokens": words}
+        run_log.record({**values, "tokens_per_second": speed, "seconds": state.seconds})
         if time.monotonic() - self.shown > SHOWN:
             self.shown = time.monotonic()
             left = time_left(state.seconds / state.step * (self.steps - state.step))
-            self.run_log.line(
-                f"epoch {epoch:.2f}/{self.plan.epochs}  loss {loss:.4f}  {speed:,.0f} words/s  {left} left",
-                passing=True,
-            )
+            line = f"epoch {epoch:.2f}/{self.epochs}  loss {loss:.4f}  {speed:,.0f} words/s  {left} left"
+            run_log.line(line, passing=True)
 
-    def save(self, learner: Learner) -> None:
-        self.state.metrics = self.run_log.kept() if not self.run_log.file.closed else self.state.metrics
-        self.checkpoints.save(self.state, {"vectors": learner.tensors()})
+    def save(self, start: Begun, run_log: RunLog) -> None:
+        """Write a checkpoint."""
+        start.state.metrics = run_log.kept()
+        start.checkpoints.save(start.state, {"vectors": self.learner.tensors()})
         self.saved = time.monotonic()
-
-    def finish(self, learner: Learner) -> None:
-        """All is written: the run says that it is over."""
-        state = self.state
-        state.finished = True
-        state.metrics = self.run.metrics.stat().st_size
-        self.checkpoints.save(state, {"vectors": learner.tensors()})
-        speed = self.steps * self.read / max(state.seconds, 1e-9)
-        self.log(f"{self.run.folder}: done after {state.seconds:.0f} s of learning, {speed:,.0f} words/s")
 
 
 def _save(run: Run, recipe: VectorsRecipe, corpus: Corpus, tokenizer: Tokenizer, matrix: Tensor, loss: float) -> None:
@@ -357,12 +309,7 @@ def _save(run: Run, recipe: VectorsRecipe, corpus: Corpus, tokenizer: Tokenizer,
     others = torch.ones(len(table), dtype=torch.bool)
     others[unknown] = False
     table[unknown] = table[others].double().mean(0).float()
-    card = Card(
-        task="embed",
-        pooling="mean",
-        recipe=hashlib.sha256(run.recipe.read_bytes()).hexdigest(),
-        made=Made(seed=recipe.seed, date=datetime.now(UTC).date().isoformat()),
-    )
+    card = card_of(run, Card(task="embed", pooling="mean"), recipe.seed)
     config = VectorsConfig(vocabulary=len(table), width=table.shape[1])
     opened = opened_table(config, table, {}, tokenizer, card)
     run.save_model(opened, (Metric(data=corpus.hash, name="loss", value=loss),))

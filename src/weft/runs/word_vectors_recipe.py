@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from weft.config import section
 from weft.errors import UserError
 from weft.runs.recipes import overlaid, read_recipe
-from weft.runs.sections import RunRecipe, Words
+from weft.runs.sections import RunRecipe, TextSection
 from weft.vectors.plan import Learning
 
 
@@ -19,7 +19,7 @@ class VectorsRecipe(RunRecipe):
 
     verb: ClassVar = "vectors learn"
     vectors: Learning
-    text: Words = section(Words(holdout=0.0), without=("dev",))
+    text: TextSection = section(TextSection(holdout=0.0), without=("dev",))
 
     def __post_init__(self) -> None:
         super().__post_init__()

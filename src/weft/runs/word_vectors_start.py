@@ -89,11 +89,11 @@ def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int
     specials = {name: role for role, name in vars(tokenizer.roles).items() if name is not None}
     places = start.tokenizer.tokens
     words = sorted(tokenizer.tokens.items(), key=lambda item: item[1])
-    found = [(number, places[word]) for word, number in words if word in places and word not in specials]
+    pairs = [(number, places[word]) for word, number in words if word in places and word not in specials]
     missing = [shown(word, 30) for word, _ in words if word not in places and word not in specials]
-    if not found:
+    if not pairs:
         raise UserError(f"{start.path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}")
-    ours, theirs = (torch.tensor(numbers) for numbers in zip(*found, strict=True))
+    ours, theirs = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
     vectors = start.matrix[theirs]
     table = network.get_parameter("tokens.weight")
     chance = torch.Generator().manual_seed(seed)
@@ -107,5 +107,5 @@ def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int
     for name, buffer in network.named_buffers():
         if name == "fixed":  # a second table, which stays as it begins
             buffer.copy_(filled)
-    told = f"; missing {len(missing):,}: {listed(missing, 5)}" if missing else ""
-    log(f"vectors: {len(found):,} of {len(found) + len(missing):,} words found{told}")
+    absent = f"; missing {len(missing):,}: {listed(missing, 5)}" if missing else ""
+    log(f"vectors: {len(pairs):,} of {len(pairs) + len(missing):,} words found{absent}")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import file_of
+from weft.data.memory import is_frame, unboxed
 from weft.data.reading import LONG, long_note
 from weft.data.tables import Table
 from weft.errors import UserError, listed, shown
@@ -16,9 +17,6 @@ from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-
-# What a table has, whichever package it comes from: columns of pandas and polars, of a Dataset, of Arrow.
-TABLES = ("columns", "column_names", "schema")
 
 
 class Asked(Protocol):
@@ -32,13 +30,11 @@ class Asked(Protocol):
 
 def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
-    task = model.task_object
-    if getattr(given, "ndim", 1) == 0:  # one text in an array of NumPy
-        given = given.item()
+    task, given = model.task_object, unboxed(given)
     if isinstance(given, Mapping):
         one = all(is_plain(value) for value in given.values()) or task.is_row(given)
         return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
-    if any(hasattr(given, name) for name in TABLES):
+    if is_frame(given):
         return list(input_of_each(model, Table(given, columns or {}))), False
     if task.is_input(given):
         return [given], True

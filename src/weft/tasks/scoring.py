@@ -42,7 +42,7 @@ def tokenizer_of(opened: LoadedModel) -> Tokenizer:
             "a model that writes on, such as gpt2, is needed"
         )
     if not opened.family.speaks or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model does not write text: it has no head for next words")
+        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
     return opened.tokenizer

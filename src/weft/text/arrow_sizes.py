@@ -9,10 +9,10 @@ from typing import IO, Any
 from weft.errors import UserError
 from weft.files import MEGABYTE
 
-UNFOLDED = 1024 * MEGABYTE  # of one page of parquet, or one batch of Arrow
+MAX_UNFOLDED = 1024 * MEGABYTE  # of one page of parquet, or one batch of Arrow
 BUDGET = 256 * MEGABYTE  # of the rows that are unfolded together
-NESTED = 1 << 26  # values in a column of lists in one row group
-HEADER = 16 * MEGABYTE  # of the header of a page, as Arrow limits it
+MAX_NESTED_VALUES = 1 << 26  # values in a column of lists in one row group
+MAX_HEADER = 16 * MEGABYTE  # of the header of a page, as Arrow limits it
 LEAST_ROWS, ROWS_PER_BYTE = 1 << 20, 16  # rows of any file, and of a larger one for each of its bytes
 
 
@@ -24,8 +24,8 @@ def check_rows(name: str, rows: int, size: int) -> None:
 
 
 def _check_unfolded(name: str, size: int, what: str) -> None:
-    if size > UNFOLDED:
-        most = f"at most {UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
+    if size > MAX_UNFOLDED:
+        most = f"at most {MAX_UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
         raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {most}")
 
 
@@ -46,8 +46,8 @@ def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: i
             begin = min(offset for offset in (column[9], column.get(11)) if offset)
             largest, values = _pages(stream, begin, min(column[7], size - begin))
             _check_unfolded(name, largest, "page")
-            if nested[place] and values > NESTED:
-                words = f"at most {NESTED:,} are read: write it with smaller row groups"
+            if nested[place] and values > MAX_NESTED_VALUES:
+                words = f"at most {MAX_NESTED_VALUES:,} are read: write it with smaller row groups"
                 raise UserError(f"{name}: a column of lists has {values:,} values in one row group; {words}")
             width += largest
         row_counts.append(max(1, min(most, BUDGET // width)))
@@ -71,7 +71,7 @@ def _pages(stream: IO[bytes], begin: int, length: int) -> tuple[int, int]:
 
 
 def _page_header(stream: IO[bytes], begin: int, end: int) -> tuple[dict[int, Any], int]:
-    for room in (1 << 10, HEADER):  # the statistics in it may be long
+    for room in (1 << 10, MAX_HEADER):  # the statistics in it may be long
         stream.seek(begin)
         data = stream.read(min(room, end - begin))
         try:

@@ -14,24 +14,15 @@ from weft.text.sources import LIMIT, Line, TextSource, again, read_lines, rememb
 from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
-CELLS = 1 << 22  # delimiters in one row, those inside of quotes too
+MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
-
-
-def read_csv(source: TextSource, options: Options) -> Rows:
-    """Rows whose fields may be quoted, and may then hold line ends and the delimiter."""
-    return _delimited(source, options, ",")
-
-
-def read_tsv(source: TextSource, options: Options) -> Rows:
-    """Rows cut at tabs; whether quotes are letters or stand around fields, the whole file shows."""
-    return _delimited(source, options, "\t")
 
 
 Fields = tuple[int, list[str], UserError | None]
 
 
-def _delimited(source: TextSource, options: Options, usual: str) -> Rows:
+def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
+    """Rows of a table; in a tsv file the whole of it shows whether quotes are letters or stand around fields."""
     lines = read_lines(source)
     head, size = list[Line](), 0
     for line in lines:
@@ -52,7 +43,11 @@ def _delimited(source: TextSource, options: Options, usual: str) -> Rows:
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
-    rows = (_quoted_rows if quoted else _plain_rows)(source, chain(head, lines), delimiter)
+    every = chain(head, lines)
+    if quoted:
+        rows = _quoted_rows(source, every, delimiter)
+    else:  # rows of one line each, in which quotes are letters like any other
+        rows = ((n, _split(source, n, text, delimiter), fault) for n, text, fault in every if text or fault)
     return _table(source, options, islice(rows, 1, None) if given else rows)
 
 
@@ -86,20 +81,15 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
     return needed and (not even or rows == count or doubled)
 
 
-def _plain_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
-    """Rows of one line each, in which quotes are letters like any other."""
-    return ((number, _split(source, number, text, delimiter), fault) for number, text, fault in lines if text or fault)
-
-
 def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:
     """The fields of a line, unless there are so many that they would fill the memory."""
-    if len(text) > CELLS and text.count(delimiter) > CELLS:
+    if len(text) > MAX_FIELDS and text.count(delimiter) > MAX_FIELDS:
         raise _too_many(source, number)
     return text.split(delimiter)
 
 
 def _too_many(source: TextSource, number: int) -> UserError:
-    return UserError(f"{source.name} line {number}: a row of more than {CELLS:,} fields")
+    return UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
 
 
 class _Feed:
@@ -123,9 +113,9 @@ class _Feed:
         self.size += len(text) + 1
         if self.size > LIMIT:
             raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
-        if self.size > CELLS:
+        if self.size > MAX_FIELDS:
             self.cells += text.count(self.delimiter)
-            if self.cells > CELLS:
+            if self.cells > MAX_FIELDS:
                 raise _too_many(self.source, self.first)
         return text + "\n"
 

@@ -15,7 +15,7 @@ DOCUMENTS = ("auto", "line", "block", "file")
 NAMES = {"line": "lines", "block": "blocks between blank lines", "file": "whole files"}
 LOOKED_AT = 1 << 20  # characters at the beginning of a file that decide
 NARROW, WIDE = 38, 160  # characters between which the right margin of a wrapped text lies
-FEWEST = 8  # pairs of lines that can show a margin
+MIN_PAIRS = 8  # pairs of lines that can show a margin
 QUOTES, ENDS = "\"'”’)»_", (".", "!", "?", "。")  # what may follow the end of a sentence, and its end
 RARE = 0.01  # share of blank lines below which they separate nothing
 
@@ -47,7 +47,7 @@ def documents_of(lines: Sequence[str]) -> str:
 
 def is_wrapped(pairs: Sequence[tuple[str, str]]) -> bool:
     """Whether lines that end inside a sentence end where the first word of the next would not have fitted."""
-    if len(pairs) < FEWEST:
+    if len(pairs) < MIN_PAIRS:
         return False
     margin = sorted(len(line) for line, _ in pairs)[49 * len(pairs) // 50]  # but for a line that could not be wrapped
     if not NARROW <= margin <= WIDE:

@@ -17,11 +17,11 @@ from weft.text.rows import Options, Record, Rows, need_columns
 from weft.text.sources import LIMIT, TextSource, again, check_contents, check_ratio
 from weft.text.table_layout import ROWS
 
-LARGEST = 1024 * MEGABYTE  # of a workbook when it is unpacked
-ROW_NUMBER = 1 << 20  # the last row that a sheet of Excel has
-TAGS = 1 << 20  # of XML that stand between two rows of a sheet, or in a file that is no sheet
+MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
+MAX_ROW = 1 << 20  # the last row that a sheet of Excel has
+MAX_TAGS = 1 << 20  # of XML that stand between two rows of a sheet, or in a file that is no sheet
 ROW = re.compile(rb"""[^>]*?\sr\s*=\s*["']0*([0-9]+)""")  # its number
-STRINGS = 1 << 23  # tags in the list of texts that cells share
+MAX_STRINGS = 1 << 23  # tags in the list of texts that cells share
 MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold something, of all sheets
 
 
@@ -57,7 +57,7 @@ def _check_size(source: TextSource) -> None:
         check_contents(source.stream, source.name)
         with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             size = sum(info.file_size for info in archive.infolist())
-            if size <= LARGEST:
+            if size <= MAX_BYTES:
                 check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
                 _check_tags(source, archive)
     except UserError:
@@ -66,8 +66,8 @@ def _check_size(source: TextSource) -> None:
         raise UserError(
             f"{source.name}: not an Excel workbook (.xlsx); save an old .xls file as .xlsx or csv first"
         ) from None
-    if size > LARGEST:
-        raise UserError(f"{source.name}: unpacks to more than {LARGEST // MEGABYTE} MiB; save it as csv")
+    if size > MAX_BYTES:
+        raise UserError(f"{source.name}: unpacks to more than {MAX_BYTES // MEGABYTE} MiB; save it as csv")
     again(source)
 
 
@@ -75,7 +75,7 @@ def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
     """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
     for info in archive.infolist():
         sheet = info.filename.startswith("xl/worksheets/")
-        most = STRINGS if info.filename.endswith("sharedStrings.xml") else TAGS
+        most = MAX_STRINGS if info.filename.endswith("sharedStrings.xml") else MAX_TAGS
         rows = tags = 0
         for chunk in _whole_tags(archive, info):
             first, *others = chunk.split(b"<row") if sheet else [chunk]
@@ -85,10 +85,8 @@ def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
                     break
                 rows, tags = rows + 1, part.count(b"<")
                 number = ROW.match(part)
-                if rows > ROW_NUMBER or (number and len(number[1]) > 6 and int(number[1][:9]) > ROW_NUMBER):
-                    raise UserError(
-                        f"{source.name}: {shown(info.filename)} has a row after {ROW_NUMBER:,}, Excel's last"
-                    )
+                if rows > MAX_ROW or (number and len(number[1]) > 6 and int(number[1][:9]) > MAX_ROW):
+                    raise UserError(f"{source.name}: {shown(info.filename)} has a row after {MAX_ROW:,}, Excel's last")
             if tags > most:
                 raise UserError(f"{source.name}: {shown(info.filename)} has more than {most:,} tags in one piece")
 
@@ -122,7 +120,7 @@ class _Empty:
 def _cells(sheet: Any, empty: _Empty) -> Iterator[tuple[int, list[Any]]]:
     """The rows that have something in them, with their numbers."""
     sheet.reset_dimensions()  # what a sheet says of its own size would widen every row
-    for number, row in enumerate(sheet.iter_rows(max_row=ROW_NUMBER, values_only=True), start=1):
+    for number, row in enumerate(sheet.iter_rows(max_row=MAX_ROW, values_only=True), start=1):
         gaps = row.count(None)
         empty.add(gaps or not row)
         if gaps < len(row) and any(value is not None and str(value).strip() for value in row):

@@ -111,18 +111,18 @@ def _record(values: Any, where: str, options: Options, escapes: bool = True) -> 
     return Record(values, where)
 
 
-NESTED = 100  # lists and objects inside of each other in a row
+MAX_NESTING = 100  # lists and objects inside of each other in a row
 
 
 def check_nesting(values: dict[str, Any], where: str) -> None:
     """Refuse a row of lists in lists without end: whoever walks through it later would run out of stack."""
     level: list[Any] = [values]
-    for _ in range(NESTED):
+    for _ in range(MAX_NESTING):
         inside = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
         level = [each for each in inside if isinstance(each, dict | list)]
         if not level:
             return
-    raise UserError(f"{where}: nested deeper than {NESTED} levels")
+    raise UserError(f"{where}: nested deeper than {MAX_NESTING} levels")
 
 
 def unwrapped(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.errors import UserError
 
-LONGEST = 1 << 23  # characters of one text; where places in it are asked for, half as many
+MAX_LENGTH = 1 << 23  # characters of one text; where places in it are asked for, half as many
 PART = 1 << 16  # characters that go through a tokenizer at a time: it takes some hundred bytes for each
 TOGETHER = 1 << 20  # characters of several texts that do
 
@@ -14,7 +14,7 @@ TOGETHER = 1 << 20  # characters of several texts that do
 def too_long(text: str | Sequence[str], most: int | None = None) -> str | None:
     """What is wrong with a text that is longer than any model reads; None where nothing is."""
     size = len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
-    most = most or LONGEST
+    most = most or MAX_LENGTH
     return None if size <= most else f"a text of {size:,} characters; at most {most:,} are read at a time: split it"
 
 

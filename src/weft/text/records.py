@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import UserError, listed, one_of, shown
 from weft.text.arrow import read_arrow, read_parquet
-from weft.text.delimited import read_csv, read_tsv
+from weft.text.delimited import read_delimited
 from weft.text.documents import DOCUMENTS, look
 from weft.text.encoding import known_encoding
 from weft.text.excel import read_xlsx
@@ -35,8 +36,8 @@ __all__ = ["FORMATS", "Document", "Record", "Skipped", "find_files", "read_recor
 
 READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
     "txt": read_txt,
-    "csv": read_csv,
-    "tsv": read_tsv,
+    "csv": partial(read_delimited, usual=","),
+    "tsv": partial(read_delimited, usual="\t"),
     "jsonl": read_jsonl,
     "parquet": read_parquet,
     "arrow": read_arrow,
@@ -47,7 +48,7 @@ READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
 }
 FORMATS = tuple(READERS)
 ON_BAD_ROW = ("stop", "skip", "keep")  # keep: as a record with its problem
-MOST_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
+MAX_DAMAGED = 0.05  # share of rows that may be skipped for their bytes
 
 
 class Document(NamedTuple):
@@ -119,7 +120,8 @@ def read_records(
     paths = find_files(patterns)
     for path in paths:
         # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
-        if format is None and path != STANDARD_INPUT and path.suffix.lower() != ".zip" and not _has_suffix(path):
+        suffixes = {path.suffix.lower(), telling_suffix(path), telling_suffix(zip_and_member(path)[0])}
+        if format is None and path != STANDARD_INPUT and not suffixes & {".zip", *SUFFIXES}:
             next(sources(path), None)
 
     def records() -> Iterator[Record]:
@@ -165,12 +167,6 @@ def short(text: str, path: Path) -> str:
     return text.replace(shown(str(path), 300), shown(path.name, 300), 1)
 
 
-def _has_suffix(path: Path) -> bool:
-    """Whether the name of a file shows its format."""
-    archive, _ = zip_and_member(path)
-    return any(telling_suffix(each) in SUFFIXES for each in (path, archive))
-
-
 def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
     """The rows of a source that can be read; bad ones are skipped, kept or reported together."""
     problems, count, damaged = Problems(), 0, 0
@@ -196,7 +192,7 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
             yield Record({}, source.name, problem=str(row))
         else:
             skipped.add(str(row))
-    if damaged > MOST_DAMAGED * count and damaged > 2:
+    if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
         raise UserError(
             f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "

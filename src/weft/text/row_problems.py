@@ -60,7 +60,7 @@ class Skipped:
 
 
 PROBLEMS = 10  # that are named; the others are counted
-MOST_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not read to count them
+MAX_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not read to count them
 
 
 class BadRows(UserError):
@@ -69,7 +69,7 @@ class BadRows(UserError):
     def __init__(self, messages: Sequence[str], count: int) -> None:
         self.messages, self.count = list(messages), count
         more = [f"and {count - len(messages):,} more"] if count > len(messages) else []
-        least = "at least " * (count >= MOST_PROBLEMS)
+        least = "at least " * (count >= MAX_PROBLEMS)
         title = f"{least}{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
         super().__init__("\n  ".join([title, *messages, *more]))
 
@@ -88,7 +88,7 @@ class Problems:
     @property
     def full(self) -> bool:
         """Whether there are so many that no more are looked for."""
-        return self.count >= MOST_PROBLEMS
+        return self.count >= MAX_PROBLEMS
 
     def check(self) -> None:
         """Raise what there is."""

@@ -13,29 +13,21 @@ from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE
 from weft.text.sources import LIMIT
 
-SUFFIXES = {
-    ".txt": "txt",
-    ".text": "txt",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".conll": "conll",
-    ".bio": "conll",
-    ".iob": "conll",
-    ".json": "json",
-    ".xlsx": "xlsx",
-    ".xlsm": "xlsx",
+FORMAT_SUFFIXES = {
+    "txt": (".txt", ".text"),
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "conll": (".conll", ".bio", ".iob"),
+    "json": (".json",),
+    "xlsx": (".xlsx", ".xlsm"),
 }
+SUFFIXES = {suffix: format for format, suffixes in FORMAT_SUFFIXES.items() for suffix in suffixes}
 UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
 UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
-
-
-COLUMNS = 100_000  # of a table
+MAX_COLUMNS = 100_000  # of a table
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,8 @@ def too_long(where: str, what: str) -> UserError:
 
 def check_columns(count: int, where: str) -> None:
     """Stop at a table that has more columns than any."""
-    if count > COLUMNS:
-        raise UserError(f"{where}: {count:,} columns; at most {COLUMNS:,} are read")
+    if count > MAX_COLUMNS:
+        raise UserError(f"{where}: {count:,} columns; at most {MAX_COLUMNS:,} are read")
 
 
 def check_names(where: str, names: Sequence[str]) -> None:

@@ -26,8 +26,8 @@ T = TypeVar("T")
 LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
 CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
-UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
-CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
+MAX_UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
+MAX_CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
 STANDARD_INPUT = Path("-")
 RUN_ROWS = {"train": "data", "dev": "dev data", "text": "text data"}  # rows in memory -> their name in messages
@@ -166,13 +166,15 @@ def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile
 def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
     """Refuse a zip whose table of contents would fill the memory, before it is read."""
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
-    if end and end[5] > CONTENTS:
-        raise UserError(f"{name}: its table of contents has more than {CONTENTS // MEGABYTE} MiB: too many files in it")
+    if end and end[5] > MAX_CONTENTS:
+        raise UserError(
+            f"{name}: its table of contents has more than {MAX_CONTENTS // MEGABYTE} MiB: too many files in it"
+        )
 
 
 def check_ratio(name: str, unpacked: int, packed: int) -> None:
     """Refuse what unpacks to far more than any text does: a file of some kilobytes can hold any number of gigabytes."""
-    if unpacked > max(UNPACKED, RATIO * packed):
+    if unpacked > max(MAX_UNPACKED, RATIO * packed):
         raise UserError(
             f"{name}: {packed:,} bytes unpack to more than {unpacked // MEGABYTE:,} MiB, over {RATIO} times as much, "
             "which no text does; if it is sound, give it unpacked"

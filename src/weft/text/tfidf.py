@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD = re.compile(r"\w\w+")
-LARGEST = 50_000  # terms; the most frequent ones stay
+MAX_TERMS = 50_000  # terms; the most frequent ones stay
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SparseRows:
 class Tfidf:
     """The terms of some texts, each with its inverse document frequency."""
 
-    def __init__(self, texts: Sequence[tuple[str, ...]], most: int = LARGEST) -> None:
+    def __init__(self, texts: Sequence[tuple[str, ...]], most: int = MAX_TERMS) -> None:
         """`most`: terms that are kept."""
         frequencies: Counter[str] = Counter()
         for parts in texts:

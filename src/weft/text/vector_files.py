@@ -21,15 +21,15 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason, whole_file
 from weft.text.row_problems import Skipped
 from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
-from weft.text.tokenizers.limits import LONGEST_TOKEN
+from weft.text.tokenizers.limits import MAX_TOKEN_LENGTH
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
-LONGEST = LONGEST_TOKEN  # bytes of a word
+MAX_WORD_BYTES = MAX_TOKEN_LENGTH  # bytes of a word
 ROWS = 1 << 13  # rows that are put together
-WIDEST = 1 << 16  # numbers of a word; far above any that is published
-MOST = 1 << 26  # words
+MAX_WIDTH = 1 << 16  # numbers of a word; far above any that is published
+MAX_WORDS = 1 << 26  # words
 LOOK = 64  # lines that show the width of a file
-LONGEST_LINE = LONGEST_TOKEN + 32 * WIDEST  # characters
+MAX_LINE_LENGTH = MAX_TOKEN_LENGTH + 32 * MAX_WIDTH  # characters
 BLOCK = 1 << 22  # characters that are turned into numbers at once
 
 Floats = NDArray[numpy.float32]
@@ -62,19 +62,27 @@ def _is_binary(path: Path) -> bool:
         return False
     with suppress(UserError, OSError, EOFError):
         for source in open_sources(path):
-            line = source.stream.readline(64)
-            parts = line.split()
-            if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+            header = _binary_header(source)
+            if header is None:
                 return False
-            width = int(parts[1])
-            start = source.stream.read(LONGEST + 4 * min(width, WIDEST))
-            numbers = start.partition(b" ")[2][: 4 * min(width, WIDEST)]
+            width = header[1]
+            start = source.stream.read(MAX_WORD_BYTES + 4 * min(width, MAX_WIDTH))
+            numbers = start.partition(b" ")[2][: 4 * min(width, MAX_WIDTH)]
             # Numbers as text are digits, points, signs and spaces; four bytes of a float hardly ever are. Where those
             # are short, the next word stands among these bytes: the first line alone tells.
             first = numbers.partition(b"\n")[0]
             numbers = first if len(first.split()) >= min(width, 2) else numbers
             return bool(numbers) and any(byte not in b"0123456789.+-eE \n\r\tnaif" for byte in numbers)
     return False
+
+
+def _binary_header(source: TextSource) -> tuple[int, int] | None:
+    """The count of words and their width in the first line; None where it is another line."""
+    line = source.stream.readline(64)
+    parts = line.split()
+    if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+        return None
+    return int(parts[0]), int(parts[1])
 
 
 def read_binary(path: Path) -> WordVectors:
@@ -89,13 +97,12 @@ def read_binary(path: Path) -> WordVectors:
 
 def _binary(source: TextSource, path: Path) -> WordVectors:
     name, stream = source.name, source.stream
-    line = stream.readline(64)
-    parts = line.split()
-    if len(parts) != 2 or not line.endswith(b"\n") or not all(part.isdigit() for part in parts):
+    header = _binary_header(source)
+    if header is None:
         raise UserError(f"{name}: does not begin with a line of two numbers, as word2vec's binary format does")
-    count, width = int(parts[0]), int(parts[1])
-    if not 1 <= count <= MOST or not 1 <= width <= WIDEST:
-        raise UserError(f"{name} line 1: {count} words of {width} numbers; at most {MOST} of {WIDEST} are read")
+    count, width = header
+    if not 1 <= count <= MAX_WORDS or not 1 <= width <= MAX_WIDTH:
+        raise UserError(f"{name} line 1: {count} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read")
     least = count * (4 * width + 2)  # a word has a letter and a space
     if source.plain and path.stat().st_size < least:
         size = path.stat().st_size
@@ -131,8 +138,10 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
         if byte == b"\n" and not letters:  # word2vec's own program ends a row so, others do not
             continue
         letters += byte
-        if len(letters) > LONGEST:
-            raise UserError(f"{name} word {number}: is longer than {LONGEST} bytes; the rows are not {size // 4} wide")
+        if len(letters) > MAX_WORD_BYTES:
+            raise UserError(
+                f"{name} word {number}: is longer than {MAX_WORD_BYTES} bytes; the rows are not {size // 4} wide"
+            )
     if not letters:
         raise UserError(f"{name} word {number}: has no word before its numbers")
     row = reader.read(size)
@@ -154,18 +163,13 @@ def write_file(path: Path, words: Sequence[str], matrix: NDArray[Any], format: s
     if wrong is not None:
         raise UserError(f"{path}: cannot be written: {shown(wrong, 30)!r} is no word that such a file can hold")
     with whole_file(path) as file:
-        for chunk in _written(words, matrix, format):
-            file.write(chunk)
-
-
-def _written(words: Sequence[str], matrix: NDArray[Any], format: str) -> Iterator[bytes]:
-    if format != "glove":
-        yield f"{len(words)} {matrix.shape[1]}\n".encode()
-    for word, row in zip(words, matrix, strict=True):
-        if format == "binary":
-            yield word.encode() + b" " + row.astype("<f4").tobytes() + b"\n"
-        else:  # the shortest numbers that are read back as the same
-            yield f"{word} {' '.join(map(str, row.astype(numpy.float32)))}\n".encode()
+        if format != "glove":
+            file.write(f"{len(words)} {matrix.shape[1]}\n".encode())
+        for word, row in zip(words, matrix, strict=True):
+            if format == "binary":
+                file.write(word.encode() + b" " + row.astype("<f4").tobytes() + b"\n")
+            else:  # the shortest numbers that are read back as the same
+                file.write(f"{word} {' '.join(map(str, row.astype(numpy.float32)))}\n".encode())
 
 
 def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
@@ -222,8 +226,8 @@ def _opened(path: Path) -> Iterator[tuple[str, int, int | None, Iterator[Line]]]
 def _short(lines: Iterator[Line], name: str) -> Iterator[Line]:
     """The lines, as long as none is longer than the widest vector."""
     for line in lines:
-        if len(line[1]) > LONGEST_LINE:
-            raise UserError(f"{name} line {line[0]}: {len(line[1])} characters; at most {LONGEST_LINE} are read")
+        if len(line[1]) > MAX_LINE_LENGTH:
+            raise UserError(f"{name} line {line[0]}: {len(line[1])} characters; at most {MAX_LINE_LENGTH} are read")
         yield line
 
 
@@ -235,16 +239,18 @@ def _width(first: Sequence[Line], name: str) -> tuple[int, int | None]:
         words, width = int(header[0]), int(header[1])
         counts[1] -= 1
         if width >= 1 and (counts[width] > 0 or not counts.total()):
-            if not 1 <= words <= MOST or width > WIDEST:
-                raise UserError(f"{name} line 1: {words} words of {width} numbers; at most {MOST} of {WIDEST} are read")
+            if not 1 <= words <= MAX_WORDS or width > MAX_WIDTH:
+                raise UserError(
+                    f"{name} line 1: {words} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read"
+                )
             return width, words
         counts[1] += 1
     # A word of several parts may end in a number, so the most frequent count is the width, not the first.
     width, lines = counts.most_common(1)[0] if counts else (0, 0)
     if width < 1 or 2 * lines <= counts.total():
         raise UserError(f"{name}: not a file of word vectors: its lines are not words with equally many numbers after")
-    if width > WIDEST:
-        raise UserError(f"{name}: {width} numbers a word; at most {WIDEST} are read")
+    if width > MAX_WIDTH:
+        raise UserError(f"{name}: {width} numbers a word; at most {MAX_WIDTH} are read")
     return width, None
 
 
@@ -276,8 +282,8 @@ def _blocks(lines: Iterator[Line], name: str) -> Iterator[list[Line]]:
         block.append(line)
         size += len(line[1])
         total += 1
-        if total > MOST:
-            raise UserError(f"{name} line {line[0]}: more than {MOST} words")
+        if total > MAX_WORDS:
+            raise UserError(f"{name} line {line[0]}: more than {MAX_WORDS} words")
         if size > BLOCK:
             yield block
             block, size = [], 0
@@ -294,29 +300,21 @@ def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Fl
         if text.count(" ") != width:  # a word that holds spaces itself, or a mistake
             parts = text.rsplit(" ", width)
             word, numbers = parts[0], " ".join(parts[1:])
-        if fault is not None or not 1 <= len(word) <= LONGEST_TOKEN or _ends_in_a_number(word):
+        if fault is not None or not 1 <= len(word) <= MAX_TOKEN_LENGTH or _ends_in_a_number(word):
             break
         sound.append((word, numbers))
     else:
-        try:
-            matrix = _floats([numbers for _, numbers in sound], width)
-            return [word for word, _ in sound], matrix, []
-        except ValueError:
-            pass
+        with suppress(ValueError):  # numpy's reader is the quickest way that takes nothing but a number for a number
+            lines = [numbers for _, numbers in sound]
+            matrix: Floats = numpy.loadtxt(lines, numpy.float32, comments=None, delimiter=" ", ndmin=2)
+            if matrix.shape == (len(lines), width) and numpy.isfinite(matrix).all():
+                return [word for word, _ in sound], matrix, []
     return _line_by_line(block, name, width)
 
 
 def _ends_in_a_number(word: str) -> bool:
     """Whether a word of several parts holds what is rather one number too many."""
     return " " in word and _number(word.rpartition(" ")[2]) is not None
-
-
-def _floats(lines: list[str], width: int) -> Floats:
-    """n d; numpy's reader is the quickest way that takes nothing but a number for a number."""
-    matrix: Floats = numpy.loadtxt(lines, numpy.float32, comments=None, delimiter=" ", ndmin=2)
-    if matrix.shape != (len(lines), width) or not numpy.isfinite(matrix).all():
-        raise ValueError
-    return matrix
 
 
 def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Floats, list[UserError]]:
@@ -336,8 +334,8 @@ def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[st
             faults.append(UserError(f"{where}: {shown(word, 30)!r}: {shown(wrong, 30)!r} is not a number"))
         elif not word:
             faults.append(UserError(f"{where}: has no word before its numbers"))
-        elif len(word) > LONGEST_TOKEN:
-            faults.append(UserError(f"{where}: a word of {len(word)} characters; at most {LONGEST_TOKEN} are read"))
+        elif len(word) > MAX_TOKEN_LENGTH:
+            faults.append(UserError(f"{where}: a word of {len(word)} characters; at most {MAX_TOKEN_LENGTH} are read"))
         else:
             words.append(word)
             numbers.append(values)

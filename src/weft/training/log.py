@@ -112,9 +112,9 @@ class RunLog:
     def line(self, text: str, passing: bool = False) -> None:
         """A line for people; on a terminal a passing one is written over, elsewhere there is one in two seconds."""
         if self.log is not None:
-            heard = self.passing if passing else self.log
-            if heard is not None:
-                heard(text)
+            write = self.passing if passing else self.log
+            if write is not None:
+                write(text)
             return
         if sys.stderr is None or (passing and not self.live and time.monotonic() < self.next):
             return
@@ -140,7 +140,7 @@ class RunLog:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a run's record; a last line that a kill cut short is left out."""
     lines = read_text(path, MAX_METRICS).splitlines()
-    found = []
+    records = []
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
@@ -154,8 +154,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if not _fits(key, value):
                 wanted = LISTS.get(key, "a number")
                 raise UserError(f"{path} line {number}: {shown(key)} must be {wanted}, not {shown(json.dumps(value))}")
-        found.append(values)
-    return found
+        records.append(values)
+    return records
 
 
 def _is_step(value: Any) -> bool:

@@ -24,6 +24,7 @@ from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.training.evaluation import evaluate, record_evaluation
 from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
+from weft.training.operations import Operations
 from weft.training.optim import Mean, averaged, fill, optimizer_tensors, set_learning_rate
 from weft.training.passes import graphs_compiled
 from weft.training.plan import learning_rate_at
@@ -32,7 +33,6 @@ from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
 from weft.training.step import Group, Stepper, group_of
 from weft.training.watching import Watch
-from weft.training.work import Work
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
 
@@ -152,7 +152,7 @@ class Trainer:
         self.tensors |= {name: tensors for name, tensors in optional.items() if tensors}
         for name, tensors in self.tensors.items() if stored is not None else ():
             fill(tensors, stored.get(name, {}), f"the checkpoint's {name}")  # type: ignore[union-attr]
-        self.work, self.peak = Work(network), peak_of(s.device)
+        self.operations, self.peak = Operations(network), peak_of(s.device)
         # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
         self.pads = s.device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
         self.moment, self.pace = Moment(), Pace()
@@ -237,7 +237,7 @@ class Trainer:
         state.tokens += tokens
         state.slots += sum(map(_slots, group.batches)) if self.pads else tokens
         self.moment.tokens += tokens
-        self.moment.operations += sum(self.work.of(batch) for batch in group.batches)
+        self.moment.operations += sum(self.operations.of(batch) for batch in group.batches)
         if state.step % s.plan.log_every == 0 or state.step == s.steps:
             self._record(self.check_losses())
             if self.watch is not None:

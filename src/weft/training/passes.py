@@ -104,8 +104,8 @@ class Passes:
             for tensor in _tensors(batch):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
         with autocast(self.device, self.precision):
-            found = self.sums(self.network, batch)
-        means = torch.stack(list(found.values())) / counts
+            sums = self.sums(self.network, batch)
+        means = torch.stack(list(sums.values())) / counts
         self.scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
         self.losses += means.detach()
 

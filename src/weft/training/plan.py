@@ -74,22 +74,22 @@ class Training:
         if self.steps is not None and self.epochs is not None:
             raise UserError("steps and epochs cannot both be given")
         for name, most in LIMITS.items():
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is not None and not 1 <= value <= most:
                 raise UserError(f"{name} must be between 1 and {most}, not {value}")
         if self.learning_rate is not None and not 0 < self.learning_rate <= RATE:
             raise UserError(f"learning_rate must be above 0 and at most {RATE:g}, not {self.learning_rate:g}")
         for name in ("epochs", "minutes", "epsilon", "clip", "explode"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is not None and not 0 < value < 1e12:
                 raise UserError(f"{name} must be above 0 and below 1e12, not {value:g}")
         if not 0 < self.layer_decay <= 1:
             raise UserError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
         for name in ("decay", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+            if not 0 <= (value := vars(self)[name]) <= 1:
+                raise UserError(f"{name} must be between 0 and 1, not {value}")
         for name in ("beta1", "beta2", "ema"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             if value is not None and not 0 <= value < 1:
                 raise UserError(f"{name} must be at least 0 and below 1, not {value}")
         if not 0 <= self.warmup < 1 << 40 or not 0 <= self.weight_decay < 1e6:

@@ -48,7 +48,7 @@ class Stop:
 
         return step
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None and number == signal.SIGINT:
             # Everything is written whole or not at all, so the process may end between any two instructions.
             os._exit(128 + number)
@@ -60,12 +60,12 @@ class Stop:
 
 @contextmanager
 def listening() -> Iterator[Stop]:
-    """Signals are heard for as long as the block runs; outside the main thread Python allows nobody to listen."""
+    """Signals are handled for as long as the block runs; outside the main thread Python allows nobody to listen."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop._heard) for number in stop_signals()}
+    before = {number: signal.signal(number, stop._receive) for number in stop_signals()}
     try:
         yield stop
     finally:

@@ -64,8 +64,8 @@ class Checkpoints:
         """Of which steps there are checkpoints, in order."""
         if not self.folder.is_dir():
             return []
-        found = [re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.iterdir()]
-        return sorted(int(match[1]) for match in found if match)
+        matches = [re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.iterdir()]
+        return sorted(int(match[1]) for match in matches if match)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step}"
@@ -116,7 +116,7 @@ class Checkpoints:
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
-                found = self._read(self.path(step))
+                checkpoint = self._read(self.path(step))
             except (OSError, SafetensorError, UserError) as error:
                 faults[step] = str(error) if isinstance(error, UserError) else f"{self.path(step)}: {reason(error)}"
                 continue
@@ -124,7 +124,9 @@ class Checkpoints:
                 self._let_go()
             for other in faults:  # its name is free for the one that takes its place
                 os.replace(self.path(other), self.folder / f".bad-{other}")
-            return *found, [f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()]
+            return *checkpoint, [
+                f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()
+            ]
         if faults:
             what = f"put sound ones back, or remove {self.folder} to train again from step 0"
             raise Unreadable(f"no checkpoint can be read: {'; '.join(faults.values())}; {what}")
@@ -140,5 +142,5 @@ class Checkpoints:
 def _cause(error: Exception) -> str:
     """The system's words alone: 'no space left on device'."""
     words = reason(error)
-    found = re.search(r"(no space left on device|file too large|disk quota exceeded|permission denied)", words)
-    return found[1] if found else words
+    match = re.search(r"(no space left on device|file too large|disk quota exceeded|permission denied)", words)
+    return match[1] if match else words

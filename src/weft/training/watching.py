@@ -68,13 +68,13 @@ class Watch:
         """Write down how far the gradients reach now."""
         if step in self.steps:
             return
-        found = [
+        layers = [
             [float(f"{norm:.6g}") if math.isfinite(norm) else None for norm in norms]  # JSON has no word for the rest
             for norms in through_time(network, batch)
         ]
         try:
             with open(self.path, "ab", opener=no_link) as file:
-                file.write(json.dumps({"step": step, "layers": found}).encode() + b"\n")
+                file.write(json.dumps({"step": step, "layers": layers}).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -15,9 +15,9 @@ from tokenizers import normalizers
 
 from weft.errors import UserError
 
-MOST_GROWTH = 256  # characters that one character of a text may become by the steps of a pipeline together
+MAX_GROWTH = 256  # characters that one character of a text may become by the steps of a pipeline together
 LONG = 1 << 18  # characters; the growth of shorter texts is not looked at
-MOST_NORMALIZED = 1 << 23  # characters that a text may become where that is more than four times its own
+MAX_NORMALIZED = 1 << 23  # characters that a text may become where that is more than four times its own
 SLICE = 1 << 16  # characters that are tried at once
 
 
@@ -33,27 +33,21 @@ def growth_of(stage: str, step: Mapping[str, Any]) -> int:
         case "Prepend":
             return 1 + len(unicodedata.normalize("NFKD", step["prepend"]))
         case "Precompiled":
-            return longest_text(base64.b64decode(step["precompiled_charsmap"]))
+            data = base64.b64decode(step["precompiled_charsmap"])  # sound: a size, a trie, and texts that end in NUL
+            texts = data[4 + int.from_bytes(data[:4], "little") :].decode("utf-8")
+            return max([1, *map(len, texts.split("\0"))])
         case "ByteLevel":
             return 1 if stage in ("decoder", "post_processor") else 4
-        case "Metaspace":
-            return 2
-        case "BPEDecoder" | "CTC" | "WordPiece":
+        case "Metaspace" | "BPEDecoder" | "CTC" | "WordPiece":
             return 2
     return 1
-
-
-def longest_text(data: bytes) -> int:
-    """The longest text that a sound character map puts in the place of another."""
-    texts = data[4 + int.from_bytes(data[:4], "little") :].decode("utf-8")
-    return max([1, *map(len, texts.split("\0"))])
 
 
 def check_growth(normalizer: normalizers.Normalizer | None, text: str) -> None:
     """Refuse a long text that the normalizer would make far longer; it is tried on one slice after the other."""
     if normalizer is None or len(text) < LONG:
         return
-    most = max(4 * len(text), MOST_NORMALIZED)
+    most = max(4 * len(text), MAX_NORMALIZED)
     growth = 1
     for step in _steps(json.loads(normalizer.__getstate__())):
         growth *= growth_of("normalizer", step)

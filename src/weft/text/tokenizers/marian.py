@@ -30,11 +30,11 @@ HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text h
 class NumberedEncoding(Encoded):
     """The tokens of a text under the numbers of another vocabulary, and the language code that stood before it."""
 
-    __slots__ = ("_code", "_numbers")
+    __slots__ = ("_code", "_tokenizer")
 
-    def __init__(self, encoding: Encoding, numbers: PieceNumbers, code: str) -> None:
+    def __init__(self, encoding: Encoding, tokenizer: MarianTokenizer, code: str) -> None:
         super().__init__(encoding)
-        self._numbers = numbers
+        self._tokenizer = tokenizer
         self._code = code
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class NumberedEncoding(Encoded):
 
     @property
     def ids(self) -> list[int]:
-        return self._numbers.ids(self._encoding, self._code)
+        return self._tokenizer.renumbered(self._encoding, self._code)
 
     @property
     def tokens(self) -> list[str]:
@@ -73,25 +73,6 @@ class NumberedEncoding(Encoded):
         if not self._code:
             return self._encoding.word_ids
         return [0, *(None if word is None else word + 1 for word in self._encoding.word_ids)]
-
-
-class PieceNumbers:
-    """From the ids of a SentencePiece model to those of vocab.json."""
-
-    def __init__(self, numbers: Mapping[str, int], table: list[int], unknown: int, unknown_piece: int) -> None:
-        self.numbers = numbers
-        self.table = table  # by the model's own ids
-        self.unknown = unknown
-        self.unknown_piece = unknown_piece
-
-    def ids(self, encoding: Encoding, code: str) -> list[int]:
-        table, unknown = self.table, self.unknown_piece
-        ids = [table[number] for number in encoding.ids]
-        if unknown in encoding.ids:  # what this model does not know may be a piece of the other's
-            for place, (number, piece) in enumerate(zip(encoding.ids, encoding.tokens, strict=True)):
-                if number == unknown:
-                    ids[place] = self.numbers.get(piece, self.unknown)
-        return [self.numbers.get(code, self.unknown), *ids] if code else ids
 
 
 class MarianTokenizer(Tokenizer):
@@ -130,10 +111,19 @@ class MarianTokenizer(Tokenizer):
         self.vocabulary = len(numbers)
         self.names = {number: name for name, number in numbers.items()}
         self.special = frozenset(named)
-        unknown = numbers[str(roles.unknown)]
+        self.unknown, self.unknown_piece = numbers[str(roles.unknown)], pieces.unknown
         size = library.get_vocab_size(with_added_tokens=True)
-        table = [numbers.get(library.id_to_token(number) or "", unknown) for number in range(size)]
-        self._numbers = PieceNumbers(numbers, table, unknown, pieces.unknown)
+        tokens = (library.id_to_token(number) or "" for number in range(size))
+        self.table = [numbers.get(token, self.unknown) for token in tokens]  # by the model's own ids
+
+    def renumbered(self, encoding: Encoding, code: str) -> list[int]:
+        """The ids of vocab.json for those of the SentencePiece model."""
+        ids = [self.table[number] for number in encoding.ids]
+        if self.unknown_piece in encoding.ids:  # what this model does not know may be a piece of the other's
+            for place, (number, piece) in enumerate(zip(encoding.ids, encoding.tokens, strict=True)):
+                if number == self.unknown_piece:
+                    ids[place] = self.numbers.get(piece, self.unknown)
+        return [self.numbers.get(code, self.unknown), *ids] if code else ids
 
     @property
     def pipeline(self) -> str:
@@ -159,7 +149,7 @@ class MarianTokenizer(Tokenizer):
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         code, rest = _code(text)
-        return NumberedEncoding(super().encode(rest, pair, specials).library_encoding, self._numbers, code)
+        return NumberedEncoding(super().encode(rest, pair, specials).library_encoding, self, code)
 
     def encode_batch(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
@@ -167,7 +157,7 @@ class MarianTokenizer(Tokenizer):
         cut = [_code(text) for text in texts]
         batch = super().encode_batch([rest for _, rest in cut], pairs, specials)
         codes = (code for code, _ in cut)
-        return [NumberedEncoding(a.library_encoding, self._numbers, code) for a, code in zip(batch, codes, strict=True)]
+        return [NumberedEncoding(a.library_encoding, self, code) for a, code in zip(batch, codes, strict=True)]
 
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
@@ -219,7 +209,7 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
         )
     names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
     files = {
-        name: read_bytes(folder / name, sentencepiece.LARGEST_FILE if name.endswith(".spm") else 64 * MEGABYTE)
+        name: read_bytes(folder / name, sentencepiece.MAX_FILE_BYTES if name.endswith(".spm") else 64 * MEGABYTE)
         for name in names
     }
     sides = []

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from weft.errors import UserError, shown
 
-LONGEST_PATTERN = 4096  # characters; published ones have some hundreds
-DEEPEST = 16  # groups inside groups
-MOST_WAYS = 1000  # in which the part of a pattern before its open repeat can be read
+MAX_PATTERN_LENGTH = 4096  # characters; published ones have some hundreds
+MAX_GROUPS = 16  # groups inside groups
+MAX_WAYS = 1000  # in which the part of a pattern before its open repeat can be read
 
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 BEFORE = r"[^\r\n\p{L}\p{N}]?"
@@ -56,8 +56,8 @@ class PatternPart:
 
 def check_pattern(pattern: str, where: str, empty: bool = True) -> None:
     """Refuse a pattern that could take more time than the text is long, or, without `empty`, match nothing at all."""
-    if not 1 <= len(pattern) <= LONGEST_PATTERN:
-        raise UserError(f"{where}: a pattern of {len(pattern)} characters; from 1 to {LONGEST_PATTERN} are read")
+    if not 1 <= len(pattern) <= MAX_PATTERN_LENGTH:
+        raise UserError(f"{where}: a pattern of {len(pattern)} characters; from 1 to {MAX_PATTERN_LENGTH} are read")
     alternatives = _alternatives(pattern, where)
     for number, alternative in enumerate(alternatives):
         after = (
@@ -115,8 +115,8 @@ class _PatternParser:
             raise self.refused("has a bracket that closes nothing")
 
     def _choices(self, depth: int) -> PatternPart:
-        if depth > DEEPEST:
-            raise self.refused(f"has more than {DEEPEST} groups inside each other")
+        if depth > MAX_GROUPS:
+            raise self.refused(f"has more than {MAX_GROUPS} groups inside each other")
         parts = [self._sequence(depth)]
         while self.place < len(self.pattern) and self.pattern[self.place] == "|":
             self.place += 1
@@ -135,8 +135,8 @@ class _PatternParser:
             if open_ and not part.optional:
                 raise self.refused("may fail after a repeat without an end")
             ways *= part.ways
-            if ways > MOST_WAYS:
-                raise self.refused(f"can be read in more than {MOST_WAYS} ways")
+            if ways > MAX_WAYS:
+                raise self.refused(f"can be read in more than {MAX_WAYS} ways")
             open_, simple = open_ or part.open, simple and part.simple
             optional, length, empty = optional and part.optional, length + part.length, empty and part.empty
         return PatternPart(ways, open_, simple, length, optional, empty)
@@ -157,14 +157,14 @@ class _PatternParser:
         if least > 1 and not part.simple:
             raise self.refused("repeats a choice several times")
         if least == most and part.simple:
-            short = least * part.length <= MOST_WAYS
+            short = least * part.length <= MAX_WAYS
             length = least * part.length
             return PatternPart(
                 open=not short, simple=short, length=length, optional=not least, empty=part.empty or not least
             )
         if most == 1:
             return PatternPart(part.ways + 1, part.open, simple=False, optional=True, empty=True)
-        bounded = most is not None and part.simple and most - least < MOST_WAYS
+        bounded = most is not None and part.simple and most - least < MAX_WAYS
         return PatternPart(
             most - least + 1 if bounded and most is not None else 1,
             not bounded,

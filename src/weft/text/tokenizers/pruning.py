@@ -57,8 +57,9 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
         named |= {*tokenizer.controls, *(name for name in numbers if CODE.fullmatch(name))}
     spelling: dict[int, str] = {}
     if tokenizer.kind not in ("word", "whitespace", "character"):
+        byte_level = '"ByteLevel"' in json.dumps([pipeline["pre_tokenizer"], pipeline["decoder"]])
         around = [model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""]
-        characters = characters or _is_byte_level(pipeline)  # its characters are the 256 bytes
+        characters = characters or byte_level  # its characters are the 256 bytes
         for name, number in numbers.items():
             whole = name.removeprefix(around[0]).removesuffix(around[1])
             if len(whole) <= 1:
@@ -156,10 +157,6 @@ def pruned_sides(
         sides.append(MarianTokenizer(pieces, some, side.settings, files, Path(cutter)))
         check(sides[-1].library, cutter)
     return sides[0], sides[1], kept[0], kept[1]
-
-
-def _is_byte_level(pipeline: Mapping[str, Any]) -> bool:
-    return '"ByteLevel"' in json.dumps([pipeline["pre_tokenizer"], pipeline["decoder"]])
 
 
 def _merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.vocabularies import read_bpe, read_pieces, read_wordpiece
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
-LARGEST_FILE = 128 * MEGABYTE  # a tokenizer.json; the largest published ones have 35
+MAX_FILE_BYTES = 128 * MEGABYTE  # a tokenizer.json; the largest published ones have 35
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
@@ -81,7 +81,7 @@ def _family(folder: Path, settings: dict[str, Any]) -> str:
 
 def _read_whole(file: Path) -> Library:
     """tokenizer.json, with what would cut, pad or vary the tokens taken out."""
-    data = read_json(file, LARGEST_FILE)
+    data = read_json(file, MAX_FILE_BYTES)
     normalizer = data.get("normalizer")
     if isinstance(normalizer, dict) and isinstance(normalizer.get("normalizers"), list):
         normalizer["normalizers"] = linear_spaces(normalizer["normalizers"])

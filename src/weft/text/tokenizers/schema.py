@@ -27,28 +27,28 @@ from weft.text.tokenizers.field_checks import (
     value_shown,
     whole,
 )
-from weft.text.tokenizers.growth import MOST_GROWTH, growth_of
+from weft.text.tokenizers.growth import MAX_GROWTH, growth_of
 from weft.text.tokenizers.limits import (
-    LARGEST_SCORE,
-    LONGEST_TOKEN,
-    MOST_ADDED_TOKENS,
-    MOST_MERGES,
-    MOST_TOKENS,
+    MAX_ADDED_TOKENS,
+    MAX_MERGES,
+    MAX_SCORE,
+    MAX_TOKEN_LENGTH,
+    MAX_TOKENS,
     check_pieces,
     check_tokens,
 )
 from weft.text.tokenizers.patterns import check_pattern
 from weft.text.tokenizers.sentencepiece import check_charsmap
 
-MOST_STEPS = 64  # components of a pipeline
-MOST_NESTED = 8  # sequences inside sequences
-MOST_WORD = 1000  # max_input_chars_per_word: the library takes its cube
-LONGEST_AFFIX = 64  # characters of a prefix or suffix
-LONGEST_CONTENT = 1000  # characters that replace others
-MOST_TEMPLATE = 64  # pieces of a template, and special tokens that it defines
-MOST_STRIP = 64  # characters that a decoder takes off
-LONGEST_CHUNK = 10_000  # characters
-NUMBER = (1 << 31) - 1  # the largest id, length or segment
+MAX_STEPS = 64  # components of a pipeline
+MAX_NESTED = 8  # sequences inside sequences
+MAX_WORD_LENGTH = 1000  # max_input_chars_per_word: the library takes its cube
+MAX_AFFIX = 64  # characters of a prefix or suffix
+MAX_CONTENT = 1000  # characters that replace others
+MAX_TEMPLATE = 64  # pieces of a template, and special tokens that it defines
+MAX_STRIP = 64  # characters that a decoder takes off
+MAX_CHUNK = 10_000  # characters
+MAX_NUMBER = (1 << 31) - 1  # the largest id, length or segment
 
 
 def pattern(value: Any, where: str, empty: bool = True) -> None:
@@ -56,7 +56,7 @@ def pattern(value: Any, where: str, empty: bool = True) -> None:
     if not isinstance(value, dict) or len(value) != 1 or not {"String", "Regex"} & set(value):
         raise UserError(f"{where} is {value_shown(value)}, not an object with String or Regex")
     kind, inside = next(iter(value.items()))
-    text(LONGEST_TOKEN, 1)(inside, f"{where}.{kind}")
+    text(MAX_TOKEN_LENGTH, 1)(inside, f"{where}.{kind}")
     if kind == "Regex":
         check_pattern(inside, where, empty)
 
@@ -79,8 +79,8 @@ def named_id(value: Any, where: str) -> None:
     """[token, id]."""
     if not isinstance(value, list) or len(value) != 2:
         raise UserError(f"{where} is {value_shown(value)}, not a token with its id")
-    text(LONGEST_TOKEN)(value[0], where)
-    whole(0, NUMBER)(value[1], where)
+    text(MAX_TOKEN_LENGTH)(value[0], where)
+    whole(0, MAX_NUMBER)(value[1], where)
 
 
 def template_piece(value: Any, where: str) -> None:
@@ -88,13 +88,13 @@ def template_piece(value: Any, where: str) -> None:
     kind = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else None
     if kind not in ("Sequence", "SpecialToken"):
         raise UserError(f"{where} is neither a Sequence nor a SpecialToken")
-    name = choice("A", "B") if kind == "Sequence" else text(LONGEST_TOKEN, 1)
+    name = choice("A", "B") if kind == "Sequence" else text(MAX_TOKEN_LENGTH, 1)
     check_fields(value[kind], {"id": name, "type_id": whole(0, 255)}, f"{where}.{kind}")
 
 
 def template(value: Any, where: str) -> None:
     """Special tokens around the texts: A alone, or A and B, each once."""
-    few(value, where, MOST_TEMPLATE, template_piece)
+    few(value, where, MAX_TEMPLATE, template_piece)
     seen = [piece["Sequence"]["id"] for piece in value if "Sequence" in piece]
     texts = ["A", "B"] if where.endswith("pair") else ["A"]
     if sorted(seen) != texts:
@@ -104,11 +104,11 @@ def template(value: Any, where: str) -> None:
 def template_tokens(value: Any, where: str) -> None:
     """The special tokens of a template by name."""
     an_object(value, where)
-    few(list(value), where, MOST_TEMPLATE)
+    few(list(value), where, MAX_TEMPLATE)
     fields: dict[str, Check] = {
-        "id": text(LONGEST_TOKEN, 1),
-        "ids": lambda ids, place: few(ids, place, MOST_TEMPLATE, whole(0, NUMBER)),
-        "tokens": lambda names, place: few(names, place, MOST_TEMPLATE, text(LONGEST_TOKEN)),
+        "id": text(MAX_TOKEN_LENGTH, 1),
+        "ids": lambda ids, place: few(ids, place, MAX_TEMPLATE, whole(0, MAX_NUMBER)),
+        "tokens": lambda names, place: few(names, place, MAX_TEMPLATE, text(MAX_TOKEN_LENGTH)),
     }
     for name, token in value.items():
         here = f"{where}.{shown(name)}"
@@ -117,17 +117,17 @@ def template_tokens(value: Any, where: str) -> None:
             raise UserError(f"{here} has {len(token['ids'])} ids for {len(token['tokens'])} tokens")
 
 
-AFFIX = text(LONGEST_AFFIX)
+AFFIX = text(MAX_AFFIX)
 BYTE_LEVEL: dict[str, Check] = {"add_prefix_space": flag, "trim_offsets": flag, "use_regex": flag}
 METASPACE: dict[str, Check] = {
     "replacement": text(1, 1),
     "add_prefix_space": flag,
     "prepend_scheme": choice("first", "never", "always"),
     "split": flag,
-    "str_rep": text(LONGEST_AFFIX),
+    "str_rep": text(MAX_AFFIX),
 }
 BEHAVIOR = choice("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
-REPLACE: dict[str, Check] = {"pattern": replaced, "content": text(LONGEST_CONTENT)}
+REPLACE: dict[str, Check] = {"pattern": replaced, "content": text(MAX_CONTENT)}
 ENDS: dict[str, Check] = {"sep": named_id, "cls": named_id}
 
 # Stage -> the field that holds the steps of its Sequence, and its components with their fields.
@@ -143,7 +143,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
             },
             "Strip": {"strip_left": flag, "strip_right": flag},
             "Replace": REPLACE,
-            "Prepend": {"prepend": text(LONGEST_AFFIX, 1)},
+            "Prepend": {"prepend": text(MAX_AFFIX, 1)},
             "Precompiled": {"precompiled_charsmap": charsmap},
             **dict.fromkeys(("StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "ByteLevel"), {}),
         },
@@ -157,7 +157,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
             "Punctuation": {"behavior": BEHAVIOR},
             "Digits": {"individual_digits": flag},
             "CharDelimiterSplit": {"delimiter": text(1, 1)},
-            "FixedLength": {"length": whole(1, LONGEST_CHUNK)},
+            "FixedLength": {"length": whole(1, MAX_CHUNK)},
             **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"), {}),
         },
     ),
@@ -180,7 +180,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
             "CTC": {"pad_token": AFFIX, "word_delimiter_token": AFFIX, "cleanup": flag},
             "Replace": REPLACE,
             # At the end the library takes characters off that are not there, and panics.
-            "Strip": {"content": text(1, 1), "start": whole(0, MOST_STRIP), "stop": whole(0, 0)},
+            "Strip": {"content": text(1, 1), "start": whole(0, MAX_STRIP), "stop": whole(0, 0)},
             **dict.fromkeys(("Fuse", "ByteFallback"), {}),
         },
     ),
@@ -191,7 +191,7 @@ REQUIRED = {"ByteLevel": ("add_prefix_space",), "RobertaProcessing": ("add_prefi
 MODELS: dict[str, dict[str, Check]] = {
     "BPE": {
         "dropout": none_or(number(0, 1)),
-        "unk_token": none_or(text(LONGEST_TOKEN)),
+        "unk_token": none_or(text(MAX_TOKEN_LENGTH)),
         "continuing_subword_prefix": none_or(AFFIX),
         "end_of_word_suffix": none_or(AFFIX),
         "fuse_unk": flag,
@@ -201,27 +201,27 @@ MODELS: dict[str, dict[str, Check]] = {
         "merges": anything,
     },
     "WordPiece": {
-        "unk_token": text(LONGEST_TOKEN),
+        "unk_token": text(MAX_TOKEN_LENGTH),
         "continuing_subword_prefix": AFFIX,
-        "max_input_chars_per_word": whole(0, MOST_WORD),
+        "max_input_chars_per_word": whole(0, MAX_WORD_LENGTH),
         "vocab": anything,
     },
-    "WordLevel": {"unk_token": text(LONGEST_TOKEN), "vocab": anything},
-    "Unigram": {"unk_id": none_or(whole(0, MOST_TOKENS)), "byte_fallback": flag, "vocab": anything},
+    "WordLevel": {"unk_token": text(MAX_TOKEN_LENGTH), "vocab": anything},
+    "Unigram": {"unk_id": none_or(whole(0, MAX_TOKENS)), "byte_fallback": flag, "vocab": anything},
 }
 MODEL_OPTIONAL = {
     "BPE": tuple(name for name in MODELS["BPE"] if name not in ("vocab", "merges")),
     "Unigram": ("unk_id", "byte_fallback"),
 }
 ADDED = {
-    "id": whole(0, NUMBER),
-    "content": text(LONGEST_TOKEN, 1),
+    "id": whole(0, MAX_NUMBER),
+    "content": text(MAX_TOKEN_LENGTH, 1),
     **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), flag),
 }
 DIRECTION = choice("Left", "Right")
 TRUNCATION = {
-    "max_length": whole(0, NUMBER),
-    "stride": whole(0, NUMBER),
+    "max_length": whole(0, MAX_NUMBER),
+    "stride": whole(0, MAX_NUMBER),
     "strategy": choice("LongestFirst", "OnlyFirst", "OnlySecond"),
     "direction": DIRECTION,
 }
@@ -230,16 +230,16 @@ TRUNCATION = {
 def padding_strategy(value: Any, where: str) -> None:
     """BatchLongest, or a fixed length."""
     if value != "BatchLongest":
-        check_fields(value, {"Fixed": whole(0, NUMBER)}, where)
+        check_fields(value, {"Fixed": whole(0, MAX_NUMBER)}, where)
 
 
 PADDING = {
     "strategy": padding_strategy,
     "direction": DIRECTION,
-    "pad_to_multiple_of": none_or(whole(0, NUMBER)),
-    "pad_id": whole(0, NUMBER),
-    "pad_type_id": whole(0, NUMBER),
-    "pad_token": text(LONGEST_TOKEN),
+    "pad_to_multiple_of": none_or(whole(0, MAX_NUMBER)),
+    "pad_id": whole(0, MAX_NUMBER),
+    "pad_type_id": whole(0, MAX_NUMBER),
+    "pad_token": text(MAX_TOKEN_LENGTH),
 }
 
 
@@ -249,7 +249,7 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
         "version": choice("1.0"),
         "truncation": none_or(fields_of(TRUNCATION, TRUNCATION)),
         "padding": none_or(fields_of(PADDING, PADDING)),
-        "added_tokens": none_or(lambda value, where: few(value, where, MOST_ADDED_TOKENS, fields_of(ADDED))),
+        "added_tokens": none_or(lambda value, where: few(value, where, MAX_ADDED_TOKENS, fields_of(ADDED))),
         **dict.fromkeys(COMPONENTS, anything),
         "model": anything,
     }
@@ -260,9 +260,9 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
         growth = 1 if stage == "decoder" else growth
         for step, where in steps:
             growth *= growth_of(stage, step)
-            if len(steps) > MOST_STEPS or growth > MOST_GROWTH:
-                what = f"{len(steps)} steps" if len(steps) > MOST_STEPS else f"one character may become {growth}"
-                most = MOST_STEPS if len(steps) > MOST_STEPS else MOST_GROWTH
+            if len(steps) > MAX_STEPS or growth > MAX_GROWTH:
+                what = f"{len(steps)} steps" if len(steps) > MAX_STEPS else f"one character may become {growth}"
+                most = MAX_STEPS if len(steps) > MAX_STEPS else MAX_GROWTH
                 raise UserError(f"{where}: {what}; at most {most} are run")
         around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
         if len(around) > 1:
@@ -278,10 +278,10 @@ def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple
     inside, components = COMPONENTS[stage]
     kind = value.get("type")
     if kind == "Sequence":
-        if depth >= MOST_NESTED:
-            raise UserError(f"{where}: more than {MOST_NESTED} sequences inside each other")
+        if depth >= MAX_NESTED:
+            raise UserError(f"{where}: more than {MAX_NESTED} sequences inside each other")
         check_fields(value, {"type": anything, inside: anything}, where)
-        few(value[inside], f"{where}.{inside}", MOST_STEPS)
+        few(value[inside], f"{where}.{inside}", MAX_STEPS)
         for place, step in enumerate(value[inside]):
             yield from _steps(stage, step, f"{where}.{inside}.{place}", depth + 1)
         return
@@ -311,9 +311,9 @@ def check_model(model: Any, where: str) -> None:
         return
     an_object(vocabulary, f"{where}.vocab")
     check_tokens(vocabulary, f"{where}.vocab")
-    if not all(type(place) is int and 0 <= place <= NUMBER for place in vocabulary.values()):
+    if not all(type(place) is int and 0 <= place <= MAX_NUMBER for place in vocabulary.values()):
         for token, place in vocabulary.items():
-            whole(0, NUMBER)(place, f"{where}.vocab: the id of {shown(token)!r}")
+            whole(0, MAX_NUMBER)(place, f"{where}.vocab: the id of {shown(token)!r}")
     if kind == "BPE":
         _check_merges(model["merges"], model.get("continuing_subword_prefix") or "", f"{where}.merges")
 
@@ -327,8 +327,8 @@ def _type_of(model: Mapping[str, Any]) -> str:
 
 
 def _check_unigram(vocabulary: Any, unknown: int | None, byte_fallback: bool, where: str) -> None:
-    few(vocabulary, f"{where}.vocab", MOST_TOKENS)
-    score = number(-LARGEST_SCORE, LARGEST_SCORE)
+    few(vocabulary, f"{where}.vocab", MAX_TOKENS)
+    score = number(-MAX_SCORE, MAX_SCORE)
     for place, piece in enumerate(vocabulary):
         if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
             raise UserError(f"{where}.vocab.{place} is not a piece with its score")
@@ -343,7 +343,7 @@ def _check_unigram(vocabulary: Any, unknown: int | None, byte_fallback: bool, wh
 
 
 def _check_merges(merges: Any, prefix: str, where: str) -> None:
-    few(merges, where, MOST_MERGES)
+    few(merges, where, MAX_MERGES)
     for place, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(token, str) for token in pair):

@@ -21,17 +21,17 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes
-from weft.text.tokenizers.limits import LARGEST_SCORE, MOST_ADDED_TOKENS, check_pieces, check_tokens
+from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_SCORE, check_pieces, check_tokens
 
 SPACE = "\u2581"  # the visible space that begins a word
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
 SPACES = " {2,}"
-LONGEST_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
-MOST_PIECES = 2_000_000  # the largest published model has 900,000
-MOST_FIELDS = 100_000  # of one message inside; a trainer's holds a name for each symbol of the user
-LARGEST_FILE = 64 * MEGABYTE  # the largest published one has 18
-MOST_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of pieces, which a search for merges takes
+MAX_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
+MAX_PIECES = 2_000_000  # the largest published model has 900,000
+MAX_FIELDS = 100_000  # of one message inside; a trainer's holds a name for each symbol of the user
+MAX_FILE_BYTES = 64 * MEGABYTE  # the largest published one has 18
+MAX_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of pieces, which a search for merges takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class SentencePieceModel:
 
 def read(path: Path) -> SentencePieceModel:
     """The model in a SentencePiece file."""
-    return parse(read_bytes(path, LARGEST_FILE), str(path))
+    return parse(read_bytes(path, MAX_FILE_BYTES), str(path))
 
 
 def parse(data: bytes, where: str) -> SentencePieceModel:
@@ -70,7 +70,7 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
     types: list[int] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
-    for number, value in _fields(data, where, MOST_PIECES):
+    for number, value in _fields(data, where, MAX_PIECES):
         if number == 1:
             piece = dict(_fields(_bytes(value, where), where))
             names.append(_text(piece.get(1, b""), where))
@@ -112,7 +112,7 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
 def without(data: bytes, names: Collection[str], where: str) -> bytes:
     """The bytes of a SentencePiece file less some of its normal pieces; all else stays as it is."""
     kept = []
-    for number, value in _fields(data, where, MOST_PIECES):
+    for number, value in _fields(data, where, MAX_PIECES):
         if number == 1:
             piece = dict(_fields(_bytes(value, where), where))
             normal = _number(piece.get(3, NORMAL), where) in (NORMAL, UNUSED)
@@ -179,8 +179,8 @@ def build(pieces: SentencePieceModel, where: str, before: list[normalizers.Norma
         for name, kind in zip(pieces.names, pieces.types, strict=True)
         if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
     ]
-    if len(added) > MOST_ADDED_TOKENS:
-        raise UserError(f"{where}: {len(added)} control and user-defined pieces; at most {MOST_ADDED_TOKENS} are read")
+    if len(added) > MAX_ADDED_TOKENS:
+        raise UserError(f"{where}: {len(added)} control and user-defined pieces; at most {MAX_ADDED_TOKENS} are read")
     library.add_tokens(added)
     return library
 
@@ -219,9 +219,9 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
         raise UserError(f"{where}: the precompiled character map points outside itself")
     ends = np.flatnonzero(np.frombuffer(charsmap, "u1", texts, 4 + size) == 0)
     longest = int(np.diff(ends, prepend=-1).max()) - 1
-    if longest > LONGEST_REPLACEMENT:
+    if longest > MAX_REPLACEMENT:
         raise UserError(
-            f"{where}: the precompiled character map puts {longest} bytes for a character, over {LONGEST_REPLACEMENT}"
+            f"{where}: the precompiled character map puts {longest} bytes for a character, over {MAX_REPLACEMENT}"
         )
     try:
         charsmap[4 + size :].decode("utf-8")
@@ -232,17 +232,15 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
 def _check_pieces(names: list[str], scores: list[float], types: list[int], where: str) -> None:
     if not names:
         raise UserError(f"{where}: not a SentencePiece model: it has no pieces")
-    check_tokens(names, where, MOST_PIECES, "pieces")
+    check_tokens(names, where, MAX_PIECES, "pieces")
     if len(set(names)) < len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise UserError(f"{where}: piece {shown(twice)!r} stands there twice")
     if types.count(UNKNOWN) != 1:
         raise UserError(f"{where}: has {types.count(UNKNOWN)} unknown pieces where a model has exactly one")
-    if not all(NORMAL <= kind <= BYTE for kind in types) or not all(abs(score) <= LARGEST_SCORE for score in scores):
-        sound = [
-            NORMAL <= kind <= BYTE and abs(score) <= LARGEST_SCORE for score, kind in zip(scores, types, strict=True)
-        ]
+    if not all(NORMAL <= kind <= BYTE for kind in types) or not all(abs(score) <= MAX_SCORE for score in scores):
+        sound = [NORMAL <= kind <= BYTE and abs(score) <= MAX_SCORE for score, kind in zip(scores, types, strict=True)]
         wrong = [name for name, good in zip(names, sound, strict=True) if not good]
         raise UserError(f"{where}: pieces with an impossible type or score: {listed(shown(name) for name in wrong)}")
 
@@ -270,9 +268,9 @@ def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
         if kind == NORMAL
     }
     work = sum(len(name) ** 2 for name in usable)
-    if work > MOST_MERGE_WORK:
+    if work > MAX_MERGE_WORK:
         raise UserError(
-            f"{where}: its pieces are too long for BPE: their squares sum up to {work}, over {MOST_MERGE_WORK}"
+            f"{where}: its pieces are too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}"
         )
     merges = []
     for name, (score, number) in usable.items():
@@ -283,7 +281,7 @@ def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(merges)]
 
 
-def _fields(data: bytes, where: str, most: int = MOST_FIELDS) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes, where: str, most: int = MAX_FIELDS) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of each field of a protobuf message: varints as int, all else as bytes."""
     place, end, count = 0, len(data), 0
 

@@ -36,31 +36,23 @@ class Roles:
     end: str | None = None
 
 
-# The settings that name the token of a role, best first, and its well-known names where none does.
-KEYS = {
-    "padding": ("pad_token",),
-    "unknown": ("unk_token",),
-    "start": ("cls_token", "bos_token"),
-    "separator": ("sep_token",),
-    "mask": ("mask_token",),
-    "end": ("eos_token",),
-}
-WELL_KNOWN = {
-    "padding": ("[PAD]", "<pad>"),
-    "unknown": ("[UNK]", "<unk>"),
-    "start": ("[CLS]", "<cls>", "<s>", "<|endoftext|>"),
-    "separator": ("[SEP]", "<sep>"),
-    "mask": ("[MASK]", "<mask>"),
-    "end": ("</s>", "<|endoftext|>"),
+# Of each role the settings that name its token, best first, and its well-known names where none does.
+ROLES = {
+    "padding": (("pad_token",), ("[PAD]", "<pad>")),
+    "unknown": (("unk_token",), ("[UNK]", "<unk>")),
+    "start": (("cls_token", "bos_token"), ("[CLS]", "<cls>", "<s>", "<|endoftext|>")),
+    "separator": (("sep_token",), ("[SEP]", "<sep>")),
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
+    "end": (("eos_token",), ("</s>", "<|endoftext|>")),
 }
 
 
 def find_roles(settings: dict[str, Any], library: Library, where: Path | str) -> Roles:
     """The special tokens that the settings name, else those with well-known names, where the vocabulary has them."""
     roles: dict[str, str | None] = {}
-    for role, keys in KEYS.items():
+    for role, (keys, well_known) in ROLES.items():
         named = [token_name(settings.get(key), key, where) for key in keys]
-        names = [name for name in (*named, *WELL_KNOWN[role]) if name is not None]
+        names = [name for name in (*named, *well_known) if name is not None]
         roles[role] = next((name for name in names if library.token_to_id(name) is not None), None)
     if roles["separator"] is None and roles["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
         roles["separator"] = "</s>"  # RoBERTa's

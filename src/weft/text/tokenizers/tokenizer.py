@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, shown
 from weft.files import write_json, write_text
-from weft.text.long_texts import LONGEST, PART, TOGETHER, parts_of, too_long
+from weft.text.long_texts import MAX_LENGTH, PART, TOGETHER, parts_of, too_long
 from weft.text.tokenizers.growth import LONG, check_growth
-from weft.text.tokenizers.special_tokens import KEYS, Roles
+from weft.text.tokenizers.special_tokens import ROLES, Roles
 
 Text = str | Sequence[str]  # a text, or a text already cut into words
 CHARACTERS = r"[\s\S]"  # the pattern that cuts a text into its characters
@@ -138,7 +138,7 @@ class Tokenizer:
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
         words = _in_words([text])
-        _check_lengths([text, *([] if pair is None else [pair])], LONGEST // 2)
+        _check_lengths([text, *([] if pair is None else [pair])], MAX_LENGTH // 2)
         one: Any = text
         try:  # not by encode_batch: its threads would make a later fork of this process warn
             self._check_long([text] if pair is None else [text, pair])
@@ -152,7 +152,7 @@ class Tokenizer:
         """The tokens of many texts, on all cores."""
         inputs: Sequence[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         words = _in_words(texts)
-        _check_lengths([*texts, *(pairs or ())], LONGEST // 2)
+        _check_lengths([*texts, *(pairs or ())], MAX_LENGTH // 2)
         try:
             self._check_long([*texts, *(pairs or ())])
             encodings = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
@@ -163,7 +163,7 @@ class Tokenizer:
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         """Only the ids of many texts: the fastest way for bulk text."""
         words = _in_words(texts)
-        _check_lengths(texts, LONGEST)
+        _check_lengths(texts, MAX_LENGTH)
         if not words and not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts):
             return [self._long_ids(text) for text in texts]
         ids = list[list[int]]()
@@ -203,7 +203,7 @@ class Tokenizer:
         """The loaded settings, with what transformers needs to build the same tokenizer."""
         config = dict(self.settings)
         for role, name in vars(self.roles).items():
-            keys = ("bos_token",) if role == "start" and self.roles.separator is None else KEYS[role]
+            keys = ("bos_token",) if role == "start" and self.roles.separator is None else ROLES[role][0]
             if name is not None and not any(config.get(key) for key in keys):
                 config[keys[0]] = name
         name = str(config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")

@@ -20,12 +20,12 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MOST_TOKENS
+from weft.text.tokenizers.limits import MAX_TOKENS
 from weft.text.tokenizers.special_tokens import Roles, spaced, surround
 from weft.text.tokenizers.tokenizer import CHARACTERS, Tokenizer
 
-LARGEST = MOST_TOKENS  # the trainers take memory for as many as they are asked for
-MOST_SEEN = 1 << 40  # times that a token can be asked to be seen
+MAX_VOCABULARY = MAX_TOKENS  # the trainers take memory for as many as they are asked for
+MAX_COUNT = 1 << 40  # times that a token can be asked to be seen
 KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
@@ -41,9 +41,9 @@ MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalize
 THREADS = 4  # fixed: sentencepiece sums its counts thread by thread, so another number rounds differently
 EVERY = 1000  # texts between two reports of progress
 NO_TEXT = "there is no text to learn a vocabulary from"
-LONGEST_WORD = 1000  # characters
-ENDLESS = re.compile(rf"\S{{{LONGEST_WORD}}}")
-ENDLESS_SPACE = re.compile(rf"(\s{{{LONGEST_WORD}}})\s+")
+MAX_WORD_LENGTH = 1000  # characters
+ENDLESS = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}")
+ENDLESS_SPACE = re.compile(rf"(\s{{{MAX_WORD_LENGTH}}})\s+")
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,10 @@ def learn(
     roles = given if isinstance(given, Roles) else Roles(**given)
     order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
-    if size > LARGEST:
-        raise UserError(f"a vocabulary of {size} tokens is larger than any that can be learned ({LARGEST} at most)")
+    if size > MAX_VOCABULARY:
+        raise UserError(
+            f"a vocabulary of {size} tokens is larger than any that can be learned ({MAX_VOCABULARY} at most)"
+        )
     if kind != "bpe" and roles.unknown is None:
         raise UserError(f"a {kind} vocabulary needs a special token for what it does not know (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
@@ -122,8 +124,8 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
 
 def _minimum(given: int | None, usual: int) -> int:
     """How often a token must be seen, within what the trainers can count."""
-    if given is not None and not 1 <= given <= MOST_SEEN:
-        raise UserError(f"minimum_count must be between 1 and {MOST_SEEN}, not {shown(str(given))}")
+    if given is not None and not 1 <= given <= MAX_COUNT:
+        raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
     return usual if given is None else given
 
 
@@ -138,7 +140,7 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"text {number}: holds half of a surrogate pair, which is no character")
         # Learning takes the square of a word's length, and nothing is learned from a word or a space that never ends.
-        yield text if len(text) <= LONGEST_WORD else ENDLESS.sub(r"\g<0> ", ENDLESS_SPACE.sub(r"\1", text))
+        yield text if len(text) <= MAX_WORD_LENGTH else ENDLESS.sub(r"\g<0> ", ENDLESS_SPACE.sub(r"\1", text))
     if progress is not None:
         progress(number)
 

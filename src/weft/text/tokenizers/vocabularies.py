@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, shown
 from weft.files import read_json, read_text
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MOST_ADDED_TOKENS, MOST_MERGES, MOST_TOKENS, check_tokens
+from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_tokens
 from weft.text.tokenizers.special_tokens import (
     AROUND,
     Roles,
@@ -33,8 +33,8 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     """BERT's vocab.txt: one token a line, its number is its id."""
     text = read_text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
     lines = text.count("\n") + 1
-    if lines > MOST_TOKENS:
-        raise UserError(f"{file}: {lines} tokens; at most {MOST_TOKENS} are read")
+    if lines > MAX_TOKENS:
+        raise UserError(f"{file}: {lines} tokens; at most {MAX_TOKENS} are read")
     tokens = text.split("\n")
     check_tokens(tokens, str(file))
     vocabulary: dict[str, int] = {}
@@ -135,8 +135,8 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
 def _read_merges(file: Path, vocabulary: dict[str, Any], vocabulary_file: Path) -> list[tuple[str, str]]:
     text = read_text(file).replace("\r\n", "\n")
     lines = text.count("\n")
-    if lines > MOST_MERGES:
-        raise UserError(f"{file}: {lines} lines; at most {MOST_MERGES} merges are read")
+    if lines > MAX_MERGES:
+        raise UserError(f"{file}: {lines} lines; at most {MAX_MERGES} merges are read")
     merges = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line or line.startswith("#version"):
@@ -168,7 +168,7 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):
         raise UserError(f"{extra if extra.is_file() else file}: added tokens are not names with a number each")
-    check_tokens([*listed, *filter(None, more)], str(file), MOST_ADDED_TOKENS, "added tokens")
+    check_tokens([*listed, *filter(None, more)], str(file), MAX_ADDED_TOKENS, "added tokens")
     size = library.get_vocab_size(with_added_tokens=True)
     for name, (number, _) in sorted(listed.items(), key=lambda item: item[1][0]):
         have = library.token_to_id(name)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError
 from weft.text.tokenizers.special_tokens import Roles, spaced
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.training import LARGEST
+from weft.text.tokenizers.training import MAX_VOCABULARY
 
 UNKNOWN = "<unk>"
 
@@ -58,7 +58,7 @@ def learned_words(
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
         trainer = trainers.WordLevelTrainer(
-            vocab_size=most or LARGEST, min_frequency=minimum_count, special_tokens=[], show_progress=False
+            vocab_size=most or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
         )
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()

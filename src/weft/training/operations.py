@@ -9,7 +9,7 @@ from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 
 
-class Work:
+class Operations:
     """How many products and sums a batch costs, forward and backward."""
 
     def __init__(self, network: Network) -> None:
