@@ -237,7 +237,7 @@ def test_a_resampled_text_counts_in_all_its_pairs() -> None:
 
 def test_likeness_of_the_same_and_of_nothing() -> None:
     chance = np.random.default_rng(2)
-    same, none, many = SimilarityMetrics(), SimilarityMetrics(), SimilarityMetrics(most=20)
+    same, none, many = SimilarityMetrics(), SimilarityMetrics(), SimilarityMetrics(max_texts=20)
     for number, vector in enumerate(chance.normal(size=(30, 6))):
         same.add(3 * vector, vector)
         none.add(np.ones(4), vector)
