@@ -45,7 +45,7 @@ def _read(
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
-        lost = [name for name in given if name not in {*reader.asked, *reader.right}]
+        lost = [name for name in given if name not in {*reader.inputs, *reader.columns}]
         if lost:
             raise UserError(f"{files.name}: no column {shown(given[lost[0]])!r}, which --column says is {lost[0]}")
 
@@ -55,7 +55,7 @@ def _read(
                 task.check_format(example)
             return normalization(example)
 
-        return reader.asked, checked
+        return reader.inputs, checked
 
     yield from read_table(files, begin, skipped)
     log_notes(skipped.without_bad().lines(), to_logger)

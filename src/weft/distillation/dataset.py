@@ -36,8 +36,8 @@ def read_rows(task: Task, files: Table, log: Log, progress: Progress, stop: Stop
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
-        answers.update(reader.asked, reader.right)
-        return reader.asked, reader.read
+        answers.update(reader.inputs, reader.columns)
+        return reader.inputs, reader.read
 
     with progress(f"reading {where}", "rows") as told:
         for example in read_table(files, begin, skipped, told):

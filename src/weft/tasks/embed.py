@@ -23,7 +23,7 @@ from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.output_checks import check_finite
 from weft.text.records import Record
 from weft.text.windows import Framing, TextWindow, frame, pieces
@@ -204,11 +204,10 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
-class VectorTask(Task):
+class VectorTask(UnsupervisedTask):
     """A task that asks a network for nothing but vectors of texts."""
 
     embeds = True
-    supervised = False
     unbounded = True
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
@@ -226,7 +225,7 @@ class EmbedTask(VectorTask):
     normalize: bool = False
 
     name = "embed"
-    supervised = False  # its targets are the vectors of a teacher
+    independent = True
     overlap = 0.25
     prediction_columns = ("vector",)
     default_metric = "spearman"
