@@ -211,7 +211,7 @@ def test_answers_end_where_ours_end(family: str, tmp_path: Path) -> None:
             np.testing.assert_allclose([each.score for each in other], [each.score for each in mine], atol=1e-4)
             assert mine[0].tokens == other[0].tokens
         assert any(mine[0].finish_reason == "end" for mine in one)
-        assert not rules.least or all(len(mine[0].tokens) > rules.least for mine in one)
+        assert not rules.min_tokens or all(len(mine[0].tokens) > rules.min_tokens for mine in one)
 
 
 def test_limits_are_each_texts_own(tmp_path: Path) -> None:

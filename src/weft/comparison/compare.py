@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
 from weft.comparison.participant import NOT_FINITE, ROUNDING, Participant, below_card, fault
-from weft.comparison.rows import Paths, rows_of
+from weft.comparison.rows import rows_of
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
@@ -19,6 +19,7 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions
 
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
 AGREEMENT = {"pearson": "correlation", "exact": "same"}  # what agreement calls the metrics that it borrows
@@ -28,14 +29,6 @@ def compare(
     models: Sequence[str | os.PathLike[str] | Model],
     data: Paths | None = None,
     *,
-    source: Paths = (),
-    target: Paths = (),
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
     task: str | None = None,
     max_drop: float | None = None,
     costs: bool = True,
@@ -46,11 +39,13 @@ def compare(
     online: bool = False,
     trust: bool = False,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Comparison:
     """Compare several models with the first of them on the same rows: metrics, agreement, costs.
 
-    Rows need no labels. `texts` and `seconds` limit what is timed. `max_drop` is in points of the task's metric
-    (hundredths, as BLEU is written): a model that loses more is named in `refused`, as is one that is damaged.
+    Rows need no labels; `rows` are the options of reading them: `columns`, `format`, `source` and `target` ...
+    `texts` and `seconds` limit what is timed. `max_drop` is in points of the task's metric (hundredths, as BLEU is
+    written): a model that loses more is named in `refused`, as is one that is damaged.
     """
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
@@ -60,25 +55,13 @@ def compare(
         raise UserError("no model to compare: give one folder or several")
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
     participants = participants_of(loaded, display_names(folders), folders)
-    rows = rows_of(
-        participants[0].own,
-        loaded[0].card.columns,
-        data,
-        source=source,
-        target=target,
-        columns=columns,
-        format=format,
-        delimiter=delimiter,
-        encoding=encoding,
-        names=names,
-        on_bad_row=on_bad_row,
-    )
-    with progress_of(progress)(f"comparing on {rows.where}", "examples") as count:
+    read = rows_of(participants[0].own, loaded[0].card.columns, data, **rows)
+    with progress_of(progress)(f"comparing on {read.where}", "examples") as count:
         comparison = compared(
             participants,
-            rows.examples,
-            data=rows.where,
-            hash=rows.hash,
+            read.examples,
+            data=read.where,
+            hash=read.hash,
             max_drop=max_drop,
             costs=costs,
             memory=memory,
@@ -86,9 +69,9 @@ def compare(
             seconds=seconds,
             progress=count,
         )
-    if note := rows.normalization.note():
-        to_logger(f"weft: note: {rows.where}: {note}")
-    skipped = rows.skipped
+    if note := read.normalization.note():
+        to_logger(f"weft: note: {read.where}: {note}")
+    skipped = read.skipped
     return replace(comparison, reading=f"{comparison.reading}; {skipped}") if skipped.count else comparison
 
 

@@ -121,8 +121,8 @@ def read_rows(task: Task, table: Table, log: Log, progress: Progress, stop: Stop
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, table.columns, skipped.note)
-        names.update(reader.asked, reader.right)
-        return reader.asked, reader.read
+        names.update(reader.inputs, reader.columns)
+        return reader.inputs, reader.read
 
     with progress(f"reading {table.name}", "rows") as advance:
         examples = list(read_table(table, begin, skipped, stop.watched(advance, "stopped while reading")))

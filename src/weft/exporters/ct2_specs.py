@@ -206,7 +206,7 @@ def _fill_config(settings: Any, spec: str, config: Any, tokenizer: Tokenizer | N
 def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Module, config: Any) -> None:
     """The tables, the layers and the scores of words of what writes."""
     spec.embeddings.weight = _array(network.tokens.weight)
-    if hasattr(spec, "position_encodings"):
+    if "position_encodings" in vars(spec):
         _fill_places(spec, network.positions)
     _fill_layers(spec.layer, layers)
     if config.norm_place == "before":

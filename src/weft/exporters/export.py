@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.hashes import record_hashes
 from weft.comparison.compare import compare
-from weft.comparison.rows import Paths
-from weft.data.tables import Table
 from weft.errors import UserError, one_of
 from weft.exporters.checks import (
     TOLERANCE,
@@ -26,8 +24,10 @@ from weft.exporters.ct2_export import read_from, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
-from weft.tasks.inputs import inputs_of
+from weft.tasks.inputs import rows_of as table_rows
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions, table_of
+from weft.text.row_problems import Skipped
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def export(
     one_of(to, WAYS, "to")
     model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
-    inputs = texts_of(model, data, columns)
+    inputs = texts_of(model, data, columns=columns)
     if data is not None:
         check_sound(model, data, columns)
     with whole_folder(Path(out)) as inside:
@@ -112,16 +112,18 @@ def refuse_exported(model: Model) -> None:
         raise UserError(f"this is a model for {model.card.backend} already; take the one that it was made of")
 
 
-def texts_of(model: Model, data: Any, columns: Mapping[str, str] | None = None, *how: Any) -> list[Any]:
-    """The texts on which two models are compared: the first of a file (`how` as for `inputs_of`), else made-up ones."""
+def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any]:
+    """The inputs on which two models are compared: the first of a file, else made-up ones."""
     if data is None:
         return made_up_inputs(model)
     task = model.task_object
     if task.writes or (model.opened.family.speaks and not task.supervised):
-        return read_from(data, columns or {})
-    inputs = list(islice(inputs_of(model, columns or {}, data, *how), CHECKED))
+        return read_from(data, options.get("columns") or {})
+    table = table_of(data, options)
+    rows = table_rows(model, table, Skipped())
+    inputs = list(islice((row.input for row in rows if row.problem is None), CHECKED))
     if not inputs:
-        raise UserError(f"{Table(data).name}: there are no rows")
+        raise UserError(f"{table.name}: there are no rows")
     return inputs
 
 

@@ -66,11 +66,11 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
         x = graph.dense(x)  # B T W
     elif not alone:
         x = graph.pick(x, place)  # B W
-    return inputs, _said(graph, opened, head, x)
+    return inputs, _head_outputs(graph, opened, head, x)
 
 
-def _said(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
-    """The head, and what it gives by the names that others use."""
+def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
+    """The head, and its outputs by their usual names."""
     network: Any = opened.network
     if head in (None, "words"):
         graph.named("last_hidden_state", x)
@@ -181,7 +181,7 @@ def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes
         count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
         x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
         x = graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
-    return {name: ["batch", "length"] for name in ENTRANCE}, _said(graph, opened, head, x)
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
 
 
 def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
@@ -202,7 +202,7 @@ def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Si
     x = graph.op("Transpose", graph.op("Relu", graph.op("Concat", *maps, axis=1)), perm=[0, 2, 1])
     if head is not None:  # nothing is below 0, so what is no token can be 0
         x = graph.op("ReduceMax", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
-    return {name: ["batch", "length"] for name in ENTRANCE}, _said(graph, opened, head, x)
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
 
 
 # Our gates in the standard's order: of an LSTM enter, show, keep, new; of a GRU keep, reset, new.
@@ -233,7 +233,7 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Siz
         else:
             x = last
         x = graph.op("Mul", x, some)
-    return {name: ["batch", "length"] for name in ENTRANCE}, _said(graph, opened, head, x)
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
 
 
 def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from weft.checkpoint.card import Made
 from weft.checkpoint.folder import LoadedModel
@@ -17,7 +17,7 @@ from weft.comparison.compare import compared, participants_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
-from weft.comparison.rows import ComparedRows, Paths, named, rows_of
+from weft.comparison.rows import ComparedRows, rows_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
@@ -32,6 +32,7 @@ from weft.tasks.base import Example
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions, named
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
 
@@ -95,15 +96,7 @@ def prune(
     characters: bool = True,
     data: Paths | None = None,
     text: Paths = (),
-    source: Paths = (),
-    target: Paths = (),
     max_drop: float | None = None,
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
     costs: bool = True,
     seconds: float = SECONDS,
     device: str | None = None,
@@ -111,15 +104,16 @@ def prune(
     trust: bool = False,
     log: Log = to_logger,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Pruned:
     """Remove layers, heads or tokens from a model, and evaluate what is left; with `out`, write it there.
 
     So many `layers` stay: evenly spaced or, by importance, those whose loss costs most on the rows of `data`. Of all
     `heads` this share is removed, or `heads_each` of each layer: those that matter least there. `vocabulary` is how
     many tokens stay: those that `text`, else the rows, use most. With `max_drop` (points of the metric), a model that
-    loses more is refused, and nothing is written.
+    loses more is refused, and nothing is written. `rows` are the options of reading `data`, as of `weft.compare`.
     """
-    has_rows = data is not None or bool(named(source)) or bool(named(target))
+    has_rows = data is not None or bool(named(rows.get("source")) or named(rows.get("target")))
     check_pruning(
         layers=layers, by=by, heads=heads, heads_each=heads_each, vocabulary=vocabulary, max_drop=max_drop,
         rows=has_rows, text=bool(named(text)),
@@ -129,28 +123,23 @@ def prune(
     before = model if isinstance(model, Model) else load(model, device=device, online=online, trust=trust)
     if before.opened.exported:
         raise UserError(f"a model for {before.card.backend} cannot be pruned: prune the one it was made from")
-    reader: dict[str, Any] = {"source": source, "target": target, "columns": columns, "format": format}
-    reader |= {"delimiter": delimiter, "encoding": encoding, "names": names, "on_bad_row": on_bad_row}
-    rows = PruningRows(before, data, reader, progress_of(progress))
+    chooser = PruningRows(before, data, rows, progress_of(progress))
     if has_rows:
-        rows.examples()  # a file that cannot be read is refused before anything is computed
+        chooser.examples()  # a file that cannot be read is refused before anything is computed
     smaller, kept_layers, kept_heads, covered = before.opened, None, None, None
     if layers is not None:
-        kept_layers = rows.layers(layers) if by == "importance" else evenly(layers, layers_in(smaller))
-        smaller = _with_fewer_layers(smaller, kept_layers, layers)
+        smaller, kept_layers = chooser.with_layers(smaller, layers, by)
     if heads is not None or heads_each is not None:
-        attentions_of(smaller)  # a model without heads is refused before anything is read
-        kept_heads = tuple(map(tuple, least(rows.heads(smaller), heads, heads_each)))
-        smaller = with_heads(smaller, kept_heads)
+        smaller, kept_heads = chooser.with_heads(smaller, heads, heads_each)
     if vocabulary is not None:
-        smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), rows)
+        smaller, covered = _with_fewer_tokens(smaller, vocabulary, characters, named(text), chooser)
     name = "model" if isinstance(model, Model) else Path(model).name
     made = replace(before.card.made or Made(), date=datetime.now(UTC).date().isoformat())
     smaller = replace(smaller, card=replace(before.card, weft=VERSION, metrics=(), base=name, made=made))
     after, comparison = Model(smaller, before.task), None
     if has_rows:
         folder = None if isinstance(model, Model) else Path(model)
-        comparison = rows.compare(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
+        comparison = chooser.compare(after, name, folder, max_drop=max_drop, costs=costs, seconds=seconds)
         if max_drop is not None and comparison.refused:
             raise UserError(f"{comparison.refused[0]}: nothing was written")
         for line in comparison.refused:
@@ -161,12 +150,6 @@ def prune(
     sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
     counts = parameters_of(before) or 0, parameters_of(after) or 0
     return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
-
-
-def _with_fewer_layers(opened: LoadedModel, kept: tuple[int, ...], count: int) -> LoadedModel:
-    """The model with these layers; a decoder keeps as many of its own, evenly."""
-    decoder = opened.network.decoder if opened.family.reads else None
-    return with_layers(opened, kept, None if decoder is None else evenly(min(count, len(decoder)), len(decoder)))
 
 
 def _with_fewer_tokens(
@@ -196,13 +179,13 @@ def _with_fewer_tokens(
 class PruningRows:
     """The rows by which parts are chosen and models are evaluated; read anew each time, so that none need be held."""
 
-    def __init__(self, model: Model, data: Paths | None, reader: Mapping[str, Any], progress: Progress) -> None:
-        self.model, self.data, self.reader, self.progress = model, data, reader, progress
+    def __init__(self, model: Model, data: Paths | None, options: RowOptions, progress: Progress) -> None:
+        self.model, self.data, self.options, self.progress = model, data, options, progress
         self.task = model.task_object
         self.sample: list[Example] | None = None
 
     def rows(self) -> ComparedRows:
-        return rows_of(self.task, self.model.card.columns, self.data, **self.reader)
+        return rows_of(self.task, self.model.card.columns, self.data, **self.options)
 
     def examples(self) -> Iterable[Example]:
         return self.rows().examples
@@ -217,6 +200,20 @@ class PruningRows:
             if not self.sample:
                 raise UserError("the data has no labels, so nothing shows which parts matter")
         return self.sample
+
+    def with_layers(self, opened: LoadedModel, count: int, by: str) -> tuple[LoadedModel, tuple[int, ...]]:
+        """The model with so many layers, and which they are; a decoder keeps as many of its own, evenly."""
+        kept = self.layers(count) if by == "importance" else evenly(count, layers_in(opened))
+        total = len(opened.network.decoder) if opened.family.reads else None
+        return with_layers(opened, kept, None if total is None else evenly(min(count, total), total)), kept
+
+    def with_heads(
+        self, opened: LoadedModel, share: float | None, each: int | None
+    ) -> tuple[LoadedModel, tuple[tuple[int, ...], ...]]:
+        """The model without the heads that matter least, and which heads of each layer are left."""
+        attentions_of(opened)  # a model without heads is refused before anything is read
+        kept = tuple(map(tuple, least(self.heads(opened), share, each)))
+        return with_heads(opened, kept), kept
 
     def heads(self, opened: LoadedModel) -> list[Any]:
         """How much each head of each layer matters."""

@@ -11,10 +11,10 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,7 +24,6 @@ from weft.checkpoint.save import write_files
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
-from weft.comparison.rows import Paths
 from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.checks import check_agreement, check_batch_single, logits_of
@@ -39,6 +38,7 @@ from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
+from weft.tasks.rows import RowOptions
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either
@@ -226,13 +226,6 @@ def quantize(
     max_drop: float = 0.5,
     prefer: str = "fast",
     kinds: Sequence[str] | None = None,
-    source: Paths = (),
-    target: Paths = (),
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    names: Sequence[str] = (),
     task: str | None = None,
     texts: int = TEXTS,
     seconds: float = SECONDS,
@@ -240,13 +233,14 @@ def quantize(
     trust: bool = False,
     log: Log = lambda line: None,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Quantized:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
     A candidate passes if it loses at most `max_drop` points, or if the paired 95 % interval of its loss does not
     exclude `max_drop`, and if it is faster (`prefer="fast"`) or smaller (`prefer="small"`) than the model. Points are
-    hundredths of the task's score; where the data has no labels, of how often both agree. Raises `Refused`, and writes
-    nothing, where no candidate passes.
+    hundredths of the task's metric; where the data has no labels, of how often both agree. Raises `Refused`, and
+    writes nothing, where no candidate passes. `rows` are the options of reading `data`, as of `weft.compare`.
     """
     for kind in kinds or ():
         one_of(kind, KINDS, "kind")
@@ -257,59 +251,57 @@ def quantize(
     refuse_exported(reference)
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
-    inputs = _inputs(reference, data, columns, format, delimiter, tuple(names), "stop", encoding, "test")
+    inputs = _inputs(reference, data, rows)
     with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
-        (place / BEFORE).mkdir()
-        write_files(place / BEFORE, reference.opened)
-        unjudged = replace(reference.opened, card=replace(reference.card, metrics=()))  # what they reach is measured
-        made_of = Source(Model(unjudged, reference.task), inputs)
-        folders, failed = _written(made_of, list(kinds or usual_kinds(reference)), place, log)
-        if not folders:
-            raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
+        folders, failed = _written(reference, inputs, list(kinds or usual_kinds(reference)), place, log)
         comparison = compare(
             [place / BEFORE, *folders.values()],
             data,
-            source=source,
-            target=target,
-            columns=columns,
-            format=format,
-            delimiter=delimiter,
-            encoding=encoding,
-            names=names,
             task=reference.task,
             memory=False,
             texts=texts,
             seconds=seconds,
             device="cpu",
             progress=progress,
+            **rows,
         )
-        verdicts = [*judged(comparison, max_drop, prefer), *failed]
+        verdicts = (*judged(comparison, max_drop, prefer), *failed)
         best = chosen(verdicts, prefer)
-        folder = None if best is None else Path(out)
-        result = Quantized(comparison, tuple(verdicts), best, folder, prefer, max_drop)
+        result = Quantized(comparison, verdicts, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
             raise Refused(_refusal(verdicts), result)
-        shutil.copytree(folders[best], inside, dirs_exist_ok=True)
-        place_of = [each.name for each in comparison.models].index(best)  # its card has its own metrics
-        card = replace(load(inside).card, metrics=comparison.card_metrics(place_of))
-        write_json(inside / "weft.json", card_values(card))
-        record_hashes(inside)
-        (inside / "run").mkdir()
-        result.write(inside / "run")
+        _finish(inside, folders[best], result)
     return result
 
 
-def _inputs(model: Model, data: Any, columns: Mapping[str, str] | None, *how: Any) -> list[Any]:
+def _finish(inside: Path, candidate: Path, result: Quantized) -> None:
+    """The folder of the chosen candidate, with its own metrics and the report of how it was chosen."""
+    shutil.copytree(candidate, inside, dirs_exist_ok=True)
+    number = [each.name for each in result.comparison.models].index(candidate.name)
+    card = replace(load(inside).card, metrics=result.comparison.card_metrics(number))
+    write_json(inside / "weft.json", card_values(card))
+    record_hashes(inside)
+    (inside / "run").mkdir()
+    result.write(inside / "run")
+
+
+def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
     """The user's texts, for what must see some before it can be written."""
     if model.task_object.writes:
         return []
     if data is None:
         raise UserError(f"a model for {model.task} is judged by rows: give --data")
-    return texts_of(model, data, columns, *how)
+    return texts_of(model, data, **options)
 
 
-def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tuple[dict[str, Path], list[Verdict]]:
-    """The candidates, each in a folder of its name; and those that cannot be, with why."""
+def _written(
+    model: Model, inputs: Sequence[Any], kinds: Sequence[str], place: Path, log: Log
+) -> tuple[dict[str, Path], list[Verdict]]:
+    """The model and its candidates, each in a folder of its name; and the candidates that cannot be, with why."""
+    (place / BEFORE).mkdir()
+    write_files(place / BEFORE, model.opened)
+    unmeasured = replace(model.opened, card=replace(model.card, metrics=()))  # theirs are measured
+    source = Source(Model(unmeasured, model.task), inputs)
     folders, failed = {}, []
     for kind in kinds:
         log(f"making {kind}")
@@ -322,6 +314,8 @@ def _written(source: Source, kinds: Sequence[str], place: Path, log: Log) -> tup
             failed.append(Verdict(kind, refused=str(error)))
             continue
         folders[kind] = folder
+    if not folders:
+        raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
     return folders, failed
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from weft.config import build, comma_list, merged, option, section
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, did_you_mean, listed, one_of, shown
 from weft.files import read_text
 from weft.runs.sections import TableSection, TextSection, TokenizerSection, TrainingRecipe, model_section
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
@@ -101,7 +101,13 @@ class TaskSection:
     """`[task]`: what is learned."""
 
     panel: ClassVar = "Task"
-    name: str = option(MISSING, "--task", help=f"What to learn: {', '.join(SUPERVISED)}.", metavar="TASK")
+    name: str = option(
+        MISSING,
+        "--task",
+        help=f"What to learn: {', '.join(SUPERVISED)}.",
+        metavar="TASK",
+        parse=lambda name: one_of(name, supervised_names(name), "--task"),
+    )
     labels: tuple[str, ...] = option(
         (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
     )

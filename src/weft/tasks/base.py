@@ -244,6 +244,19 @@ class Task(ABC):
         names = self.input_columns(record, given)
         return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
 
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        """The columns of inputs, and the same with those of targets: none where a file has no targets."""
+        inputs = self.find_inputs(record, given, note)
+        task, names = self.columns(record, given)
+        try:  # by their names alone: not every column of few values holds labels of this task
+            return task, inputs, find_columns(names, {**inputs, **given}, record, guess=False)
+        except UserError:
+            if any(name in given and given[name] in record.values for name in names if name not in inputs):
+                raise
+            return task, inputs, {}
+
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         """What a call is given for a row; an empty cell is an empty text."""
         texts = tuple(loose_text(record, column) for column in columns.values())
@@ -568,17 +581,6 @@ def teacher_prediction(outputs: TeacherArrays) -> Prediction:
     return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
 
 
-def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
-    """Logits of these labels in another order; a label that is not among them is impossible."""
-    if tuple(labels) == tuple(order):
-        return prediction
-    places = {label: number for number, label in enumerate(labels)}
-    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
-    known = [number for number, label in enumerate(order) if label in places]
-    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
-    return replace(prediction, output=logits)
-
-
 class UnsupervisedTask(Task):
     """A task of a pretrained model, with no labels and no rows to learn from."""
 
@@ -588,3 +590,14 @@ class UnsupervisedTask(Task):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         return cls()
+
+
+def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
+    """Logits of these labels in another order; a label that is not among them is impossible."""
+    if tuple(labels) == tuple(order):
+        return prediction
+    places = {label: number for number, label in enumerate(labels)}
+    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
+    known = [number for number, label in enumerate(order) if label in places]
+    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
+    return replace(prediction, output=logits)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.budget import by_budget
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
@@ -29,18 +28,17 @@ from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction
-from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.tasks.teacher_arrays import TeacherArrays, stacked
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces
+from weft.text.windows import Framing
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
-CHARACTERS = 1 << 22  # that are tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -462,21 +460,6 @@ class TextTask(Task):
         values = stacked(outputs, "output").astype(np.float64)
         # A teacher with one value for all texts is a poor one, but its student can still learn that.
         return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)
-
-
-def pieces_in(
-    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
-    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
-    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), CHARACTERS):
-        firsts = tokenizer.ids([each[0] for each in some], specials=False)
-        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
-        for each, first in zip(some, firsts, strict=True):
-            second = next(seconds) if len(each) > 1 else None
-            lengths = (len(first),) if second is None else (len(first), len(second))
-            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
-                raise UserError("a text is empty, and this model puts no tokens around a text")
-            yield pieces(framing, first, second), lengths
 
 
 # ------------------------------------------------------------------------------------------------- the head of values

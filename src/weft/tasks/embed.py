@@ -24,7 +24,7 @@ from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.output_checks import check_finite
 from weft.tasks.teacher_arrays import TeacherArrays, stacked
@@ -208,11 +208,10 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
-class VectorTask(Task):
+class VectorTask(UnsupervisedTask):
     """A task that asks a network for nothing but vectors of texts."""
 
     embeds = True
-    supervised = False
     unbounded = True
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
@@ -231,7 +230,7 @@ class EmbedTask(VectorTask):
     directions: Directions | None = field(default=None, compare=False)  # of the teacher's vectors
 
     name = "embed"
-    supervised = False  # its targets are the vectors of a teacher
+    independent = True
     overlap = 0.25
     prediction_columns = ("vector",)
     default_metric = "spearman"

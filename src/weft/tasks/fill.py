@@ -116,11 +116,6 @@ class FillTask(HiddenWordTask):
     """Words for the gaps of a text."""
 
     name = "fill"
-    independent = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> FillTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return fill(model, inputs, **options)

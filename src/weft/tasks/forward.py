@@ -17,11 +17,12 @@ from weft.errors import UserError
 from weft.nn.rows import Batch, Rows
 from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, framing_of, left_out, special_tokens
+from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, special_tokens
 
 T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
 CHARACTERS = 1 << 19  # of texts that are held at a time
+TOKENIZED = 1 << 22  # characters that are tokenized at a time
 ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
 
 
@@ -52,6 +53,21 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     length = min(window.length, opened.config.context)
     speaks = opened.family.speaks
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
+
+
+def pieces_in(
+    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
+    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
+    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOKENIZED):
+        firsts = tokenizer.ids([each[0] for each in some], specials=False)
+        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
+        for each, first in zip(some, firsts, strict=True):
+            second = next(seconds) if len(each) > 1 else None
+            lengths = (len(first),) if second is None else (len(first), len(second))
+            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
+                raise UserError("a text is empty, and this model puts no tokens around a text")
+            yield pieces(framing, first, second), lengths
 
 
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:

@@ -14,7 +14,7 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
-from weft.data.columns import find_columns, paired_columns
+from weft.data.columns import PAIRED, find_columns, paired_columns
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
@@ -117,6 +117,21 @@ class SequenceTask(Task):
             given = ({"source": both[0]} if both else {}) | dict(given)
         source = "text" not in given and ("source" in given or "source" in record.values)
         return find_columns(("source" if source else "text",), given, record, note)
+
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        """By a usual pair of names, of which the second may be missing."""
+        try:
+            both = find_columns(("source", "target"), given, record)
+            return self, {"source": both["source"]}, both
+        except UserError:
+            if "target" in given:
+                raise
+        there = {name.casefold(): name for name in reversed(list(record.values))}
+        source = next((there[first] for first, _ in PAIRED if first in there), None)
+        known = given if "source" in given or source is None else {"source": source}
+        return self, find_columns(("source",), known, record), {}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
