@@ -12,7 +12,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
-from weft.tasks.answers import Chosen, Option
+from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
@@ -86,7 +86,7 @@ def _chosen(
         raise UserError(f"{where}: this model gives no chance at all to any of its choices")
     whole = math.fsum(math.exp(score - best) for score in scores)
     options = [
-        Option(
+        Continuation(
             text=choice,
             number=number,
             logprob=logprob,
