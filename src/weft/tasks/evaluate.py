@@ -258,7 +258,14 @@ def evaluate(
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
     if opened.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)
-    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
+    return _evaluated(task, opened, files, needed, log, progress)
+
+
+def _evaluated(
+    task: Task, opened: LoadedModel, files: Table, needed: Sequence[str], log: Log, progress: ProgressChoice
+) -> Evaluation:
+    """The rows of files, read one by one and evaluated."""
+    where, skipped, framing, normalization = files.name, Skipped(), framing_for(opened), task.normalization()
 
     def read(record: Record, columns: Mapping[str, str]) -> Example:
         example = task.read(record, columns)
@@ -273,7 +280,7 @@ def evaluate(
     log_notes(skipped.without_bad().lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
-    return evaluation_of(result, name, where, files.hash(), skipped)
+    return evaluation_of(result, task.name, where, files.hash(), skipped)
 
 
 def evaluation_of(
