@@ -56,8 +56,8 @@ def network_of(folder: Path, told: LoadedModel) -> Network:
     except IndexError:  # of a special token
         raise UserError(f"{folder}: a token of the tokenizer is none of the model's {config.vocabulary}") from None
     if not family.speaks:
-        return Reading(inside, told, heads_of(folder, told)).eval()
-    return Writing(inside, told, list(vocabularies.values())).eval()
+        return Ct2Encoder(inside, told, heads_of(folder, told)).eval()
+    return Ct2Generator(inside, told, list(vocabularies.values())).eval()
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
@@ -91,7 +91,7 @@ def heads_of(folder: Path, told: LoadedModel) -> Network:
 # ------------------------------------------------------------------------------------------------- those that read
 
 
-class Reading(Engine):
+class Ct2Encoder(Engine):
     """An encoder: its last layer from the engine, its heads our own."""
 
     def __init__(self, folder: Path, told: LoadedModel, body: Any) -> None:
@@ -153,7 +153,7 @@ def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
 # ------------------------------------------------------------------------------------------------ those that write
 
 
-class Writing(Engine):
+class Ct2Generator(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
     SCORES_TEXTS = SEARCHES = True

@@ -115,7 +115,7 @@ def chosen_for(
 
 
 @dataclass(frozen=True)
-class Coverage:
+class VocabularyCoverage:
     """What a smaller vocabulary makes of texts."""
 
     tokens: int  # of the texts, as they were
@@ -130,7 +130,7 @@ class Coverage:
         return f"{share:.2%} of {self.tokens:,} tokens are spelled with smaller ones, {more:+.2%} tokens{unknown}"
 
 
-def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> Coverage:
+def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> VocabularyCoverage:
     """Count what texts lose by a smaller vocabulary."""
     stay, none = set(kept), before.id_of("unknown")
     still = after.id_of("unknown")
@@ -140,7 +140,7 @@ def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: It
             tokens, now = tokens + len(old), now + len(new)
             dropped += sum(number not in stay for number in old)
             unknown += sum(number == still for number in new) - sum(number == none for number in old)
-    return Coverage(tokens, dropped, now, max(0, unknown))
+    return VocabularyCoverage(tokens, dropped, now, max(0, unknown))
 
 
 # ---------------------------------------------------------------- the model
