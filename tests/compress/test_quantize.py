@@ -225,7 +225,7 @@ def test_mistakes(place: Path, tmp_path: Path) -> None:
         weft.quantize(model, rows, out=out, kinds=["onnx-int9"])
     with pytest.raises(UserError, match="max_drop must be between 0 and 100 points, not -1"):
         weft.quantize(model, rows, out=out, max_drop=-1)
-    with pytest.raises(UserError, match="is judged by rows: give --data"):
+    with pytest.raises(UserError, match="is evaluated on rows: give --data"):
         weft.quantize(model, out=out)
     weft.export(model, "onnx", out=tmp_path / "onnx")
     with pytest.raises(UserError, match="a model for onnx already"):

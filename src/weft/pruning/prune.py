@@ -191,7 +191,7 @@ class PruningRows:
     def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
         if not self.task.supervised:
-            raise UserError(f"a model for {self.model.task} has no labels by which parts of it could be chosen")
+            raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
         if self.sample is None:
             rows = [example for example in self.examples() if self.task.has_target(example)]
             self.sample = some_of(rows, MAX_ROWS)

@@ -290,7 +290,7 @@ def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
     if model.task_object.writes:
         return []
     if data is None:
-        raise UserError(f"a model for {model.task} is judged by rows: give --data")
+        raise UserError(f"a model for {model.task} is evaluated on rows: give --data")
     return texts_of(model, data, **options)
 
 
