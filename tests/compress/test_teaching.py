@@ -170,7 +170,7 @@ def test_the_cache_is_listed_and_cleared(listened: Teacher, here: Path, capsys: 
     asked(listened, [row["text"] for row in kinds_of(9)])
     assert run(["cache", "list"]) == 0
     said = capsys.readouterr().out
-    assert "0 tokenized texts and what 1 teacher has said" in said and f"teacher {listened.folder}" in said
+    assert "0 tokenized texts and the outputs of 1 teacher" in said and f"teacher {listened.folder}" in said
     assert run(["cache", "clear"]) == 0
     assert not list((here / "cache").rglob("*.safetensors"))
     assert asked(listened, [row["text"] for row in kinds_of(9)]).forwards == 9
