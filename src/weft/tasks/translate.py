@@ -94,29 +94,15 @@ def translate(
     context = min(each.config.context for each in (opened, *others))
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
     networks: list[Any] = [opened.network, *(other.network for other in others)]
+    options = {
+        "choice": choice,
+        "context": context,
+        "rules": Rules(banned=tuple((token,) for token in opened.never)),
+        "attention": alignments,
+        "device": opened.device,
+    }
     decoder = networks[0] if len(networks) == 1 else Ensemble(networks)
-    hypotheses: list[list[Completion]] = [[]] * len(parts)
-    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
-    end = writer_of(opened).id_of("end")
-    budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
-    for some in by_budget(order, lambda number: len(parts[number].tokens) * beam_size, budget):
-        with naming(opened.folder):
-            completions = generate(
-                decoder,
-                [[opened.config.begin]] * len(some),
-                sources=[parts[number].tokens for number in some],
-                choice=choice,
-                ends=() if end is None else (end,),
-                context=context,
-                rules=Rules(banned=tuple((token,) for token in opened.never)),
-                max_tokens=[max_tokens or limit_of(parts[number].tokens) for number in some],
-                attention=alignments,
-                device=opened.device,
-            )
-        for number, best in zip(some, completions, strict=True):
-            hypotheses[number] = best
-        if on_progress is not None:
-            on_progress(len(some))
+    hypotheses = _hypotheses(opened, decoder, parts, max_tokens, options, on_progress)
     by_text: list[list[int]] = [[] for _ in texts]
     for number, part in enumerate(parts):
         by_text[part.text].append(number)
@@ -124,6 +110,36 @@ def translate(
         _answer(opened, [parts[number] for number in some], [hypotheses[number] for number in some], n)
         for some in by_text
     ]
+
+
+def _hypotheses(
+    opened: LoadedModel,
+    decoder: Any,
+    parts: Sequence[Part],
+    max_tokens: int | None,
+    options: dict[str, Any],
+    on_progress: Callable[[int], None] | None,
+) -> list[list[Completion]]:
+    """The best completions of each piece, pieces of similar length together."""
+    hypotheses: list[list[Completion]] = [[]] * len(parts)
+    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
+    end, width = writer_of(opened).id_of("end"), options["choice"].width
+    budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
+    for batch in by_budget(order, lambda number: len(parts[number].tokens) * width, budget):
+        with naming(opened.folder):
+            completions = generate(
+                decoder,
+                [[opened.config.begin]] * len(batch),
+                sources=[parts[number].tokens for number in batch],
+                ends=() if end is None else (end,),
+                max_tokens=[max_tokens or limit_of(parts[number].tokens) for number in batch],
+                **options,
+            )
+        for number, best in zip(batch, completions, strict=True):
+            hypotheses[number] = best
+        if on_progress is not None:
+            on_progress(len(batch))
+    return hypotheses
 
 
 def check_writer(opened: LoadedModel) -> None:
