@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import zipfile
@@ -14,7 +13,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text.header import header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, rewind
+from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, need_module, rewind
 from weft.text.table_layout import ROWS
 
 MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
@@ -27,12 +26,7 @@ MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold s
 
 def read_xlsx(source: TextSource, options: Options) -> Rows:
     """The rows of the first sheet that has any; the first row names the columns."""
-    try:
-        openpyxl = importlib.import_module("openpyxl")
-    except ImportError:
-        raise UserError("reading Excel needs openpyxl: pip install 'weft[excel]'") from None
-    if not source.plain or source.path is None:
-        raise UserError(f"{source.name}: Excel is read from a plain file only; it is compressed inside already")
+    openpyxl = need_module(source, "openpyxl", "excel", "Excel")
     _check_size(source)
     try:
         book = openpyxl.load_workbook(source.stream, read_only=True, data_only=True, keep_links=False)
