@@ -6,6 +6,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from datetime import date, time
 from itertools import chain, islice
 from typing import IO, Any, cast
 
@@ -155,4 +156,4 @@ def _value(cell: Any) -> Any:
     """A cell as JSON would have it: Excel keeps whole numbers as fractions, and dates as objects."""
     if isinstance(cell, float) and cell.is_integer():
         return int(cell)
-    return cell.isoformat() if hasattr(cell, "isoformat") else cell
+    return cell.isoformat() if isinstance(cell, date | time) else cell
