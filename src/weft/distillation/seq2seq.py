@@ -166,7 +166,7 @@ def unpacked(said: Said) -> list[tuple[str, float]]:
 def from_nothing(plan: FinetuneTraining) -> FinetuneTraining:
     """The plan of a student that begins from nothing, with what is usual then where nothing else was asked for."""
     plain = FinetuneTraining()
-    left = [key for key in FROM_NOTHING if getattr(plan, key) == getattr(plain, key)]
+    left = [key for key in FROM_NOTHING if vars(plan)[key] == vars(plain)[key]]
     usual: dict[str, Any] = {key: FROM_NOTHING[key] for key in left}
     return replace(plan, **usual)
 
