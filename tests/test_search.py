@@ -553,7 +553,7 @@ def test_the_verb_next(folder: Path, weft_says: Callable[..., str]) -> None:
     told = [json.loads(line) for line in lines]
     assert [(one["first"], one["second"]) for one in told] == [("the loom", "was old"), ("a", "b")]
     assert said.startswith(f"{told[0]['probability']:.4f}")
-    assert "cut to fit" in weft_says("next", folder, "the loom " * 30, "was old")
+    assert "truncated to fit" in weft_says("next", folder, "the loom " * 30, "was old")
 
 
 def test_slips_get_one_line(folder: Path, gpt: Any, tmp_path: Path, weft_says: Callable[..., str]) -> None:

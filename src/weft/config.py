@@ -63,15 +63,15 @@ def build(kind: type[T], values: Mapping[str, Any], where: str, section: str = "
         if name not in fields:
             raise UserError(f"{place}: unknown key {shown(str(name))!r}{did_you_mean(str(name), fields)}")
     hints = get_type_hints(kind)
-    found = {
+    fitted = {
         name: _fit(hints[name], value, where, f"{section}.{name}" if section else name)
         for name, value in values.items()
     }
-    needed = [name for name, field in fields.items() if name not in found and _has_no_default(field)]
+    needed = [name for name, field in fields.items() if name not in fitted and _has_no_default(field)]
     if needed:
         raise UserError(f"{place}: missing {listed(needed)}")
     try:
-        return kind(**found)
+        return kind(**fitted)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
 
@@ -134,9 +134,8 @@ def _shown(value: Any) -> str:
 
 def values_of(config: Any) -> dict[str, Any]:
     """A config as plain values, ready for JSON or TOML; what is None is left out."""
-    values = vars(config)
-    fields = [field.name for field in dataclasses.fields(config)]
-    return {name: _plain(values[name]) for name in fields if values[name] is not None}
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -151,27 +150,27 @@ def _plain(value: Any) -> Any:
 
 def settings_of(settings: Iterable[str]) -> dict[str, Any]:
     """What a row of `--set a.b=value` says, as nested values; a value that is not TOML is taken as text."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in parts):
             raise UserError(f"--set {shown(setting)}: write it as key=value or section.key=value")
-        section = found
+        section = values
         for part in parts[:-1]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
                 raise UserError(f"--set {shown(setting)}: {part!r} was already set to a value")
         section[parts[-1]] = _toml_value(text.strip())
-    return found
+    return values
 
 
 def _toml_value(text: str) -> Any:
     try:
-        found = tomllib.loads(f"value = {text}")
+        values = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python converts
         return text
-    return found["value"] if len(found) == 1 else text
+    return values["value"] if len(values) == 1 else text
 
 
 def changed(config: T, values: Mapping[str, Any], where: str = "--set") -> T:
@@ -181,11 +180,11 @@ def changed(config: T, values: Mapping[str, Any], where: str = "--set") -> T:
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with new ones in place of old; sections are changed key by key."""
-    found = dict(old)
+    values = dict(old)
     for name, value in new.items():
-        both = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
-        found[name] = merged(found[name], value) if both else value
-    return found
+        both = isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
+        values[name] = merged(values[name], value) if both else value
+    return values
 
 
 def read_toml(kind: type[T], path: Path) -> T:

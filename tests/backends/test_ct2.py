@@ -137,9 +137,9 @@ def test_the_same_words_greedy_and_by_beams(family: str, blocks: dict[str, Any],
     theirs.network.patience = 1000.0  # type: ignore[assignment]
     for options in (
         {},
-        {"beam": 3, "n": 3},
-        {"beam": 3, "length_penalty": 0.0, "n": 2},
-        {"beam": 2, "length_penalty": 1.7, "n": 2},
+        {"beam_size": 3, "n": 3},
+        {"beam_size": 3, "length_penalty": 0.0, "n": 2},
+        {"beam_size": 2, "length_penalty": 1.7, "n": 2},
     ):
         some = texts(8, seed=3)
         same_words(*(complete(each.opened, some, max_tokens=9, **options) for each in (ours, theirs)))
@@ -149,7 +149,7 @@ def test_rules_stops_and_streams(tmp_path: Path) -> None:
     for family in ("gpt2", "marian"):
         ours = drawn(family)
         theirs = carried(ours, tmp_path / family)
-        for options in ({"least": 4}, {"least": 40}, {"stop": ["t", "e"]}):
+        for options in ({"min_tokens": 4}, {"min_tokens": 40}, {"stop": ["t", "e"]}):
             some = texts(6, seed=1)
             same_words(*(complete(each.opened, some, max_tokens=8, **options) for each in (ours, theirs)))
         written = []
@@ -251,9 +251,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"slide": True}, "slide"),
     ({"no_repeat": 2}, "repetitions"),
     ({"repetition_penalty": 1.2}, "repetitions"),
-    ({"beam": 3, "least": 3}, "in a beam"),
-    ({"beam": 3, "stop": ["a"]}, "stop at a string"),
-    ({"beam": 4, "groups": 2, "diversity": 0.5}, "groups"),
+    ({"beam_size": 3, "min_tokens": 3}, "in a beam"),
+    ({"beam_size": 3, "stop": ["a"]}, "stop at a string"),
+    ({"beam_size": 4, "groups": 2, "diversity": 0.5}, "groups"),
     ({"temperature": 0.5, "min_p": 0.1}, "min_p"),
 ]
 

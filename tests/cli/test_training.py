@@ -89,11 +89,11 @@ MISTAKES = {
                                     "--out", "r"], "mlm\\+sop does not fit roberta, which learns by mlm$"),
     "short rows that are long": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "objective.short=32"],
                                  "short must be at least 2 and below the length of a row, not 32"),
-    "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "must be one of"),
+    "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "is not one of"),
     "rows longer than the context": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "model.context=16"],
                                      "rows of 32 tokens are longer"),
     "a base that is none": (["pretrain", "--base", "nowhere", "--text", "corpus.txt", "--out", "r"], "nowhere"),
-    "text or held out": ([*GPT, "--text", "corpus.txt", "--dev", "word.txt", "empty.txt", "--out", "r"], "is it text"),
+    "text or held out": ([*GPT, "--text", "corpus.txt", "--dev", "word.txt", "empty.txt", "--out", "r"], "held-out"),
     "text and held out": ([*GPT, "--text", "corpus.txt", "--dev", "corpus.txt", "--out", "r"], "both text and held"),
     "patience for nothing": ([*GPT, "--text", "corpus.txt", "--patience", "2", "--set", "text.holdout=0", "--out", "r"],
                              "patience needs held-out text"),
@@ -280,7 +280,7 @@ def test_shipped_recipes_train(name: str, here: Path, capsys: pytest.CaptureFixt
     model = weft.load("r")
     assert model.tokenizer is not None
     gap = model.tokenizer.roles.mask or (sentinel(0) if model.tokenizer.id(sentinel(0)) else None)
-    answer = model("The weaver" if gap is None else f"The {gap} sang.", **({"most": 2} if gap is None else {}))
+    answer = model("The weaver" if gap is None else f"The {gap} sang.", **({"max_tokens": 2} if gap is None else {}))
     assert answer.text.endswith(" sang.") or gap is None
     recipe = read_recipe("r/run/recipe.toml", {}, Recipe)
     if name == "bert-whole-words":

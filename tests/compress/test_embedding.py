@@ -237,7 +237,7 @@ def test_a_resampled_text_counts_in_all_its_pairs() -> None:
 
 def test_likeness_of_the_same_and_of_nothing() -> None:
     chance = np.random.default_rng(2)
-    same, none, many = SimilarityMetrics(), SimilarityMetrics(), SimilarityMetrics(most=20)
+    same, none, many = SimilarityMetrics(), SimilarityMetrics(), SimilarityMetrics(max_texts=20)
     for number, vector in enumerate(chance.normal(size=(30, 6))):
         same.add(3 * vector, vector)
         none.add(np.ones(4), vector)
@@ -245,7 +245,7 @@ def test_likeness_of_the_same_and_of_nothing() -> None:
     assert all(score.value == pytest.approx(1) for score in same.result().values())
     assert none.result()["pearson"].value == none.result()["spearman"].value == 0
     assert many.result()["pearson"].value == pytest.approx(1)  # those after the first 20 are not compared
-    with pytest.raises(UserError, match="too few"):
+    with pytest.raises(UserError, match="at least 3 texts"):
         SimilarityMetrics().result()
 
 

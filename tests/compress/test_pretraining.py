@@ -101,7 +101,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
         )
     student, teacher = begun.opened.network.eval(), made.opened.network.eval()
     assert begun.opened.family.name == "distilbert" and begun.opened.config.layers == 2 and not begun.fresh
-    assert not hasattr(student, "pooler") and set(begun.opened.heads) == {"words"}
+    assert student.pooler is None and set(begun.opened.heads) == {"words"}
     batch = Ragged.of([[2, 8, 9, 30, 3], [2, 11, 3]])
     ours: list[torch.Tensor] = []
     theirs: list[torch.Tensor] = []

@@ -93,7 +93,7 @@ def test_arrays_hold_any_text() -> None:
 
 
 def test_of_several_texts_each_counts_by_its_chance(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, best=3)
+    lesson, model = lesson_of(teacher, n=3)
     framing = framed(model)
     found = translate(model.opened, [source for source, _ in PAIRS], beam_size=5, n=3)
     table = lesson.table(SOURCES, lesson.said(model.opened, framing, SOURCES), model.opened, framing)
@@ -194,7 +194,7 @@ def test_right_texts_have_their_share() -> None:
 
 
 def test_a_student_with_other_tokens_learns_the_same_texts(teacher: Path) -> None:
-    lesson, model = lesson_of(teacher, best=2)
+    lesson, model = lesson_of(teacher, n=2)
     framing = framed(model)
     said = lesson.said(model.opened, framing, SOURCES)
     tokens = learn([text for each in said for text, _ in unpacked(each)] + [s for s, _ in PAIRS], "bpe", 320)

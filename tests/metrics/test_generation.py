@@ -167,15 +167,15 @@ def test_lead() -> None:
             "tokenize '13b' is not one of 13a, intl, char, zh, none; did you mean '13a'",
         ),
         (lambda: GenerationMetrics(edges=[5, 5]), "each must be above the one before"),
-        (lambda: GenerationMetrics().result(), "nothing to score"),
-        (lambda: GenerationMetrics().signature, "nothing to score"),
+        (lambda: GenerationMetrics().result(), "no examples to score"),
+        (lambda: GenerationMetrics().signature, "no examples to score"),
         (lambda: GenerationMetrics().add(["a"], []), "1 predicted texts, but 0 true ones"),
-        (lambda: GenerationMetrics().add(["a", "b"], ["a", []]), "text 2 has no right text"),
+        (lambda: GenerationMetrics().add(["a", "b"], ["a", []]), "text 2 has no reference"),
         (
             lambda: GenerationMetrics().add(["a"], ["a"], [1, 2]),
             "lengths of sources are given for all texts or for none",
         ),
-        (lambda: RougeMetrics().add(["a"], [[]]), "summary 1 has no right one"),
+        (lambda: RougeMetrics().add(["a"], [[]]), "summary 1 has no reference"),
     ],
 )
 def test_mistakes_are_named(call: Any, fault: str) -> None:

@@ -81,10 +81,10 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
     assert said["training"] == {"steps": 5}, "steps take the place of epochs, as in a recipe"
     settings: dict[str, Any] = {"student": {"settings": {"heads": 2}}, "distill": {"hard": 0.1}}
     student = {"model": "2x64", "settings": {"context": 8}}
-    given = overlaid(settings, {"distill": {"best": 2}})
+    given = overlaid(settings, {"distill": {"n": 2}})
     said = settings_of(given, RunRows(), DistillData, {"text": None}, {"student.model": student}, None)
     assert said["student"] == {"model": "2x64", "settings": {"heads": 2, "context": 8}}
-    assert said["distill"] == {"hard": 0.1, "best": 2}
+    assert said["distill"] == {"hard": 0.1, "n": 2}
 
 
 # ------------------------------------------------------------------------------------------------------------------ fit

@@ -81,7 +81,7 @@ def test_what_is_cut_off_is_said(one: int, two: int, length: int, pair: bool) ->
 def test_no_room() -> None:
     with pytest.raises(UserError, match="a window of 3 tokens has no room"):
         pieces(framing(3, 1), [5, 6])
-    with pytest.raises(UserError, match="no token that keeps two texts apart"):
+    with pytest.raises(UserError, match="no separator token for pairs"):
         pieces(Framing((), (), None, False, 10, 5), [5], [6])
 
 

@@ -73,7 +73,7 @@ def whole(**parts: Any) -> dict[str, Any]:
         ({"vocab__txt": b"[UNK]\n\xff\n"}, r"vocab.txt line 2: byte 0xff is not UTF-8"),
         ({"vocab__txt": NAMES, "tokenizer_config__json": {"do_lower_case": "yes"}}, "do_lower_case"),
         ({"vocab__txt": NAMES, "tokenizer_config__json": {"unk_token": 3}}, "unk_token in its settings"),
-        ({"vocab__txt": "[UNK]", "tokenizer_config__json": {"word_tokenizer_type": "mecab"}}, "words are cut by mecab"),
+        ({"vocab__txt": "[UNK]", "tokenizer_config__json": {"word_tokenizer_type": "mecab"}}, "split by mecab"),
         ({"vocab__txt": "[UNK]", "tokenizer_config__json": {"tokenizer_class": "BertJapaneseTokenizer"}}, "outside"),
         ({"vocab__json": {"a": 0}, "merges__txt": "a b\n"}, r"merges.txt line 1: 'b' is not in vocab.json"),
         ({"vocab__json": {"a": 0}, "merges__txt": "#version\na\n"}, r"merges.txt line 2: 'a' is not two tokens"),

@@ -10,7 +10,7 @@ import pytest
 from tests.training.small import stories
 from weft.data.shards import TextFiles
 from weft.text.documents import LOOKED_AT, documents_of
-from weft.text.records import look_for_documents, read_texts
+from weft.text.records import document_kinds, read_texts
 
 PARAGRAPHS = stories(40).splitlines()  # several sentences each
 WORDS = [word.strip(".,") for word in " ".join(PARAGRAPHS).split()]
@@ -44,7 +44,7 @@ def test_documents_are_found_by_looking(name: str, tmp_path: Path) -> None:
     assert documents_of([line.strip() for line in text.splitlines()]) == wanted
     path = tmp_path / "a.txt"
     path.write_text(text + "\n")
-    assert look_for_documents([path]) == {wanted}
+    assert document_kinds([path]) == {wanted}
     found = [document.text for document in read_texts(path, documents="auto")]
     assert found == [document.text for document in read_texts(path, documents=wanted)]
 

@@ -203,7 +203,7 @@ def test_no_text(kind: str) -> None:
 
 
 def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="needs a special token for what it does not know"):
+    with pytest.raises(UserError, match="needs an unknown token"):
         learn(texts(), "word", 100, specials=Roles(padding="<pad>"))
     with pytest.raises(UserError, match="must differ"):
         learn(texts(), "bpe", 300, extra=["<|endoftext|>"])

@@ -147,6 +147,6 @@ def test_a_text_that_was_cut_before_is_learned_by_its_own_rules() -> None:
 def test_rare_words_are_unknown_and_frequent_ones_come_first() -> None:
     tokenizer = learned_words(lambda: ["b b b a a c"], 2)
     assert tokenizer.tokens == {"b": 0, "a": 1, UNKNOWN: 2}
-    assert learned_words(lambda: ["b b b a a c"], 1, most=1).tokens == {"b": 0, UNKNOWN: 1}
+    assert learned_words(lambda: ["b b b a a c"], 1, max_words=1).tokens == {"b": 0, UNKNOWN: 1}
     with pytest.raises(UserError, match="no word is there 9 times"):
         learned_words(lambda: ["a b c"], 9)

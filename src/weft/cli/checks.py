@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
     """A file of data where texts are expected was meant as --data."""
     from weft.text.rows import SUFFIXES
-    from weft.text.sources import telling_suffix
+    from weft.text.sources import format_suffix
 
     for text in texts or ():
         try:
-            data = len(text) < 4096 and telling_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
+            data = len(text) < 4096 and format_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
         except (OSError, ValueError):
             continue
         if data:

@@ -122,7 +122,7 @@ class Flags:
     @cached_property
     def flags(self) -> list[Flag]:
         module, _, name = self.kind.partition(":")
-        flags = flags_of(getattr(import_module(module), name))
+        flags = flags_of(vars(import_module(module))[name])
         return [flag for flag in flags if (not self.only or flag.key in self.only) and flag.key not in self.without]
 
     def parameters(self) -> list[inspect.Parameter]:

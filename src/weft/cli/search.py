@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from weft.budget import by_budget
 from weft.cli.inputs import from_input, load_model, print_json
 from weft.cli.options import Folder, Given, Jsonl, Runtime, Texts
-from weft.cli.show import one_line, progress, table
+from weft.cli.show import one_line, print_rows, progress
 from weft.cli.words import Layers, Pooling
 from weft.errors import UserError, escaped
 
@@ -140,13 +139,9 @@ def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, c
         for stage, scores in stages.items()
         for name, score in scores.items()
     ]
-    if jsonl:
-        for row in rows:
-            print(json.dumps(row))
-        return
-    print(f"{len(rights):,} queries, {len(index.texts):,} texts")
-    cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    print(table(["stage", "score", "value", "low", "high"], cells))
+    if not jsonl:
+        print(f"{len(rights):,} queries, {len(index.texts):,} texts")
+    print_rows(rows, jsonl)
 
 
 def central(

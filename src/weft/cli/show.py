@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from weft.errors import escaped
 from weft.progress import live as progress
 from weft.training.signals import stop_signals
 
-__all__ = ["Ticker", "amount", "leaving_at_once", "number", "one_line", "progress", "table"]
+__all__ = ["Ticker", "amount", "leaving_at_once", "number", "one_line", "print_rows", "progress", "table"]
 
 Ticker = Callable[[int], None]
 
@@ -63,6 +65,16 @@ def leaving_at_once() -> Iterator[None]:
 def one_line(text: str) -> str:
     """A text with its line breaks and runs of spaces as single spaces."""
     return " ".join(text.split())
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], jsonl: bool) -> None:
+    """Rows of figures as a table, or as lines of JSON."""
+    if jsonl:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+    elif rows:
+        cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+        print(table(list(rows[0]), cells))
 
 
 def number(value: float | None) -> str:

@@ -10,8 +10,8 @@ import typer
 
 from weft.cli.checks import check_data, check_device, check_run, find_model
 from weft.cli.options import Flags, Given, Jsonl, group
-from weft.cli.show import leaving_at_once, progress, table
-from weft.errors import UserError, escaped
+from weft.cli.show import leaving_at_once, print_rows, progress, table
+from weft.errors import UserError, escaped, listed
 
 if TYPE_CHECKING:
     from weft.vectors.space import Near, WordSpace
@@ -225,18 +225,11 @@ def learn_map(
         for way, one in report.scores.items()
         for at, score in ((1, one.at_1), (5, one.at_5))
     ]
-    if jsonl:
-        for row in rows:
-            print(json.dumps(row))
-        return
-    print(f"learned from {report.learned:,} pairs, evaluated on {report.held_out:,}")
-    if report.left_out:
-        from weft.errors import listed
-
-        print(f"{report.left_out:,} pairs left out, since words are missing: {escaped(listed(report.missing))}")
-    cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    if rows:
-        print(table(["search", "precision", "value", "low", "high"], cells))
+    if not jsonl:
+        print(f"learned from {report.learned:,} pairs, evaluated on {report.held_out:,}")
+        if report.left_out:
+            print(f"{report.left_out:,} pairs left out, since words are missing: {escaped(listed(report.missing))}")
+    print_rows(rows, jsonl)
 
 
 app = group(

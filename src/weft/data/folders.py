@@ -15,7 +15,7 @@ from weft.files import MEGABYTE, reason
 from weft.text.paths import digest_of
 from weft.text.row_problems import Skipped
 from weft.text.rows import SUFFIXES, Record
-from weft.text.sources import LIMIT, open_sources, read_lines, telling_suffix
+from weft.text.sources import LIMIT, format_suffix, open_sources, read_lines
 
 TEXTS = ("", ".txt", ".text")
 UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # names of folders of unlabeled texts
@@ -91,14 +91,14 @@ def _texts(folder: Path) -> list[Path]:
 
 
 def _is_text(name: str) -> bool:
-    suffix = telling_suffix(Path(name))
+    suffix = format_suffix(Path(name))
     return suffix in TEXTS or suffix[1:].isdigit()
 
 
 def is_class_folder(folder: Path) -> bool:
     """Whether a folder has at least two folders with texts and nothing else in them, and no tables beside them."""
     for entry in _entries(folder):
-        if entry.is_file() and SUFFIXES.get(telling_suffix(Path(entry.name)), "txt") != "txt":
+        if entry.is_file() and SUFFIXES.get(format_suffix(Path(entry.name)), "txt") != "txt":
             return False
     folders = _folders(folder)
     if any(_split(path.name) for path in folders):

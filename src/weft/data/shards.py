@@ -26,7 +26,7 @@ from weft.errors import UserError
 from weft.files import reason, sync_folder, unwritable
 from weft.text.long_texts import PART, parts_of
 from weft.text.paths import digest_of, find_files
-from weft.text.records import look_for_documents, read_texts
+from weft.text.records import document_kinds, read_texts
 from weft.text.row_problems import Skipped
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.sources import zip_and_member
@@ -86,7 +86,7 @@ class TextFiles:
         """The same with its kind of documents; still auto where files are of different kinds."""
         if self.documents != "auto":
             return self
-        kinds = look_for_documents(self.paths()) or {"line"}
+        kinds = document_kinds(self.paths()) or {"line"}
         return replace(self, documents=kinds.pop()) if len(kinds) == 1 else self
 
     def hash(self) -> str:

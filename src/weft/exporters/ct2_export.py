@@ -20,7 +20,7 @@ from weft.errors import UserError, shown
 from weft.exporters.ct2_specs import spec_of
 from weft.files import unwritable
 from weft.text.rows import SUFFIXES
-from weft.text.sources import telling_suffix
+from weft.text.sources import format_suffix
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -61,7 +61,7 @@ def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     tables = [whole]
     if not whole.in_memory:  # .en and .de tell no format: lines
         tables = [
-            replace(whole, data=name, format=SUFFIXES.get(telling_suffix(PurePath(name)), "txt")) for name in whole.data
+            replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
         ]
     for table in tables:
         for record in table.records():

@@ -54,8 +54,8 @@ class Beam:
             raise UserError(f"beam_size must be at least 1, not {self.width}")
         if not -PENALTY <= self.length_penalty <= PENALTY:  # NaN is neither
             raise UserError(f"length_penalty must be between -{PENALTY} and {PENALTY}, not {self.length_penalty}")
-        for name in ("coverage", "diversity"):
-            if not 0.0 <= (value := vars(self)[name]) < math.inf:
+        for name, value in (("coverage", self.coverage), ("diversity", self.diversity)):
+            if not 0.0 <= value < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {value}")
         if not 1 <= self.n <= self.width:
             raise UserError(f"a beam of {self.width} gives 1 to {self.width} texts, not {self.n}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from weft.config import option
@@ -74,9 +74,13 @@ class GenerationOptions:
     alignments: bool = option(False, "--alignments", help="Show which source token each word came from.")
 
     def __post_init__(self) -> None:
-        names = {"ban": "banned word", "allow": "allowed word", "choices": "choice", "stop": "stop string"}
-        for name, what in names.items():
-            words: str | Sequence[str] = vars(self)[name]
+        words: str | Sequence[str]
+        for name, what, words in (
+            ("ban", "banned word", self.ban),
+            ("allow", "allowed word", self.allow),
+            ("choices", "choice", self.choices),
+            ("stop", "stop string", self.stop),
+        ):
             words = (words,) if isinstance(words, str) else tuple(words)
             if any(not isinstance(word, str) or not word for word in words):
                 raise UserError(f"a {what} cannot be empty")
@@ -84,7 +88,8 @@ class GenerationOptions:
 
     def given(self, names: Sequence[str]) -> dict[str, Any]:
         """Those of these options that have a value."""
-        return {name: value for name in names if (value := vars(self)[name]) is not None}
+        values = asdict(self)
+        return {name: values[name] for name in names if values[name] is not None}
 
     def seeds(self, count: int) -> list[int]:
         """The seed of each of so many prompts."""

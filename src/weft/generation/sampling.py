@@ -33,8 +33,7 @@ class Sampling:
             raise UserError(f"temperature must be 0 or more, not {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
-        for name in ("top_p", "min_p", "typical"):
-            value = vars(self)[name]
+        for name, value in (("top_p", self.top_p), ("min_p", self.min_p), ("typical", self.typical)):
             if value is not None and not 0.0 < value <= 1.0:
                 raise UserError(f"{name} must be above 0 and at most 1, not {value}")
         if self.n < 1:

@@ -175,7 +175,7 @@ class Bootstrap:
     def totals(self) -> Totals:
         """The sums so far; more may be added after."""
         if not self.examples:
-            raise UserError("nothing to score: there was no example")
+            raise UserError("no examples to score")
         sizes, size = self.sizes.copy(), self.examples - self.block * BLOCK
         sums = self._settle(self.sums.copy(), sizes, self.block, size, *self._waiting())
         return Totals(sums, sizes, self.examples)

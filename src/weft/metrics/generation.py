@@ -102,7 +102,7 @@ class GenerationMetrics(Metrics):
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
             golds = [right] if isinstance(right, str) else list(right)
             if not golds:
-                raise UserError(f"text {self.sums.examples + row + 1} has no right text to be compared with")
+                raise UserError(f"text {self.sums.examples + row + 1} has no reference")
             self.references.add(len(golds))
             sentence, statistics = self._statistics(text, golds)
             scores.append(sentence)
@@ -177,7 +177,7 @@ class GenerationMetrics(Metrics):
     def signature(self) -> str:
         """sacreBLEU's line that says how BLEU was counted, for whoever wants to count it again."""
         if not self.references:
-            raise UserError("nothing to score: there was no example")
+            raise UserError("no examples to score")
         self.corpus.num_refs = next(iter(self.references)) if len(self.references) == 1 else -1  # -1: it varies
         return self.corpus.get_signature().format()
 
@@ -246,7 +246,7 @@ class RougeMetrics(MeanMetrics):
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
             golds = [right] if isinstance(right, str) else list(right)
             if not golds:
-                raise UserError(f"summary {self.sums.examples + row + 1} has no right one to be compared with")
+                raise UserError(f"summary {self.sums.examples + row + 1} has no reference")
             first, second, longest = zip(*(rouge_of(text, gold) for gold in golds), strict=True)
             scores.append((max(first), max(second), max(longest)))
         self.add_values(np.array(scores, dtype=np.float64).reshape(-1, 3).T)

@@ -53,7 +53,7 @@ class RegressionMetrics(Metrics):
     def sampled(self) -> dict[str, Replicates]:
         """pearson, spearman, mse, mae, r2; the correlations are 0 where one side does not vary."""
         if not self.gold:
-            raise UserError("nothing to score: there was no example")
+            raise UserError("no examples to score")
         p, g = np.array(self.predicted), np.array(self.gold)
         groups = [np.unique(values, return_inverse=True)[1] for values in (p, g)]
         distance = p - g

@@ -17,15 +17,15 @@ MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
 
 
 class SimilarityMetrics(Metrics):
-    """Vectors of the same texts by two models, whose widths may differ; the first `most` texts are compared."""
+    """Vectors of the same texts by two models, whose widths may differ; the first `max_texts` texts are compared."""
 
-    def __init__(self, most: int = MAX_TEXTS, seed: int = 0) -> None:
-        self.most, self.seed = most, seed
+    def __init__(self, max_texts: int = MAX_TEXTS, seed: int = 0) -> None:
+        self.max_texts, self.seed = max_texts, seed
         self.predicted, self.gold = list[NDArray[Any]](), list[NDArray[Any]]()
 
     def add(self, predicted: Sequence[float] | NDArray[Any], gold: Sequence[float] | NDArray[Any]) -> None:
         """Take in the next text: its vector by the one and by the other."""
-        if len(self.gold) < self.most:
+        if len(self.gold) < self.max_texts:
             self.predicted.append(np.asarray(predicted, dtype=np.float64))
             self.gold.append(np.asarray(gold, dtype=np.float64))
 

@@ -10,8 +10,8 @@ from typing import Any
 class WorstRows:
     """The rows on which a model did worst, as many as asked for and no more in memory."""
 
-    def __init__(self, most: int = 10) -> None:
-        self.most = most
+    def __init__(self, max_rows: int = 10) -> None:
+        self.max_rows = max_rows
         self.heap = list[tuple[float, int, dict[str, Any]]]()
         self.seen = 0
 
@@ -19,7 +19,7 @@ class WorstRows:
         """Offer a row; of equally bad ones the earlier stays."""
         self.seen += 1
         entry = (math.inf if math.isnan(badness) else badness, -self.seen, row)
-        if len(self.heap) < self.most:
+        if len(self.heap) < self.max_rows:
             heapq.heappush(self.heap, entry)
         elif self.heap:
             heapq.heappushpop(self.heap, entry)

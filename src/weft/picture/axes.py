@@ -53,11 +53,11 @@ def short(value: float) -> str:
     return re.sub(r"e\+?(-?)0*", r"e\1", f"{value / unit:.12g}") + letter
 
 
-def thinned(points: Sequence[Point | None], most: int) -> list[Point | None]:
+def thinned(points: Sequence[Point | None], max_points: int) -> list[Point | None]:
     """About so many points at most: the ends, and of every stretch the lowest, the highest and one gap."""
-    if len(points) <= most:
+    if len(points) <= max_points:
         return list(points)
-    cuts = [len(points) * cut // (most // 3) for cut in range(most // 3 + 1)]
+    cuts = [len(points) * cut // (max_points // 3) for cut in range(max_points // 3 + 1)]
     keep = {0, len(points) - 1}
     for begin, end in pairwise(cuts):
         there = sorted((point[1], begin + place) for place, point in enumerate(points[begin:end]) if point)

@@ -32,10 +32,10 @@ def words(x: float, y: float, text: str, room: float, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{tip}{safe(cut)}</text>'
 
 
-def wrapped(text: str, room: float, most: int) -> list[str]:
-    """The text in up to `most` lines that fit the room, broken at spaces where possible."""
+def wrapped(text: str, room: float, max_lines: int) -> list[str]:
+    """The text in up to `max_lines` lines that fit the room, broken at spaces where possible."""
     lines, rest = list[str](), " ".join(text.split())
-    while rest and len(lines) < most - 1 and wide(rest) > room:
+    while rest and len(lines) < max_lines - 1 and wide(rest) > room:
         kept = max(1, sum(width <= room for width in accumulate(map(wide, rest))))
         space = rest.rfind(" ", 1, kept + 1)
         end = space if space > kept // 3 else kept

@@ -22,7 +22,7 @@ from weft.nn.rows import Batch
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import Recipe
 from weft.text.documents import DOCUMENTS, NAMES
-from weft.text.records import look_for_documents
+from weft.text.records import document_kinds
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
@@ -41,7 +41,7 @@ def resolved_documents(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
-    kinds = look_for_documents(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
+    kinds = document_kinds(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
     if kinds:
         names = " or ".join(NAMES[kind] for kind in DOCUMENTS if kind in kinds)
         each = ", file by file" if len(kinds) > 1 else ""
@@ -195,7 +195,7 @@ def _rows(
     else:
         around = pair_frame(tokenizer)
         if around is None:
-            raise UserError("this vocabulary has no token that keeps two texts apart; learn one of kind wordpiece")
+            raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
         return SentencePairs(corpus, PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0

@@ -114,8 +114,9 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     plan, source = recipe.training, dataset.source
     if dataset.held_out is not None:
         _ = dataset.held_out.count  # whether there is anything to judge by is checked now, not after an hour
+    rows = source.count  # refuses a text that is too short for one
     batch = plan.batch or max(1, round(8192 / source.mean))
-    in_epoch = source.count / batch
+    in_epoch = rows / batch
     steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
     if steps is None and plan.minutes is None:
         steps = max(1000, math.ceil(3 * in_epoch))

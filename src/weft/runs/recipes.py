@@ -282,6 +282,20 @@ def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
     return merged(_room_for(settings, values), settings)
 
 
+def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
+    """The plain values of a recipe of this kind, and what messages call it."""
+    text, where = find_recipe(name)
+    try:
+        values = tomllib.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
+    _check_kind(kind, values, where)
+    build(kind, values, where)  # so that a slip in the file is not blamed on a flag
+    return values, where
+
+
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
@@ -293,15 +307,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
                 f"a recipe is a file or a name of `weft recipes`, not a {kind_given}; text to learn from is given as "
                 "text={'files': ['corpus.txt']}"
             )
-        text, where = find_recipe(name)
-        try:
-            values = tomllib.loads(text)
-        except ValueError as error:
-            raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
-        except RecursionError:
-            raise UserError(f"{where}: nested too deeply") from None
-        _check_kind(kind, values, where)
-        build(kind, values, where)  # so that a slip in the file is not blamed on a flag
+        values, where = recipe_values(name, kind)
     values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):

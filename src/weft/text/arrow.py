@@ -100,8 +100,8 @@ def _rows(source: TextSource, options: Options, kind: str, opened: Any) -> Rows:
                     check_ratio(source.name, unfolded, size)
                     if weight > LIMIT:  # a single row
                         number += 1
-                        most = f"{LIMIT // MEGABYTE} MiB or {JSON_VALUES:,} values"
-                        yield UserError(f"{source.name} row {number}: has more than {most}")
+                        limit = f"{LIMIT // MEGABYTE} MiB or {JSON_VALUES:,} values"
+                        yield UserError(f"{source.name} row {number}: has more than {limit}")
                         continue
                     for values in _values(part):
                         number += 1

@@ -25,11 +25,11 @@ def check_rows(name: str, rows: int, size: int) -> None:
 
 def _check_unfolded(name: str, size: int, what: str) -> None:
     if size > MAX_UNFOLDED:
-        most = f"at most {MAX_UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
-        raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {most}")
+        limit = f"at most {MAX_UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
+        raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {limit}")
 
 
-def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: int) -> list[int]:
+def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, max_rows: int) -> list[int]:
     """How many rows of each row group may be unfolded together: no value is larger than the page that it is in."""
     # pyarrow's own objects for row groups and columns end the process where a footer is damaged, so it is read here.
     stream.seek(max(0, size - 8))
@@ -50,7 +50,7 @@ def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, most: i
                 words = f"at most {MAX_NESTED_VALUES:,} are read: write it with smaller row groups"
                 raise UserError(f"{name}: a column of lists has {values:,} values in one row group; {words}")
             width += largest
-        row_counts.append(max(1, min(most, BUDGET // width)))
+        row_counts.append(max(1, min(max_rows, BUDGET // width)))
     return row_counts
 
 

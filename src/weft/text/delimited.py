@@ -10,7 +10,7 @@ from itertools import chain, dropwhile, islice
 from weft.errors import UserError, shown
 from weft.text.header import header_of
 from weft.text.rows import Options, Record, Rows, need_columns, too_long
-from weft.text.sources import LIMIT, Line, TextSource, again, read_lines, remembered
+from weft.text.sources import LIMIT, Line, TextSource, read_lines, remembered, rewind
 from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
 
 LOOK = 1000  # lines that show the delimiter
@@ -37,9 +37,9 @@ def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
         delimiter = given[1] if given else delimiter_of(texts, usual)
         if delimiter != usual:
             source.note(f"{source.name}: delimiter {delimiter!r}")
-    if usual == "\t" and again(source):
+    if usual == "\t" and rewind(source):
         quoted = remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
-        again(source)
+        rewind(source)
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
@@ -66,7 +66,7 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
         width, count = width or len(fields), count + 1
         even = even and len(fields) == width
         some = some or any(field.startswith('"') for field in fields)
-    if not some or not again(source):
+    if not some or not rewind(source):
         return False
     needed, doubled, rows = named, False, 0
     try:

@@ -20,7 +20,7 @@ QUOTES, ENDS = "\"'”’)»_", (".", "!", "?", "。")  # what may follow the en
 RARE = 0.01  # share of blank lines below which they separate nothing
 
 
-def look(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
+def detect_documents(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
     """What the documents of a file are, and its lines from the first one on."""
     rest, head, size = iter(lines), list[Line](), 0
     for line in rest:

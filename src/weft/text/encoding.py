@@ -102,7 +102,7 @@ def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
         return Encoding("utf-8", mac)
     if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
         raise UserError(
-            f"{name}: not UTF-8: it looks like another encoding, of a language that is not written in Latin letters; "
+            f"{name}: not UTF-8: it looks like an encoding for another script than Latin; "
             "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
         )
     if tally.usual < 0.7 * tally.stray:

@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text.header import header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, TextSource, again, check_contents, check_ratio
+from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, rewind
 from weft.text.table_layout import ROWS
 
 MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
@@ -68,27 +68,27 @@ def _check_size(source: TextSource) -> None:
         ) from None
     if size > MAX_BYTES:
         raise UserError(f"{source.name}: unpacks to more than {MAX_BYTES // MEGABYTE} MiB; save it as csv")
-    again(source)
+    rewind(source)
 
 
 def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
     """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
     for info in archive.infolist():
         sheet = info.filename.startswith("xl/worksheets/")
-        most = MAX_STRINGS if info.filename.endswith("sharedStrings.xml") else MAX_TAGS
+        max_tags = MAX_STRINGS if info.filename.endswith("sharedStrings.xml") else MAX_TAGS
         rows = tags = 0
         for chunk in _whole_tags(archive, info):
             first, *others = chunk.split(b"<row") if sheet else [chunk]
             tags += first.count(b"<")
             for part in others:
-                if tags > most:
+                if tags > max_tags:
                     break
                 rows, tags = rows + 1, part.count(b"<")
                 number = ROW.match(part)
                 if rows > MAX_ROW or (number and len(number[1]) > 6 and int(number[1][:9]) > MAX_ROW):
                     raise UserError(f"{source.name}: {shown(info.filename)} has a row after {MAX_ROW:,}, Excel's last")
-            if tags > most:
-                raise UserError(f"{source.name}: {shown(info.filename)} has more than {most:,} tags in one piece")
+            if tags > max_tags:
+                raise UserError(f"{source.name}: {shown(info.filename)} has more than {max_tags:,} tags in one piece")
 
 
 def _whole_tags(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import IO, cast
 
 from weft.text.column_names import known_name
-from weft.text.sources import TextSource, again, first_bytes, read_lines
+from weft.text.sources import TextSource, first_bytes, read_lines, rewind
 from weft.text.table_layout import DELIMITERS, delimiter_of, split_rows
 
 LINES = 500  # that are looked at
@@ -23,7 +23,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
 
     A file named .txt is most likely text, so that only what is hardly text is taken for something else.
     """
-    if not again(source):
+    if not rewind(source):
         return None
     magic = first_bytes(source)
     for first, format in MAGIC.items():
@@ -35,7 +35,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
         size += len(text)
         if size > CHARACTERS:
             break
-    again(source)
+    rewind(source)
     return _by_lines(lines, loose)
 
 
@@ -98,5 +98,5 @@ def _is_workbook(source: TextSource) -> bool:
             workbook = "xl/workbook.xml" in archive.namelist()
     except Exception:  # a hostile table of contents raises nearly anything
         return False
-    again(source)
+    rewind(source)
     return workbook

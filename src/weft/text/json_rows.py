@@ -10,7 +10,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
 from weft.text.json_text import HALF, JsonText, half_character, json_words
 from weft.text.rows import Options, Record, Rows, check_columns, need_columns
-from weft.text.sources import RUN_ROWS, TextSource, again, read_lines
+from weft.text.sources import RUN_ROWS, TextSource, read_lines, rewind
 from weft.text.squad import read_squad
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
@@ -27,7 +27,7 @@ def read_json(source: TextSource, options: Options) -> Rows:
 def json_kind(source: TextSource) -> str:
     """array, squad, lines, columns, or the key of the object that holds the rows; '' where the file is empty."""
     kind = _kind(JsonText(source))
-    again(source)
+    rewind(source)
     return kind
 
 

@@ -11,11 +11,11 @@ PART = 1 << 16  # characters that go through a tokenizer at a time: it takes som
 TOGETHER = 1 << 20  # characters of several texts that do
 
 
-def too_long(text: str | Sequence[str], most: int | None = None) -> str | None:
+def too_long(text: str | Sequence[str], max_length: int | None = None) -> str | None:
     """What is wrong with a text that is longer than any model reads; None where nothing is."""
     size = len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
-    most = most or MAX_LENGTH
-    return None if size <= most else f"a text of {size:,} characters; at most {most:,} are read at a time: split it"
+    limit = max_length or MAX_LENGTH
+    return None if size <= limit else f"a text of {size:,} characters; at most {limit:,} are read at a time: split it"
 
 
 def check_length(text: str | Sequence[str], where: str) -> None:

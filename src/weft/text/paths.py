@@ -13,7 +13,7 @@ from pathlib import Path
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import reason
 from weft.text.rows import SUFFIXES
-from weft.text.sources import STANDARD_INPUT, find_members, telling_suffix, zip_and_member
+from weft.text.sources import STANDARD_INPUT, find_members, format_suffix, zip_and_member
 
 Patterns = str | Path | Iterable[str | Path]
 
@@ -65,7 +65,7 @@ def _inside(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(place, name) for name in names if not name.startswith(".")):
-            if (telling_suffix(path) in SUFFIXES or path.suffix.lower() == ".zip") and path.is_file():
+            if (format_suffix(path) in SUFFIXES or path.suffix.lower() == ".zip") and path.is_file():
                 files.append(path)  # a pipe or a device may never end
     if not files:
         raise UserError(f"{shown(str(folder), 300)}: holds no file of a known format ({listed(SUFFIXES, 20)})")

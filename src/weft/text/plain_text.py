@@ -8,7 +8,7 @@ from itertools import chain
 
 from weft.errors import UserError
 from weft.files import MEGABYTE
-from weft.text.documents import look
+from weft.text.documents import detect_documents
 from weft.text.rows import Options, Record, Rows, check_columns, need_columns
 from weft.text.sources import LIMIT, Line, TextSource, read_lines
 
@@ -18,7 +18,7 @@ def read_txt(source: TextSource, options: Options) -> Rows:
     need_columns(["text"], options, source.name)
     documents, lines = options.documents, read_lines(source)
     if documents == "auto":
-        documents, lines = look(lines)
+        documents, lines = detect_documents(lines)
     if documents == "file":
         yield from _whole(source, lines)
         return
@@ -45,7 +45,7 @@ def _whole(source: TextSource, lines: Iterable[Line]) -> Rows:
         size += len(text) + 64  # what Python needs for a line
         if size > LIMIT:
             raise UserError(
-                f"{source.name}: as one document it takes more than {LIMIT // MEGABYTE} MiB; "
+                f"{source.name}: as one document it has more than {LIMIT // MEGABYTE} MiB; "
                 "let a document be a line or a block"
             )
     text = "\n".join(texts) + "\n"

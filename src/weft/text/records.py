@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weft.errors import UserError, listed, one_of, shown
 from weft.text.arrow import read_arrow, read_parquet
 from weft.text.delimited import read_delimited
-from weft.text.documents import DOCUMENTS, look
+from weft.text.documents import DOCUMENTS, detect_documents
 from weft.text.encoding import known_encoding
 from weft.text.excel import read_xlsx
 from weft.text.file_formats import format_of
@@ -25,9 +25,9 @@ from weft.text.sources import (
     STANDARD_INPUT,
     BadBytes,
     TextSource,
+    format_suffix,
     open_sources,
     read_lines,
-    telling_suffix,
     zip_and_member,
 )
 from weft.text.squad import read_contexts, read_squad
@@ -120,7 +120,7 @@ def read_records(
     paths = find_files(patterns)
     for path in paths:
         # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
-        suffixes = {path.suffix.lower(), telling_suffix(path), telling_suffix(zip_and_member(path)[0])}
+        suffixes = {path.suffix.lower(), format_suffix(path), format_suffix(zip_and_member(path)[0])}
         if format is None and path != STANDARD_INPUT and not suffixes & {".zip", *SUFFIXES}:
             next(sources(path), None)
 
@@ -142,13 +142,13 @@ def read_texts(patterns: Patterns, *, column: str = "text", **options: Any) -> I
     return (Document(record.values["text"], record.where) for record in records)
 
 
-def look_for_documents(paths: Iterable[Path]) -> set[str]:
+def document_kinds(paths: Iterable[Path]) -> set[str]:
     """What the documents of text files are, by their contents: line, block, file; tables have rows instead."""
     kinds = set[str]()
     for path in paths:
         for source in open_sources(path):
             if _format(source, "txt") == "txt":
-                kinds.add(look(read_lines(source))[0])
+                kinds.add(detect_documents(read_lines(source))[0])
     return kinds
 
 

@@ -56,7 +56,7 @@ class BadBytes(UserError):
 Line = tuple[int, str, UserError | None]  # number, text, and what is wrong with its bytes
 
 
-def telling_suffix(path: PurePath) -> str:
+def format_suffix(path: PurePath) -> str:
     """The suffix that tells what is in a file: '.csv' of 'Reviews.CSV.gz'."""
     suffix = path.suffix.lower()
     return PurePath(path.stem).suffix.lower() if suffix in PACKED else suffix
@@ -96,7 +96,7 @@ def open_sources(path: Path) -> Iterator[TextSource]:
             yield TextSource("standard input", stream, ())
         return
     file, member = zip_and_member(path)
-    name, suffix = shown(name_of(file), 300), telling_suffix(file)
+    name, suffix = shown(name_of(file), 300), format_suffix(file)
     with ExitStack() as stack:
         stream = _open(file, name, stack)
         size = os.fstat(stream.fileno()).st_size if stream.seekable() else None
@@ -235,7 +235,7 @@ def _chunks(source: TextSource) -> Iterator[bytes]:
         yield chunk
 
 
-def again(source: TextSource) -> bool:
+def rewind(source: TextSource) -> bool:
     """Back to the beginning; False where a stream cannot."""
     if source.path is None:
         return False
@@ -247,7 +247,7 @@ def again(source: TextSource) -> bool:
 def first_bytes(source: TextSource) -> bytes:
     """What a file begins with, by which many formats are known."""
     head = next(_chunks(source), b"")[:8]
-    again(source)
+    rewind(source)
     return head
 
 
@@ -284,10 +284,10 @@ def _encoding(source: TextSource) -> Encoding:
     """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
     if source.encoding is not None:
         return Encoding(source.encoding)
-    if not again(source):
+    if not rewind(source):
         return Encoding("utf-8")
     encoding = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
-    again(source)
+    rewind(source)
     if encoding.note:
         source.note(f"{source.name}: {encoding.note}")
     return encoding

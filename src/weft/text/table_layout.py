@@ -45,7 +45,7 @@ def delimiter_of(lines: Sequence[str], usual: str) -> str:
 
 def _evenest(lines: Sequence[str], usual: str) -> tuple[str, float]:
     """The delimiter with the largest share of lines that have as many fields as the first, and that share."""
-    best, most = usual, 0.0
+    best, evenness = usual, 0.0
     for delimiter in (usual, *(each for each in DELIMITERS if each != usual)):
         if not lines or delimiter not in lines[0]:
             continue
@@ -54,9 +54,9 @@ def _evenest(lines: Sequence[str], usual: str) -> tuple[str, float]:
             continue
         even = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
         even -= 0 if whole else 0.5  # quotes that do not close speak against it
-        if even > most + 0.02:
-            best, most = delimiter, even
-    return best, most
+        if even > evenness + 0.02:
+            best, evenness = delimiter, even
+    return best, evenness
 
 
 def lacks_header(rows: Sequence[Sequence[str]]) -> bool:

@@ -26,12 +26,12 @@ class SparseRows:
 class Tfidf:
     """The terms of some texts, each with its inverse document frequency."""
 
-    def __init__(self, texts: Sequence[tuple[str, ...]], most: int = MAX_TERMS) -> None:
-        """`most`: terms that are kept."""
+    def __init__(self, texts: Sequence[tuple[str, ...]], max_terms: int = MAX_TERMS) -> None:
+        """`max_terms`: terms that are kept."""
         frequencies: Counter[str] = Counter()
         for parts in texts:
             frequencies.update(set(_terms(parts)))
-        terms = [term for term, _ in frequencies.most_common(most)]
+        terms = [term for term, _ in frequencies.most_common(max_terms)]
         self.all_terms = len(frequencies)
         self.numbers = {term: number for number, term in enumerate(terms)}
         counts = np.array([frequencies[term] for term in terms], dtype=np.float64)

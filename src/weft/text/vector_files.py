@@ -103,10 +103,12 @@ def _binary(source: TextSource, path: Path) -> WordVectors:
     count, width = header
     if not 1 <= count <= MAX_WORDS or not 1 <= width <= MAX_WIDTH:
         raise UserError(f"{name} line 1: {count} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read")
-    least = count * (4 * width + 2)  # a word has a letter and a space
-    if source.plain and path.stat().st_size < least:
+    min_bytes = count * (4 * width + 2)  # a word has a letter and a space
+    if source.plain and path.stat().st_size < min_bytes:
         size = path.stat().st_size
-        raise UserError(f"{name}: {count} words of {width} numbers need {least} bytes at least; the file has {size}")
+        raise UserError(
+            f"{name}: {count} words of {width} numbers need {min_bytes} bytes at least; the file has {size}"
+        )
     if 4 * count * width > memory_here():
         raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
     words: dict[str, None] = {}  # an ordered set

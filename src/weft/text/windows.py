@@ -125,7 +125,7 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
             for c in _cuts(framing, len(first), room)
         ]
     if framing.pair is None:
-        raise UserError("this vocabulary has no token that keeps two texts apart")
+        raise UserError("the tokenizer has no separator token for pairs of texts")
     before, between, after = framing.pair
     room = _room(framing, len(before) + len(between) + len(after))
 

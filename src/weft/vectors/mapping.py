@@ -135,9 +135,9 @@ class Map:
 
 def _nearness(rows: Floats, others: Floats) -> Floats:
     """The mean cosine of each row with the nearest of some others."""
-    most = min(NEIGHBOURS, len(others))
+    count = min(NEIGHBOURS, len(others))
     means = [
-        np.partition(rows[begin : begin + TOGETHER] @ others.T, -most, axis=1)[:, -most:].mean(1)
+        np.partition(rows[begin : begin + TOGETHER] @ others.T, -count, axis=1)[:, -count:].mean(1)
         for begin in range(0, len(rows), TOGETHER)
     ]
     return np.concatenate(means)

@@ -64,9 +64,9 @@ class Learning:
             ("block", self.block, 1, 1 << 26),
             ("threads", self.threads, 1, 1024),
         )
-        for name, value, least, most in bounds:
-            if value is not None and not least <= value <= most:
-                raise UserError(f"{name} must be between {least:g} and {most:g}, not {shown(str(value))}")
+        for name, value, low, high in bounds:
+            if value is not None and not low <= value <= high:
+                raise UserError(f"{name} must be between {low:g} and {high:g}, not {shown(str(value))}")
         if self.kind == "glove" and self.mode is not None:
             raise UserError(f"mode {self.mode} is one of word2vec's; GloVe has none")
 
@@ -88,7 +88,7 @@ class Learning:
             epochs=self.epochs or usual["epochs"],
             learning_rate=self.learning_rate or RATES[self.way],
             batch=self.batch or (1 << 18 if self.kind == "glove" else batch),
-            ceiling=self.ceiling or next(ceiling for least, ceiling in CEILINGS if words >= least),
+            ceiling=self.ceiling or next(ceiling for low, ceiling in CEILINGS if words >= low),
             block=self.block or (1 << 22 if cuda else 1 << 17),
             threads=self.threads or threads,
         )

@@ -32,16 +32,16 @@ flag = _check(lambda value: type(value) is bool, "neither true nor false")
 anything = _check(lambda value: True, "")  # checked elsewhere
 
 
-def whole(least: int, most: int) -> Check:
+def whole(low: int, high: int) -> Check:
     """A whole number in a range."""
-    wanted = f"not a whole number from {least} to {most}" if least < most else f"and only {least} is supported"
-    return _check(lambda value: type(value) is int and least <= value <= most, wanted)
+    wanted = f"not a whole number from {low} to {high}" if low < high else f"and only {low} is supported"
+    return _check(lambda value: type(value) is int and low <= value <= high, wanted)
 
 
-def number(least: float, most: float) -> Check:
+def number(low: float, high: float) -> Check:
     """A number in a range."""
-    wanted = f"not a number from {least:g} to {most:g}"
-    return _check(lambda value: type(value) in (int, float) and least <= value <= most, wanted)
+    wanted = f"not a number from {low:g} to {high:g}"
+    return _check(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
 
 
 def choice(*names: str) -> Check:
@@ -49,13 +49,13 @@ def choice(*names: str) -> Check:
     return _check(lambda value: value in names, f"not one of {', '.join(names)}")
 
 
-def text(most: int, least: int = 0) -> Check:
+def text(max_length: int, min_length: int = 0) -> Check:
     """A text of some characters."""
 
     def check(value: Any, where: str) -> None:
         a_text(value, where)
-        if not least <= len(value) <= most:
-            raise UserError(f"{where} has {len(value)} characters, not {least} to {most}")
+        if not min_length <= len(value) <= max_length:
+            raise UserError(f"{where} has {len(value)} characters, not {min_length} to {max_length}")
 
     return check
 
@@ -65,11 +65,11 @@ def none_or(inner: Check) -> Check:
     return lambda value, where: None if value is None else inner(value, where)
 
 
-def few(value: Any, where: str, most: int, inner: Check = anything) -> None:
+def few(value: Any, where: str, max_entries: int, inner: Check = anything) -> None:
     """A list of at most so many values."""
     a_list(value, where)
-    if len(value) > most:
-        raise UserError(f"{where} has {len(value)} entries; at most {most} are read")
+    if len(value) > max_entries:
+        raise UserError(f"{where} has {len(value)} entries; at most {max_entries} are read")
     for place, item in enumerate(value):
         inner(item, f"{where}.{place}")
 

@@ -47,18 +47,18 @@ def check_growth(normalizer: normalizers.Normalizer | None, text: str) -> None:
     """Refuse a long text that the normalizer would make far longer; it is tried on one slice after the other."""
     if normalizer is None or len(text) < LONG:
         return
-    most = max(4 * len(text), MAX_NORMALIZED)
+    max_length = max(4 * len(text), MAX_NORMALIZED)
     growth = 1
     for step in _steps(json.loads(normalizer.__getstate__())):
         growth *= growth_of("normalizer", step)
     slices = [text[start : start + SLICE] for start in range(0, len(text), SLICE)]
-    if growth * sum(len(unicodedata.normalize("NFKD", part)) for part in slices) <= most:
+    if growth * sum(len(unicodedata.normalize("NFKD", part)) for part in slices) <= max_length:
         return
     length = 0
     for part in slices:
         length += len(normalizer.normalize_str(part))
-        if length > most:
-            raise UserError(f"a text of {len(text)} characters becomes more than {most} when it is normalized")
+        if length > max_length:
+            raise UserError(f"a text of {len(text)} characters becomes more than {max_length} when it is normalized")
 
 
 def _steps(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

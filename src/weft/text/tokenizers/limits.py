@@ -15,10 +15,10 @@ MAX_TREE_NODES = 6_000_000  # of the tree of a unigram model, some 300 bytes eac
 MAX_UNIGRAM_BYTES = 4_000_000  # of all pieces; the nodes of no tree are counted below
 
 
-def check_tokens(tokens: Collection[str], where: str, most: int = MAX_TOKENS, what: str = "tokens") -> None:
+def check_tokens(tokens: Collection[str], where: str, max_count: int = MAX_TOKENS, what: str = "tokens") -> None:
     """Refuse more tokens than a vocabulary may have, or longer ones."""
-    if len(tokens) > most:
-        raise UserError(f"{where}: {len(tokens)} {what}; at most {most} are read")
+    if len(tokens) > max_count:
+        raise UserError(f"{where}: {len(tokens)} {what}; at most {max_count} are read")
     if max(map(len, tokens), default=0) > MAX_TOKEN_LENGTH:
         token = next(token for token in tokens if len(token) > MAX_TOKEN_LENGTH)
         raise UserError(

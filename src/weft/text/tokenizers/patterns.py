@@ -39,7 +39,7 @@ ESCAPE = re.compile(
     r"|[^1-9a-zA-Z]|[wWsSdDhHbBAzZGnrtvfaeRO])"
 )
 GROUP = re.compile(r"\((?:\?(?P<kind>[:=!>]|<=|<!|[im]*(?:-[im]+)?:)|(?!\?|\*))")
-REPEAT = re.compile(r"(?:[*+?]|\{(?P<least>\d{0,6})(?P<comma>,?)(?P<most>\d{0,6})\})(?P<how>[?+]?)")
+REPEAT = re.compile(r"(?:[*+?]|\{(?P<low>\d{0,6})(?P<comma>,?)(?P<high>\d{0,6})\})(?P<how>[?+]?)")
 
 
 @dataclass(frozen=True)
@@ -147,30 +147,30 @@ class _PatternParser:
         if match is None:
             return part
         self.place = match.end()
-        least, most = _times(match)
-        if match["comma"] is not None and (match["how"] or not match["least"] + match["most"]):
+        low, high = _times(match)
+        if match["comma"] is not None and (match["how"] or not match["low"] + match["high"]):
             raise self.refused(f"holds {match[0]!r}")
         if REPEAT.match(self.pattern, self.place):
             raise self.refused("repeats a repeat")
-        if most is not None and most < least:
+        if high is not None and high < low:
             raise self.refused("repeats from more to fewer times")
-        if least > 1 and not part.simple:
+        if low > 1 and not part.simple:
             raise self.refused("repeats a choice several times")
-        if least == most and part.simple:
-            short = least * part.length <= MAX_WAYS
-            length = least * part.length
+        if low == high and part.simple:
+            short = low * part.length <= MAX_WAYS
+            length = low * part.length
             return PatternPart(
-                open=not short, simple=short, length=length, optional=not least, empty=part.empty or not least
+                open=not short, simple=short, length=length, optional=not low, empty=part.empty or not low
             )
-        if most == 1:
+        if high == 1:
             return PatternPart(part.ways + 1, part.open, simple=False, optional=True, empty=True)
-        bounded = most is not None and part.simple and most - least < MAX_WAYS
+        bounded = high is not None and part.simple and high - low < MAX_WAYS
         return PatternPart(
-            most - least + 1 if bounded and most is not None else 1,
+            high - low + 1 if bounded and high is not None else 1,
             not bounded,
             simple=False,
-            optional=least == 0 or part.optional,
-            empty=least == 0 or part.empty,
+            optional=low == 0 or part.optional,
+            empty=low == 0 or part.empty,
         )
 
     def _atom(self, depth: int) -> PatternPart:
@@ -235,7 +235,7 @@ def _times(match: re.Match[str]) -> tuple[int, int | None]:
     """How often at least and at most; None: without an end."""
     if match["comma"] is None:
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[match[0][0]]
-    least = int(match["least"] or 0)
+    low = int(match["low"] or 0)
     if not match["comma"]:
-        return least, least
-    return least, int(match["most"]) if match["most"] else None
+        return low, low
+    return low, int(match["high"]) if match["high"] else None

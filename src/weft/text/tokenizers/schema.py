@@ -262,8 +262,8 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
             growth *= growth_of(stage, step)
             if len(steps) > MAX_STEPS or growth > MAX_GROWTH:
                 what = f"{len(steps)} steps" if len(steps) > MAX_STEPS else f"one character may become {growth}"
-                most = MAX_STEPS if len(steps) > MAX_STEPS else MAX_GROWTH
-                raise UserError(f"{where}: {what}; at most {most} are run")
+                limit = MAX_STEPS if len(steps) > MAX_STEPS else MAX_GROWTH
+                raise UserError(f"{where}: {what}; at most {limit} are run")
         around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
         if len(around) > 1:
             raise UserError(f"{around[1]}: puts special tokens around a text a second time")

@@ -281,7 +281,7 @@ def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(merges)]
 
 
-def _fields(data: bytes, where: str, most: int = MAX_FIELDS) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: bytes, where: str, max_fields: int = MAX_FIELDS) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of each field of a protobuf message: varints as int, all else as bytes."""
     place, end, count = 0, len(data), 0
 
@@ -300,8 +300,8 @@ def _fields(data: bytes, where: str, most: int = MAX_FIELDS) -> Iterator[tuple[i
 
     while place < end:
         count += 1
-        if count > most:
-            raise UserError(f"{where}: a message of more than {most} fields, which no SentencePiece model has")
+        if count > max_fields:
+            raise UserError(f"{where}: a message of more than {max_fields} fields, which no SentencePiece model has")
         key = varint()
         wire = key & 7
         if wire == 0:

@@ -130,5 +130,5 @@ def settings_in(folder: Path) -> dict[str, Any]:
     cutter = settings.get("word_tokenizer_type", "basic")
     if cutter != "basic" or "BertJapanese" in str(settings.get("tokenizer_class")):
         cutter = "an outside program" if cutter == "basic" else shown(str(cutter))
-        raise UserError(f"{config}: words are cut by {cutter}, which Weft does not run; cut the words first")
+        raise UserError(f"{config}: words are split by {cutter}, which Weft does not run; split the text first")
     return {key: value for key, value in settings.items() if key not in NOT_KEPT}

@@ -232,9 +232,9 @@ def _size(text: Text) -> int:
     return sum(len(word) for word in words if isinstance(word, str))
 
 
-def _check_lengths(texts: Sequence[Text], most: int) -> None:
+def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
     for number, text in enumerate(texts, start=1):
-        if isinstance(text, str | list | tuple) and (wrong := too_long(text, most)):
+        if isinstance(text, str | list | tuple) and (wrong := too_long(text, max_length)):
             raise UserError(f"text {number} of {len(texts)}: {wrong}")
 
 

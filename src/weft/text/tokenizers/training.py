@@ -64,9 +64,9 @@ class _Request:
     def special_tokens(self) -> list[AddedToken]:
         return [AddedToken(name, special=True, normalized=False) for name in self.names]
 
-    def need(self, least: int, why: str) -> None:
-        if self.size < least:
-            raise UserError(f"a vocabulary of {self.size} is too small: {why} need at least {least}")
+    def need(self, min_size: int, why: str) -> None:
+        if self.size < min_size:
+            raise UserError(f"a vocabulary of {self.size} is too small: {why} need at least {min_size}")
 
 
 def learn(
@@ -98,7 +98,7 @@ def learn(
             f"a vocabulary of {size} tokens is larger than any that can be learned ({MAX_VOCABULARY} at most)"
         )
     if kind != "bpe" and roles.unknown is None:
-        raise UserError(f"a {kind} vocabulary needs a special token for what it does not know (unknown)")
+        raise UserError(f"a {kind} vocabulary needs an unknown token (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
@@ -179,8 +179,8 @@ def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
 def _bpe(texts: Iterator[str], request: _Request) -> Library:
     """GPT-2's: merges of bytes, so nothing is unknown. Ids: special tokens, the 256 bytes, then pieces as merged."""
     alphabet, names, mask = pre_tokenizers.ByteLevel.alphabet(), request.names, request.roles.mask
-    least = len(names) + len(alphabet)
-    request.need(least, f"{len(alphabet)} bytes and {len(names)} special tokens")
+    min_size = len(names) + len(alphabet)
+    request.need(min_size, f"{len(alphabet)} bytes and {len(names)} special tokens")
     library = Library(models.BPE())
     if request.lowercase:
         library.normalizer = normalizers.Lowercase()
@@ -195,7 +195,7 @@ def _bpe(texts: Iterator[str], request: _Request) -> Library:
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer)
-    if library.get_vocab_size() == least < request.size:
+    if library.get_vocab_size() == min_size < request.size:
         raise UserError(f"{NO_TEXT}: no two bytes stand together {request.minimum} times")
     return library
 

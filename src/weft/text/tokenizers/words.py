@@ -47,7 +47,7 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
 
 
 def learned_words(
-    texts: Callable[[], Iterable[str]], minimum_count: int, most: int | None = None, lowercase: bool = True
+    texts: Callable[[], Iterable[str]], minimum_count: int, max_words: int | None = None, lowercase: bool = True
 ) -> Tokenizer:
     """A tokenizer for the words of some texts, the most frequent first and `<unk>` last.
 
@@ -58,7 +58,7 @@ def learned_words(
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
         trainer = trainers.WordLevelTrainer(
-            vocab_size=most or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
+            vocab_size=max_words or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
         )
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
